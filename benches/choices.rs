@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use ghostlab::corpus::Tokenizer;
-use ghostlab::evaluate::choices::{MultipleChoiceEval, Scored, TokenisedChoice, scored};
+use ghostlab::evaluate::choices::{MultipleChoiceEval, Scored, TokenisedChoice, scores_of_choices};
 use ghostlab::evaluate::{EvalSet, TaskEncoder, score};
 use ghostlab::linalg::gemm::profile;
 use ghostlab::model::{Batch, Decoder, Operator, Program, ScoredRow, Trie};
@@ -98,7 +98,7 @@ impl Times {
                 best.ours = seconds;
                 best.in_products = inside;
             }
-            for (a, b) in scored(&scores[0]).iter().zip(&expected) {
+            for (a, b) in scores_of_choices(&scores[0]).iter().zip(&expected) {
                 assert!((a.log_likelihood - b.log_likelihood).abs() < 1e-3, "{a:?} {b:?}");
             }
             best.nine = best.nine.min(ours(decoder, documents, nine).0);

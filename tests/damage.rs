@@ -161,7 +161,7 @@ fn damage_is_tested_in_pairs_verified_and_resumed() {
     world.runs(&[]);
     let table = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
     for head in ["KL", "same top", "RMS Δp", "ppl ratio", "flips"] {
-        assert!(table.contains(head), "{head} is no column: {table}");
+        assert!(table.contains(head), "no column {head}: {table}");
     }
     let numbers = json(&world.path("results/grid/numbers.json"));
     let columns = numbers["numbers"]["columns"].as_array().unwrap();
@@ -200,7 +200,8 @@ fn damage_metric_without_a_compared_text_is_refused() {
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(
-        message.contains("no text is compared with the dense model") && message.contains("damage: true"),
+        message.contains("the metric needs a text that is compared with the dense model")
+            && message.contains("damage: true"),
         "{message}"
     );
     assert!(Metric::find("kl_long").is_ok());

@@ -15,13 +15,13 @@ use crate::common::world::World;
 use crate::common::{checkout, fixture, relative_error};
 use crate::llama_cpp::{generated, python, small_tokenizer, success, theirs};
 use ghostlab::grid::Grid;
-use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, whole};
+use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, folder_program};
 use ghostlab::pipeline::exec::{RunSettings, stored_program};
 use ghostlab::pipeline::plan::Plan;
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 
-/// Maximum relative error of f32 logits. The oracle (`shared/oracles/beyond`) measured 7e-7 against torch with two MLPs
+/// Maximum relative error of f32 logits. The reference (`shared/oracles/beyond`) measured 7e-7 against torch with two MLPs
 /// removed; other cuts reach 1.4e-6.
 const LOGITS: f64 = 2e-6;
 /// Number of tokens to generate with the KV cache.
@@ -79,7 +79,7 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
                 let file = world.path(&format!("{cell}.{dtype}.gguf"));
                 let error = relative_error(&theirs(python, world, &file, &ids), &expected);
                 let config = Config::read_with_attachments(&file).unwrap();
-                let read = whole(&config, &file).unwrap();
+                let read = folder_program(&config, &file).unwrap();
                 let ours = logits(&Decoder::load_with(config, &file).unwrap(), &read, &ids);
                 let own_error = relative_error(&ours, &expected);
                 println!("{cell} {dtype}: {error:e} in llama.cpp, {own_error:e} here");

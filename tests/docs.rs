@@ -104,7 +104,7 @@ fn world() -> World {
 #[test]
 fn every_line_of_the_pages_is_understood() {
     let lines = lines();
-    assert!(lines.len() > 25, "few lines were found: {lines:?}");
+    assert!(lines.len() > 25, "too few lines: {lines:?}");
     let world = World::new();
     for (page, words) in lines {
         // Everything after `--` is passed to the scheduler. With `--help` last, all arguments before it must parse.
@@ -155,7 +155,7 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
 fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
-    assert!(readme.lines().count() <= 130 && readme.split_whitespace().count() <= 1500, "the README grew");
+    assert!(readme.lines().count() <= 130 && readme.split_whitespace().count() <= 1500, "the README is too long");
     let total = words(root);
     assert!(total <= MAX_WORDS, "README and docs have {total} words, more than {MAX_WORDS}");
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
@@ -170,10 +170,10 @@ fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
                 continue;
             }
             let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
-            assert!(target.exists(), "{shown}: {link} is not there");
+            assert!(target.exists(), "{shown}: {link} does not exist");
             let heads = fs::read_to_string(&target).unwrap_or_default();
             let known = heads.lines().filter(|line| line.starts_with('#')).any(|line| slug(line) == anchor);
-            assert!(anchor.is_empty() || known, "{shown}: no heading of {file} is #{anchor}");
+            assert!(anchor.is_empty() || known, "{shown}: {file} has no heading #{anchor}");
         }
     }
 }

@@ -211,7 +211,7 @@ fn biases_and_windows_follow_the_kept_layers() {
          recovery: [none, prune-and-comp, {name: replaceme-ls, alpha: 10}, ghosted, affine]\n\
          calibration: {corpus: train, sequences: 16, length: 64}\n",
     );
-    assert_eq!(compare_random(&python, &world).1, 2 * 2, "two recoveries keep operators next to the weights");
+    assert_eq!(compare_random(&python, &world).1, 2 * 2, "expected two recoveries with operators next to the weights");
 }
 
 /// Covers every supported architecture, including features that transformers derives from the layer index: attention

@@ -185,7 +185,7 @@ fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
                 fs::remove_dir_all(stage(&world, "operator")).unwrap();
                 world.runs(&SMALL);
             }
-            assert!(payload_files(&world).iter().any(|path| sort_of(path) == *sort), "{sort} {how} was not made again");
+            assert!(payload_files(&world).iter().any(|path| sort_of(path) == *sort), "{sort} {how} was not recomputed");
         }
     }
 }

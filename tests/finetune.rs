@@ -69,11 +69,11 @@ fn methods_of_a_boundary_share_a_pass_and_keep_untrained() {
     // Losses of a random backbone need not fall; ghostlab-core compares those of a trained one with the reference.
     assert!(losses.iter().flatten().all(|loss| loss.is_finite() && *loss > 0.0), "{losses:?}");
     let perplexities = perplexities(&world);
-    assert_eq!(perplexities.len(), 4, "the dense backbone, ghosted as it is solved, and two trained ones");
+    assert_eq!(perplexities.len(), 4, "expected the dense backbone, the solved operator and two trained ones");
     let mut values: Vec<f64> = perplexities.into_values().collect();
     values.dedup();
-    assert_eq!(values.len(), 4, "each has its own");
-    assert!(!world.runs(&[]).contains("fine-tune"), "a second run trains nothing");
+    assert_eq!(values.len(), 4, "perplexities are equal");
+    assert!(!world.runs(&[]).contains("fine-tune"), "the second run trained again");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn trainings_on_one_text_share_its_pass_and_files() {
             .map(|event| event["tokens"].as_u64().unwrap())
             .sum::<u64>();
     }
-    assert_eq!(read, STEPS as u64 * 32, "each sequence is read once");
+    assert_eq!(read, STEPS as u64 * 32, "a sequence was read twice");
     world.runs(&[]);
     assert!(result_table(&world, "results") == result_table(&world, "alone"), "the tables differ");
 }
@@ -128,7 +128,7 @@ fn killed_training_resumes_to_identical_bytes() {
     undisturbed.runs(&[]);
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
-    assert!(!stored(&killed, stage::distilled::KIND).is_empty(), "a checkpoint is left");
+    assert!(!stored(&killed, stage::distilled::KIND).is_empty(), "a checkpoint remains");
     // Garbage collection keeps the checkpoint.
     assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
     let log = killed.runs(&[]);

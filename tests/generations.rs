@@ -65,7 +65,7 @@ fn killed_generation_resumes_to_identical_answers() {
         let output =
             world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", format!("kill@{point}")).output().unwrap();
         assert_eq!(output.status.code(), None, "{point} was not reached: {}", String::from_utf8_lossy(&output.stderr));
-        assert!(world.tables().is_empty(), "{point}: a table of a run that was killed");
+        assert!(world.tables().is_empty(), "{point}: the killed run wrote a table");
     }
     world.runs(&[]);
     let one = stored(&undisturbed);
@@ -76,7 +76,7 @@ fn killed_generation_resumes_to_identical_answers() {
     assert!(one == other, "answers differ");
     assert!(!undisturbed.tables().is_empty() && undisturbed.tables() == world.tables(), "the tables differ");
     let left = std::fs::read_dir(world.path("data/store/journals")).map_or(0, Iterator::count);
-    assert_eq!(left, 0, "journals of work that is stored");
+    assert_eq!(left, 0, "journals of stored work remain");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn answers_and_their_scores_are_those_of_the_harness() {
             let column = heads.iter().position(|head| *head == format!("made_up exact_match,{filter}")).unwrap();
             let (ours, score): (f64, f64) = (row[column].parse().unwrap(), 100.0 * score.as_f64().unwrap());
             assert!((ours - score).abs() < 1e-9, "{name} {filter}: {ours} and {score}");
-            assert!(score > 0.0, "{name} {filter}: an exact match of nothing compares nothing");
+            assert!(score > 0.0, "{name} {filter}: no document matches, so the comparison is empty");
         }
     }
 }

@@ -64,7 +64,7 @@ fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
         "f64" => bytemuck::pod_collect_to_vec::<u8, f64>(bytes),
         "f32" => bytemuck::pod_collect_to_vec::<u8, f32>(bytes).into_iter().map(f64::from).collect(),
         "u32" => return exact(bytes),
-        other => panic!("a payload of an unknown form: {other}"),
+        other => panic!("payload of an unknown form: {other}"),
     };
     summary(&values)
 }
@@ -123,7 +123,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
         for file in artifact.payloads().filter(|file| *file != "likeliest.u32") {
             let values = payload(file, &artifact.read(file).unwrap());
             let before = of_kind.values.insert(format!("{} {file}", name(&key["of"])), values);
-            assert!(before.is_none(), "two artifacts of one name: {}", name(key));
+            assert!(before.is_none(), "duplicate artifact name: {}", name(key));
         }
     }
     outputs
@@ -152,7 +152,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
             .collect();
         let same = changed.is_empty() && stored["outputs"].as_object().is_some_and(|all| all.len() == values.len());
         if stored["stages"] == json!(stages) {
-            // New outputs do not count as changes.
+            // New outputs need no version bump, but they must be blessed.
             let added = changed.iter().all(|name| stored["outputs"].get(name.as_str()).is_none());
             assert!(
                 same || (added && std::env::var_os("GHOSTLAB_BLESS").is_some()),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{candle, gpu, json, shared};
 use ghostlab::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
-use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenisedChoice, scored};
+use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenisedChoice, scores_of_choices};
 use ghostlab::evaluate::perplexity::of as perplexity;
 use ghostlab::evaluate::{TaskEncoder, score};
 use ghostlab::model::{Config, Decoder, DeviceName, Engine, FloatType, KernelFamily, Products, Program, Trie};
@@ -52,7 +52,7 @@ fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
     let exam = MultipleChoiceEval::new(&borrowed, engine.config(), 2048).unwrap();
     let trie = Trie::scoring(&[Program::dense(engine.config().layers)]);
     let values = score(&exam, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap().remove(0);
-    let mut scores = scored(&values).into_iter().map(|score| score.log_likelihood);
+    let mut scores = scores_of_choices(&values).into_iter().map(|score| score.log_likelihood);
     documents
         .iter()
         .map(|choices| {
@@ -100,7 +100,7 @@ impl Exam {
             let same = answers.iter().zip(&chosen).filter(|(a, b)| a == b).count();
             let id = engine.id();
             println!("{id}: perplexity {ours:.4}, in f32 {exact:.4}; {same} of {} answers", chosen.len());
-            assert!(ours != exact && (ours / exact - 1.0).abs() <= 5e-3, "{id}: {ours} against {exact}");
+            assert!(ours != exact && (ours / exact - 1.0).abs() <= 5e-3, "{id}: {ours} instead of {exact}");
             assert!(100 * same >= 98 * chosen.len(), "{id}: {same} of {}", chosen.len());
         }
     }

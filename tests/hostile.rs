@@ -100,7 +100,7 @@ fn attack(target: &FuzzTarget) {
             let kept = std::env::temp_dir().join(format!("ghostlab-{}-{round}", target.name));
             std::fs::write(&kept, &data).unwrap();
             let text = panic.downcast_ref::<String>().map_or("", String::as_str);
-            panic!("target {}, kept as {}: {text}", target.name, kept.display());
+            panic!("target {}, saved as {}: {text}", target.name, kept.display());
         }
     }
     let calls = targets::commands::CALLS.load(std::sync::atomic::Ordering::Relaxed);
@@ -126,7 +126,7 @@ macro_rules! attacks {
             let attacked = [$(stringify!($name)),*];
             assert_eq!(attacked.to_vec(), TARGETS.iter().map(|target| target.name).collect::<Vec<_>>());
             let cargo = include_str!("../fuzz/Cargo.toml");
-            assert!(attacked.iter().all(|name| cargo.contains(&format!("name = \"{name}\""))), "a target has no binary");
+            assert!(attacked.iter().all(|name| cargo.contains(&format!("name = \"{name}\""))), "a fuzz target has no binary");
         }
     };
 }
@@ -220,9 +220,9 @@ fn impossible_sizes_are_refused_before_reading_text() {
         (
             format!("calibration.sequences={many}"),
             "0.5",
-            &["not enough memory for the tokens", "by --memory", "finetune"][..],
+            &["not enough memory for the calibration tokens", "(--memory)", "finetune"][..],
         ),
-        (fine_tuned(many), "0.5", &["not enough memory for the tokens", "0.50 GB by --memory"]),
+        (fine_tuned(many), "0.5", &["not enough memory for the calibration tokens", "0.50 GB (--memory)"]),
         (format!("calibration.sequences={most}"), "100", &["not enough disk space in the store", "GB free"]),
         (fine_tuned(most), "100", &["not enough disk space in the store"]),
     ] {
@@ -230,12 +230,12 @@ fn impossible_sizes_are_refused_before_reading_text() {
         let given = ["--set", &set, "--memory", memory];
         world.refuses(&given, 3, words);
         let listed = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
-        assert!(!listed.contains("tokens-v"), "nothing was tokenised: {listed}");
+        assert!(!listed.contains("tokens-v"), "tokens were stored: {listed}");
         let [run, plan] = ["run", "plan"].map(|name| {
             let output = world.ghostlab(&[&[name, "grid.yaml", "-q"], &given[..]].concat());
             (output.status.code(), String::from_utf8(output.stderr).unwrap())
         });
-        assert_eq!(without_free_memory(run), without_free_memory(plan), "plan refuses what run refuses");
+        assert_eq!(without_free_memory(run), without_free_memory(plan), "plan and run differ");
     }
 }
 
@@ -263,7 +263,7 @@ fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
         let path = format!("{set}={}", world.path(name).display());
         let small = ["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline"];
         let given = [&small[..], &["--set", &path, "--text", "0.002"]].concat();
-        world.refuses(&given, 2, &["exceeds the size limit of text", name, "--text GB"]);
+        world.refuses(&given, 2, &["exceeds the size limit for text", name, "--text GB"]);
     }
     let path = format!("corpora.test.path={}", world.path("many.jsonl.gz").display());
     world.runs(&["--set", "depth=1", "--set", "recovery=none", "--set", "criterion=llm-streamline", "--set", &path]);
@@ -336,7 +336,7 @@ fn special_token_beyond_embedding_is_refused_early() {
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {"<s>": {"id": "<s>", "ids": [4000], "tokens": ["<s>"]}}});
     world.write("backbone/tokenizer.json", tokenizer.to_string());
-    world.refuses(&[], 2, &["exceeds the embedding", "below 320", "ids up to 4000"]);
+    world.refuses(&[], 2, &["is outside the embedding", "below 320", "ids up to 4000"]);
     tokenizer["post_processor"] = json!(null);
     tokenizer["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="});
     world.write("backbone/tokenizer.json", tokenizer.to_string());
@@ -362,7 +362,7 @@ fn names_of_any_kind_get_files_or_are_refused_first() {
     world.write("grid.yaml", small.iter().fold(grid, |grid, (from, to)| grid.replace(from, to)));
     world.runs(&[]);
     let files = std::fs::read_dir(world.path("results/grid/lm_eval")).unwrap().count();
-    assert_eq!(files, 2 * names.len(), "a file for each cell");
+    assert_eq!(files, 2 * names.len(), "expected one file per cell");
     let csv = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
     assert!(csv.contains("\n'=1+1,") && !csv.contains("\n=1+1"), "{csv}");
 

@@ -94,8 +94,8 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
         lacking.contains("the backbone `tiny` is missing") && lacking.contains("`ghostlab fetch grid.yaml`"),
         "{lacking}"
     );
-    assert!(run(&world, &server, &["doctor", "grid.yaml"], 3).contains("LACKS"), "the doctor says so, too");
-    assert!(server.requests().is_empty(), "no request reached the hub");
+    assert!(run(&world, &server, &["doctor", "grid.yaml"], 3).contains("LACKS"), "doctor does not report it");
+    assert!(server.requests().is_empty(), "a request reached the hub");
 
     let listed = run(&world, &server, &["fetch", "grid.yaml", "--dry-run"], 0);
     assert!(
@@ -104,31 +104,31 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
             && !listed.contains("consolidated"),
         "{listed}"
     );
-    assert!(!world.path("cache").exists(), "a dry run writes nothing");
+    assert!(!world.path("cache").exists(), "the dry run wrote a file");
     let fetched = run(&world, &server, &["fetch", "grid.yaml"], 0);
     assert!(fetched.contains("3 files fetched") && fetched.contains("not pinned in"), "{fetched}");
 
     server.forget();
     let done = run(&world, &server, &["run", "grid.yaml"], 0);
-    assert!(done.contains("written:"), "{done}");
-    assert!(server.requests().is_empty(), "a cache hit asks for nothing");
+    assert!(done.contains("wrote "), "{done}");
+    assert!(server.requests().is_empty(), "a cache hit sent a request");
     let record = json(&world.path("results/grid/run.json"));
     let hub = &record["grid"]["backbones"]["tiny"]["hub"];
     assert_eq!((hub["repository"].as_str(), hub["commit"].as_str()), (Some("meta/tiny@main"), Some(COMMIT)));
     assert_eq!(hub["pinned"], Value::Bool(false));
     let healthy = run(&world, &server, &["doctor", "grid.yaml"], 0);
-    assert!(healthy.contains("4 layers, hidden size 64") && healthy.contains("is not pinned"), "{healthy}");
+    assert!(healthy.contains("4 layers, hidden size 64") && healthy.contains("to pin meta/tiny"), "{healthy}");
 
     // Once pinned, fetching sends no requests, as in offline mode.
     let pinned = run(&world, &server, &["fetch", "grid.yaml", "--lock"], 0);
-    assert!(pinned.contains(COMMIT) && pinned.contains("written: hub.lock"), "{pinned}");
+    assert!(pinned.contains(COMMIT) && pinned.contains("wrote hub.lock"), "{pinned}");
     let lock = json(&world.path("hub.lock"));
     let files = &lock["repositories"]["meta/tiny@main"]["files"];
     assert_eq!(files.as_object().unwrap().len(), 3);
     server.forget();
-    assert!(run(&world, &server, &["fetch", "grid.yaml"], 0).contains("3 cached before"));
+    assert!(run(&world, &server, &["fetch", "grid.yaml"], 0).contains("3 already cached"));
     let offline = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_HUB_OFFLINE", "1")]);
-    assert!(ended(&world, &offline, 0).contains("3 cached before"));
+    assert!(ended(&world, &offline, 0).contains("3 already cached"));
     assert!(run(&world, &server, &["doctor", "grid.yaml"], 0).contains("with the hashes of hub.lock"));
     assert!(server.requests().is_empty());
 }
@@ -150,7 +150,7 @@ fn hub_refusals_are_reported_without_the_token() {
     for more in [&[][..], &["--events"], &["--lock"]] {
         let arguments = [&["fetch", "grid.yaml"], more].concat();
         let log = ended(&world, &ghostlab(&world, &server.address, &arguments, &[]), 3);
-        assert!(log.contains("requires accepting its licence") && log.contains("[token]"), "{log}");
+        assert!(log.contains("requires accepting its license") && log.contains("[token]"), "{log}");
     }
     let unset = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_TOKEN", "")]);
     assert!(ended(&world, &unset, 3).contains("HF_TOKEN"));
@@ -203,8 +203,8 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
     let fetched = run(&world, &server, &["fetch", "grid.yaml"], 0);
     assert!(fetched.contains("2 files fetched"), "{fetched}");
     server.forget();
-    assert!(run(&world, &server, &["run", "grid.yaml"], 0).contains("written:"));
-    assert!(server.requests().is_empty(), "a cache hit asks for nothing");
+    assert!(run(&world, &server, &["run", "grid.yaml"], 0).contains("wrote "));
+    assert!(server.requests().is_empty(), "a cache hit sent a request");
     let results = json(&world.path("results/grid/lm_eval/tiny.dense.json"));
     assert_eq!(results["n-samples"]["made"]["original"], 4);
     let record = json(&world.path("results/grid/run.json"));
@@ -232,5 +232,5 @@ fn a_corpus_is_one_file_of_a_dataset_at_a_branch() {
     assert_eq!(fs::read_to_string(reference).unwrap(), COMMIT);
     world
         .write("grid.yaml", fs::read_to_string(world.path("grid.yaml")).unwrap().replace(", files: en/test.jsonl", ""));
-    assert!(run(&world, &server, &["run", "grid.yaml"], 2).contains("does not say which file of the repository it is"));
+    assert!(run(&world, &server, &["run", "grid.yaml"], 2).contains("does not name its file in the repository"));
 }

@@ -50,7 +50,7 @@ fn named(setting: &Setting) -> Vec<Named> {
     let measures = measures.chain(variant.prompts.iter().map(|prompt| (prompt, None)));
     let keys = variant.scores.iter().chain(&variant.latencies);
     let named = measures.zip(keys).map(|((measure, journal), key)| Named {
-        identity: variant.identity.measured(measure),
+        identity: variant.identity.with_measure(measure),
         key: key.hash().to_owned(),
         journal,
         calibrating: calibrating.clone(),
@@ -192,7 +192,7 @@ fn plan_and_explain_tell_apart_what_is_unlike_and_nothing_else() {
         let one = told(&pair.one());
         let other = told(&pair.other());
         for (view, (one, other)) in ["plan --json", "explain --json", "explain"].iter().zip(one.iter().zip(&other)) {
-            assert!(!one.is_empty(), "{view} names no key");
+            assert!(!one.is_empty(), "{view} prints no key");
             assert_eq!(one != other, !pair.aspects.is_empty(), "{view}, {}", pair.what);
         }
     }
@@ -221,7 +221,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
         assert_eq!(job_costs(plan, state).unwrap().len(), 1 + backbone.evaluations.len());
         let fitted: BTreeSet<usize> =
             backbone.variants.iter().filter_map(|variant| Some(variant.identity.repair.as_ref()?.fitted)).collect();
-        assert!(fitted.is_superset(&BTreeSet::from([2, 4])), "each operator keeps its own sequences: {fitted:?}");
+        assert!(fitted.is_superset(&BTreeSet::from([2, 4])), "operators do not keep their sequence counts: {fitted:?}");
         Vec::new()
     });
     let naive = |count: &str| {
@@ -255,7 +255,7 @@ fn what_is_stored_says_what_it_is() {
     let mut kinds = BTreeSet::new();
     for entry in store.entries() {
         let ghostlab_store::Found::Whole(artifact) = &entry.found else { panic!("{entry:?}") };
-        let about = artifact.meta().about();
+        let about = artifact.meta().description();
         if about.is_null() {
             continue;
         }

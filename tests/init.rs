@@ -101,7 +101,7 @@ fn a_file_that_is_there_stays_unless_it_is_forced() {
     assert_eq!(std::fs::read_to_string(world.path("grid.yaml")).unwrap(), "mine");
     said(&world, &["init", "models", "--to", "models/new.yaml", "-q"], 0);
     let text = std::fs::read_to_string(world.path("models/new.yaml")).unwrap();
-    assert!(text.contains("plain: {path: plain}"), "paths start from the grid's folder: {text}");
+    assert!(text.contains("plain: {path: plain}"), "paths are not relative to the grid's folder: {text}");
     said(&world, &["plan", "models/new.yaml"], 0);
     said(&world, &["init", "models", "--force"], 0);
     assert!(std::fs::read_to_string(world.path("grid.yaml")).unwrap().contains("backbones:"));
@@ -119,12 +119,12 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     assert!(run.contains("ppl test@"), "{run}");
     let (_, log) = said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "one.yaml"], 0);
     let text = std::fs::read_to_string(world.path("one.yaml")).unwrap();
-    assert!(log.contains("train.txt is split: train-calibration.jsonl for calibration"), "{log}");
+    assert!(log.contains("split train.txt into train-calibration.jsonl (calibration)"), "{log}");
     assert!(text.contains("calibration: {corpus: train-calibration, "), "{text}");
     assert!(text.contains("- {corpus: train-scored, length: ") && !text.contains("path: train.txt"), "{text}");
     let joined = text_of(&world, "train-calibration.jsonl") + " " + &text_of(&world, "train-scored.jsonl");
     let train = text_of(&world, "train.txt");
-    assert!(joined.split_whitespace().eq(train.split_whitespace()), "the parts are disjoint and make the text");
+    assert!(joined.split_whitespace().eq(train.split_whitespace()), "the parts do not add up to the text");
     let (run, _) = said(&world, &["run", "one.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
     assert!(run.contains("ppl train-scored@"), "{run}");
     // Existing split files are reused; other files are kept.

@@ -1,138 +1,14 @@
 //! Output with `--json` satisfies one schema.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
-use std::collections::BTreeSet;
+mod validator;
+
 use std::path::Path;
 
 use crate::common;
 use crate::common::world::World;
-use serde_json::{Map, Value, json};
-
-/// Schema keywords without effect on validity.
-const ASIDE: [&str; 6] = ["$schema", "$defs", "title", "description", "format", "default"];
-
-/// Validates a value by a schema. Unknown keywords and undeclared keys are errors.
-fn closed(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
-    let mut known = BTreeSet::new();
-    check(root, schema, value, at, &mut known)?;
-    let strange = value.as_object().into_iter().flatten().map(|(key, _)| key).find(|key| !known.contains(*key));
-    strange.map_or(Ok(()), |key| Err(format!("{at} has `{key}`, of which the schema knows nothing")))
-}
-
-fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTreeSet<String>) -> Result<(), String> {
-    let words = match schema {
-        Value::Bool(true) => &serde_json::Map::new(),
-        Value::Object(words) => words,
-        other => return Err(format!("{at}: {other} is no schema")),
-    };
-    if words.keys().all(|word| ASIDE.contains(&word.as_str())) {
-        known.extend(value.as_object().into_iter().flatten().map(|(key, _)| key.clone()));
-    }
-    for (word, rule) in words {
-        let list = || rule.as_array().unwrap();
-        match word.as_str() {
-            word if ASIDE.contains(&word) => {}
-            "$ref" => {
-                let name = rule.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
-                check(root, &root["$defs"][name], value, at, known)?;
-            }
-            "anyOf" | "oneOf" => check_branches(root, word, list(), value, at, known)?,
-            "const" | "enum" | "type" | "minimum" | "maximum" => {
-                if !fits(word, rule, value) {
-                    return mismatch(at, value, word, rule);
-                }
-            }
-            "required" => {
-                if let Some(lacking) = list().iter().find(|key| value.get(key.as_str().unwrap()).is_none()) {
-                    return Err(format!("{at} has no {lacking}"));
-                }
-            }
-            "properties" => {
-                for (key, inner) in rule.as_object().unwrap() {
-                    if let Some(value) = value.get(key) {
-                        known.insert(key.clone());
-                        closed(root, inner, value, &format!("{at}.{key}"))?;
-                    }
-                }
-            }
-            // Declared properties are validated individually, so only undeclared ones are errors.
-            "additionalProperties" if *rule == json!(false) => {
-                let none = Map::new();
-                let has = schema["properties"].as_object().unwrap_or(&none);
-                if let Some(other) = value.as_object().into_iter().flatten().find(|(key, _)| !has.contains_key(*key)) {
-                    return Err(format!("{at} has {other:?}"));
-                }
-            }
-            "items" => {
-                for (index, value) in value.as_array().into_iter().flatten().enumerate() {
-                    closed(root, rule, value, &format!("{at}[{index}]"))?;
-                }
-            }
-            other => panic!("{at}: the test does not know `{other}`"),
-        }
-    }
-    Ok(())
-}
-
-/// Validates a value by the branches of `anyOf` or `oneOf`.
-fn check_branches(
-    root: &Value,
-    word: &str,
-    branches: &[Value],
-    value: &Value,
-    at: &str,
-    known: &mut BTreeSet<String>,
-) -> Result<(), String> {
-    let mut errors = Vec::new();
-    let mut fit = 0;
-    for branch in branches {
-        let mut unknown = BTreeSet::new();
-        match check(root, branch, value, at, &mut unknown) {
-            Ok(()) => {
-                fit += 1;
-                known.extend(unknown);
-            }
-            Err(error) => errors.push(error),
-        }
-    }
-    if fit == 0 || (word == "oneOf" && fit > 1) {
-        return Err(format!("{at}: {fit} of {word} fit\n{}", errors.join("\n")));
-    }
-    Ok(())
-}
-
-/// Returns whether a value satisfies a keyword that restricts single values.
-fn fits(word: &str, rule: &Value, value: &Value) -> bool {
-    match word {
-        "const" => rule == value,
-        "enum" => rule.as_array().unwrap().contains(value),
-        "type" => rule
-            .as_array()
-            .map_or_else(|| is_of_kind(value, rule), |kinds| kinds.iter().any(|kind| is_of_kind(value, kind))),
-        "minimum" | "maximum" => {
-            let limit = rule.as_f64().unwrap();
-            value.as_f64().is_none_or(|number| if word == "minimum" { number >= limit } else { number <= limit })
-        }
-        other => panic!("`{other}` does not restrict single values"),
-    }
-}
-
-fn mismatch(at: &str, value: &Value, word: &str, rule: &Value) -> Result<(), String> {
-    Err(format!("{at}: {value} is not {word} {rule}"))
-}
-
-fn is_of_kind(value: &Value, kind: &Value) -> bool {
-    match kind.as_str().unwrap() {
-        "object" => value.is_object(),
-        "array" => value.is_array(),
-        "string" => value.is_string(),
-        "boolean" => value.is_boolean(),
-        "null" => value.is_null(),
-        "integer" => value.is_u64() || value.is_i64(),
-        "number" => value.is_number(),
-        other => panic!("an unknown type {other}"),
-    }
-}
+use serde_json::{Value, json};
+use validator::closed;
 
 fn schema() -> Value {
     let output =
@@ -197,7 +73,7 @@ fn published_schema_is_current_and_describes_every_field() {
     let documented = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/json.md")).unwrap();
     let named = schema["$defs"]["Answer"]["oneOf"].as_array().unwrap();
     for command in named.iter().map(|variant| variant["properties"]["command"]["const"].as_str().unwrap()) {
-        assert!(documented.contains(&format!("`{command}`")), "docs/json.md does not name {command}");
+        assert!(documented.contains(&format!("`{command}`")), "docs/json.md does not mention {command}");
     }
 }
 
@@ -408,12 +284,12 @@ fn plan_of_workers_and_killed_run_match_the_schema() {
     let world = World::new();
     let schema = schema();
     let output = world.command(&["worker", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@commit:3").output().unwrap();
-    assert_eq!(output.status.code(), None, "it was killed");
+    assert_eq!(output.status.code(), None, "the run was not killed");
     let status = answer(&world, &schema, &["status"], "status");
     let plan = &status["plans"][0];
     assert_eq!((&plan["grid"], &plan["died"], &plan["progress"]["cells"]), (&json!("grid"), &json!(1), &json!(9)));
     let output = world.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@commit:3").output().unwrap();
-    assert_eq!(output.status.code(), None, "it was killed");
+    assert_eq!(output.status.code(), None, "the run was not killed");
     let status = answer(&world, &schema, &["status"], "status");
     assert_eq!((&status["runs"][0]["died"], &status["runs"][0]["stage"]), (&json!(true), &json!("running")));
 }
@@ -425,7 +301,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
     for (arguments, code, command, kind, what) in [
         (&["plan", "gird.yaml"][..], 3, "plan", "missing", "grid file not found"),
         (&["plan", "grid.yaml", "--set", "depht=1"], 2, "plan", "bad_input", ""),
-        (&["explain", "grid.yaml", "nosuch"], 2, "explain", "bad_input", "the grid has no cell of this name"),
+        (&["explain", "grid.yaml", "nosuch"], 2, "explain", "bad_input", "the grid has no cell with this name"),
         (&["compare", "a", "b"], 3, "compare", "missing", "results folder not found"),
         (&["status", "--store", "nowhere"], 3, "status", "missing", "store not found"),
         (&["cache", "path", "abcdef"], 3, "cache path", "missing", "unknown artifact key"),
@@ -444,7 +320,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
         assert_eq!((&error["exit_code"], &error["kind"]), (&json!(code), &json!(kind)), "{document}");
         assert!(error["what"].as_str().unwrap().contains(what), "{document}");
         let output = world.ghostlab(&[arguments, &["--json"]].concat());
-        assert!(String::from_utf8(output.stderr).unwrap().contains("error: "), "people read the same");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("error: "), "stderr has no error text");
     }
     // Damage is a valid answer, with its own exit code.
     world.runs(&["--set", "depth=1", "--set", "recovery=[none]"]);
@@ -469,7 +345,7 @@ fn names_that_would_move_the_cursor_are_escaped_as_json_has_it() {
     let schema = schema();
     let name = "a\u{202e}b\u{9b}.yaml";
     let document = document(&world, &schema, &["plan", name], 3);
-    assert_eq!(document["error"]["where"], name, "the text must not depend on the reader");
+    assert_eq!(document["error"]["where"], name, "JSON strings must not be escaped for the terminal");
     let raw = world.ghostlab(&["plan", name, "--json"]).stdout;
     assert!(!String::from_utf8(raw).unwrap().contains(['\u{202e}', '\u{9b}']));
 }

@@ -129,9 +129,9 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
         let members = json!({
             "tokens": short(tokens),
             "claim": named(tokens, plan.lease_name(backbone_plan)),
-            "stream": short(&activations::rows(key_parts, tokens, HookPoint::Stream(2), &(0..4))),
-            "middle": short(&activations::rows(key_parts, tokens, HookPoint::Middle(2), &(4..8))),
-            "similarities": short(&activations::sums(key_parts, tokens, &pairs, &(0..4))),
+            "stream": short(&activations::rows_key(key_parts, tokens, HookPoint::Stream(2), &(0..4))),
+            "middle": short(&activations::rows_key(key_parts, tokens, HookPoint::Middle(2), &(4..8))),
+            "similarities": short(&activations::sums_key(key_parts, tokens, &pairs, &(0..4))),
             "trial": short(&scores::trial(key_parts, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]))),
             "trials": named(tokens, scores::journal(key_parts, tokens, ScoredExtent::default())),
             "teacher": short(&teacher::shard(key_parts, tokens, &(0..4))),
@@ -226,7 +226,7 @@ fn write_grid_of_newer_methods(world: &World) {
     let recoveries =
         ["mean", "{name: ghosted, input: normed}", "{name: ghosted, input: normed, bias: true}"].map(str::to_owned);
     for name in NEWER {
-        assert!(criteria.iter().chain(&recoveries).any(|method| method.contains(name)), "{name} is in no grid");
+        assert!(criteria.iter().chain(&recoveries).any(|method| method.contains(name)), "no grid contains {name}");
     }
     write_grid(world, &criteria, &recoveries);
 }

@@ -37,7 +37,7 @@ fn column_index(rows: &[Vec<String>], head: &str) -> usize {
 }
 
 fn number(text: &str) -> f64 {
-    text.parse().unwrap_or_else(|_| panic!("`{text}` is no number"))
+    text.parse().unwrap_or_else(|_| panic!("`{text}` is not a number"))
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn times_speedups_and_memory_join_scores_and_parquet() {
     assert_eq!(frame.column("counts").unwrap().bool().unwrap().sum(), Some(6 * 2 * 10));
     assert!(frame.height() >= 6 * 2 * 10);
     let table = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
-    assert!(table.contains("As one multiplication a channel"), "{table}");
+    assert!(table.contains("Times in ms if applied channel-wise"), "{table}");
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn retime_measures_times_again_and_nothing_else() {
     let text = column(&world, "ppl test@64");
     let again = world.runs(&[&grid[..], &["--retime"]].concat());
     let expected =
-        "--retime: measuring tiny over 16×1, 16×2 (5 variants side by side, 10 rounds or more after 3 warm-ups) again";
+        "--retime: measuring tiny over 16×1, 16×2 (5 interleaved variants, at least 10 rounds after 3 warm-ups) again";
     let (before, after) = again.split_once("time tiny over 16×1").unwrap_or_else(|| panic!("{again}"));
     assert!(before.contains(expected) && after.contains("time tiny over 16×2"), "{again}");
     assert!(!again.contains("tiny on test"), "scores must be cached: {again}");
@@ -189,7 +189,7 @@ fn times_in_an_older_form_are_reported_never_read() {
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
     let again = world.runs(&grid);
-    assert!(again.contains("5 stored artifacts are in an older format and kept"), "{again}");
+    assert!(again.contains("5 stored artifacts have an older format and are unused"), "{again}");
     assert!(again.contains("time tiny over 16×1"), "{again}");
     assert!(before.is_dir() && now.is_dir());
 }
@@ -198,16 +198,18 @@ fn times_in_an_older_form_are_reported_never_read() {
 fn timings_run_alone_on_their_machine() {
     let world = World::new();
     let store = Store::open(&world.path("data/store"), stage::WORDS).unwrap();
-    let LeaseResult::Mine(timing) = store.lease(timing_lease()).unwrap() else { panic!("no other worker is alive") };
+    let LeaseResult::Mine(timing) = store.lease(timing_lease()).unwrap() else {
+        panic!("another worker holds the lease")
+    };
     let mut run = world.command(&["run", "grid.yaml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(run.stderr.take().unwrap()).lines().map_while(Result::ok);
     assert!(
         lines.any(|line| line.contains("measuring times on this machine") && line.contains("waiting")),
-        "it did not wait"
+        "the run did not wait for the lease"
     );
     assert!(run.try_wait().unwrap().is_none());
     drop(timing);
-    assert!(lines.any(|line| line.contains("tiny on test")), "it goes on");
+    assert!(lines.any(|line| line.contains("tiny on test")), "the run did not continue");
     lines.for_each(drop);
     assert!(run.wait().unwrap().success());
 }

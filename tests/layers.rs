@@ -44,7 +44,7 @@ fn first_ranked_candidate_is_what_a_grid_removes() {
     let size = ["--corpus", "train.txt", "--sequences", "8", "--length", "64"];
     let ranked = answer(&world, &[&["layers", "backbone"], &size[..], &["--json"]].concat());
     let columns = ranked["criteria"].as_array().unwrap();
-    assert_eq!(columns.len(), 8, "one for each criterion, and two for llm-drop");
+    assert_eq!(columns.len(), 8, "expected one entry per criterion, and two for llm-drop");
     let output = world.ghostlab(&["run", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     for (criterion, cell) in [

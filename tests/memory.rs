@@ -93,10 +93,10 @@ fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
     for (what, world, limits) in cases {
         let estimate = told(world, limits);
         let held = held(world, limits);
-        assert!((estimate / held - 1.0).abs() <= 0.25, "{what}: told {estimate:.3e}, held {held:.3e}");
+        assert!((estimate / held - 1.0).abs() <= 0.25, "{what}: estimated {estimate:.3e}, used {held:.3e}");
     }
     let held = held(&by_need, &["--memory", &limit]);
-    assert!(held < 4.0 * LAYER as f64 * 1.05, "{held:.3e} held where {limit} GB were given");
+    assert!(held < 4.0 * LAYER as f64 * 1.05, "used {held:.3e} with a limit of {limit} GB");
 }
 
 fn within_addresses(world: &World, bytes: u64) -> Output {

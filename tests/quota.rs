@@ -37,13 +37,13 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     let limit = ["--store-limit", "0.000001"];
     let planned = world.ghostlab(&[&["plan", "grid.yaml"], &THIS[..], &limit].concat());
     let output = String::from_utf8(planned.stdout).unwrap();
-    assert!(output.contains("goes: 4 operator-v") && output.contains("too many"), "{output}");
+    assert!(output.contains("evicts: 4 operator-v") && output.contains("over the limit"), "{output}");
     assert!(!output.contains("activations-v"), "{output}");
-    assert_eq!(all(&world), before, "plan only tells");
+    assert_eq!(all(&world), before, "plan changed the store");
     let log = world.runs(&[&THIS[..], &limit].concat());
-    assert!(log.contains("store limit 0.00 GB: ") && log.contains("because this grid needs it"), "{log}");
+    assert!(log.contains("store limit 0.00 GB: ") && log.contains("this grid needs the space"), "{log}");
     assert!(world.tables() == unlimited.tables());
-    assert_eq!(stored(&world, "activations").1, 0, "its operators are made");
+    assert_eq!(stored(&world, "activations").1, 0, "activations remain although their operators are stored");
     for kind in ["tokens", "selection", "operator", "scores"] {
         // Compare counts, because the bytes of an operator include its measured seconds.
         assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
@@ -68,7 +68,7 @@ fn a_grid_without_calibration_keeps_the_limit_too() {
     world.write("grid.yaml", dense);
     let log = world.runs(&["--store-limit", "0.000001"]);
     assert!(log.contains("store limit 0.00 GB: ") && !log.contains("calibrate"), "{log}");
-    assert_eq!(stored(&world, "operator").1, 0, "the other grid's");
+    assert_eq!(stored(&world, "operator").1, 0, "operators of the other grid remain");
 }
 
 #[test]
@@ -126,6 +126,6 @@ fn cell_with_nine_tasks_and_three_texts_adds_four_files() {
     world.runs(&[]);
     // Twelve more cells, each with an operator (some share a folder) and a file of scores per task and text.
     let added = inodes(&world) - before;
-    assert!(added <= 4 * 12, "{added} files and folders for 12 cells");
+    assert!(added <= 4 * 12, "{added} inodes for 12 cells");
     assert_eq!(stored(&world, "scores").1, 12 * 16);
 }

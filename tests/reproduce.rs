@@ -59,11 +59,11 @@ fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     assert!(output.contains("A small table") && output.contains("Ghost Layer (Ours)"), "{output}");
     let folder = world.path("results/mini/tiny");
     let rows = table(&folder.join("mini.csv"));
-    assert_eq!(rows.len(), 1 + 3, "a head and three numbers: {rows:?}");
+    assert_eq!(rows.len(), 1 + 3, "expected a header and three numbers: {rows:?}");
     let forms = ["mini.csv", "mini.parquet", "mini.md", "mini.tex", "numbers.json"];
     let first: Vec<Vec<u8>> = forms.iter().map(|name| fs::read(folder.join(name)).unwrap()).collect();
     let again = made(&world, &["reproduce", "mini"]);
-    assert!(again.contains("3 of 3 cells are stored already"), "{again}");
+    assert!(again.contains("3 of 3 cells cached"), "{again}");
     for (name, before) in forms.iter().zip(first) {
         assert_eq!(fs::read(folder.join(name)).unwrap(), before, "{name} of the second run");
     }
@@ -87,7 +87,7 @@ fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
 fn finished_artifact_is_rebuilt_only_after_a_change() {
     let world = experiments("mine");
     let mini = ["reproduce", "mini"];
-    let nothing = "its files are unchanged: nothing to do";
+    let nothing = "up to date (";
     let (first, log) = printed(&world, &mini);
     assert!(!log.contains(nothing), "{log}");
     let before = times(&world.path("results"));
@@ -95,7 +95,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     let (again, log) = printed(&world, &mini);
     assert!(log.contains(nothing) && again.contains("A small table"), "{log}");
     assert_eq!(again, first);
-    assert!(times(&world.path("results")) == before, "nothing is written");
+    assert!(times(&world.path("results")) == before, "a file was written");
     // Missing files are created again.
     let anew = || {
         let output = made(&world, &mini);
@@ -186,7 +186,7 @@ fn figure_never_labels_one_of_several_cells_as_all() {
         let output = world.ghostlab(&[&["reproduce", "figure1"], &two[..]].concat());
         let log = both(&output);
         assert_eq!(output.status.code(), Some(2), "{kind}: {log}");
-        assert!(log.contains("have the same place and label") && log.contains("seed-1"), "{kind}: {log}");
+        assert!(log.contains("have the same position and label") && log.contains("seed-1"), "{kind}: {log}");
     }
 }
 

@@ -54,7 +54,7 @@ fn killed_at(world: &World, point: &str) {
 fn wait_for_a_journal(world: &World, child: &mut Child) {
     let began = Instant::now();
     while !journals(world).any(|folder| std::fs::read_dir(folder.path()).is_ok_and(|files| files.count() > 0)) {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it had written a chunk");
+        assert!(child.try_wait().unwrap().is_none(), "the run ended before it had written a chunk");
         assert!(began.elapsed() < Duration::from_secs(60), "no chunk was written");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -71,7 +71,7 @@ fn repeatedly_killed_run_gives_identical_tables() {
     undisturbed.runs(&[]);
     for point in KILLS.split(' ') {
         killed_at(&world, point);
-        assert!(world.tables().is_empty(), "{point}: a table of a run that was killed");
+        assert!(world.tables().is_empty(), "{point}: the killed run wrote a table");
     }
     world.runs(&[]);
     assert_eq!(undisturbed.tables().len(), 4);
@@ -80,7 +80,7 @@ fn repeatedly_killed_run_gives_identical_tables() {
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
     for left in ["drafts", "claims", "processes", "journals"] {
         let count = std::fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);
-        assert_eq!(count, 0, "{left} of dead processes are left");
+        assert_eq!(count, 0, "{left} of dead processes remain");
     }
 }
 
@@ -99,7 +99,7 @@ fn a_killed_run_is_shown_as_dead_and_goes_on_where_it_was() {
     let undisturbed = World::large().run(&["--events"]);
     let again = computed(&events(&again));
     let total = computed(&events(&undisturbed));
-    assert!(again < total, "{again} of {total} tokens were computed again");
+    assert!(again < total, "{again} of {total} tokens were recomputed");
     let complete = String::from_utf8(world.ghostlab(&["status", "--all"]).stdout).unwrap();
     assert!(complete.contains("): complete") && complete.contains("31 of 31 cells complete"), "{complete}");
     assert!(complete.contains("): died"), "{complete}");

@@ -1,4 +1,4 @@
-//! Shell integration: completion, manual pages, verbosity and colours.
+//! Shell integration: completion, manual pages, verbosity and colors.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -17,7 +17,7 @@ fn shell(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
     if found.is_none() {
-        assert_ne!(name, "bash", "bash is needed");
+        assert_ne!(name, "bash", "bash is required");
         eprintln!("skipped: there is no {name} here");
     }
     found
@@ -81,7 +81,7 @@ fn shells_complete_commands_and_options() {
 #[test]
 fn cell_names_are_single_shell_words_and_resolve() {
     let (world, Some(bash)) = (World::new(), shell("bash")) else { return };
-    // Two values on each axis, so that names contain every part, and a backbone with a blank.
+    // Two values on each axis, so that names contain every part, and a backbone with a space in its name.
     let axes = [
         ("  tiny: {path: backbone}", "  tiny: {path: backbone}\n  my model: {path: backbone}"),
         ("backbone: [tiny]", "backbone: [tiny, my model]"),
@@ -133,11 +133,11 @@ fn manual_pages_name_every_command_and_option() {
         assert!(about.contains(" - ") && about.len() > name.len() + 10, "{name}: {about}");
         let inner = commands_in(&text);
         for word in &inner {
-            assert!(plain.contains(&format!("{name}-{word}(1)")), "{name} does not name {word}");
+            assert!(plain.contains(&format!("{name}-{word}(1)")), "{name} does not contain {word}");
         }
         let options: Vec<&str> = text.split_whitespace().filter(|word| word.starts_with("--")).collect();
         for option in options.iter().filter(|word| word[2..].chars().all(|c| c.is_ascii_lowercase() || c == '-')) {
-            assert!(plain.contains(option), "{name} does not name {option}");
+            assert!(plain.contains(option), "{name} does not contain {option}");
         }
         left.extend(inner.into_iter().map(|word| [&command[..], &[word]].concat()));
         seen += 1;
@@ -145,7 +145,7 @@ fn manual_pages_name_every_command_and_option() {
     // The folder also contains the list of written files.
     let paths = std::fs::read_dir(&pages).unwrap().map(|entry| entry.unwrap().path());
     let written: Vec<_> = paths.filter(|path| path.extension().is_some_and(|extension| extension == "1")).collect();
-    assert_eq!(seen, written.len(), "a page for each command");
+    assert_eq!(seen, written.len(), "expected one page per command");
     let Ok(groff) = Command::new("groff").arg("--version").output() else {
         return eprintln!("skipped: there is no groff here to read the pages with");
     };
@@ -179,15 +179,15 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
         "backbone tiny: backbone",
         "corpus train: train.txt, rule wikitext2",
         "engine cpu f32 on cpu",
-        "to make  why",
+        "to compute  why",
         "tiny.dense on test@64: ",
         "tiny.dense is complete",
-        "written: ",
+        "wrote ",
     ] {
         assert!(log.contains(words), "`{words}` is not in\n{log}");
     }
     let (code, plain, log) = run(&world, &["run", "grid.yaml"]);
-    assert!(code == Some(0) && log.contains("9 of 9 cells are stored already") && log.contains("written: "), "{log}");
+    assert!(code == Some(0) && log.contains("9 of 9 cells cached") && log.contains("wrote "), "{log}");
     assert!(!log.contains("store: ") && !log.contains("is complete"), "{log}");
     let (code, quiet, log) = run(&world, &["-q", "run", "grid.yaml", "--rehash"]);
     assert_eq!((code, log.as_str()), (Some(0), ""));
@@ -207,7 +207,7 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
             .replace("ghosted]", "replaceme-ls]"),
     );
     let (code, _, log) = run(&world, &["run", "grid.yaml", "-q"]);
-    assert!(code == Some(4) && log.contains("failed: ") && !log.contains("written: "), "{log}");
+    assert!(code == Some(4) && log.contains("failed: ") && !log.contains("wrote "), "{log}");
     let (code, _, log) = run(&world, &["run", "grid.yaml", "-q", "-v"]);
     assert!(code == Some(2) && log.contains("cannot be used with"), "{log}");
 }
@@ -235,14 +235,18 @@ fn colours_follow_the_option_and_change_no_text() {
     for arguments in [&[][..], &["nosuch"], &["--help"], &["--nosuch"]] {
         let with = |more: &[&str], set: &[(&str, &str)]| doctor(&world, &[arguments, more].concat(), set);
         let plain = with(&[], &[]);
-        assert!(!plain.contains('\u{1b}'), "{plain}: no terminal");
+        assert!(!plain.contains('\u{1b}'), "{plain}: colors without a terminal");
         let colours = with(&["--color", "always"], &[]);
         assert!(colours.contains("\u{1b}["), "{colours}");
         assert!(with(&[], &[("CLICOLOR_FORCE", "1")]).contains("\u{1b}["));
         assert!(!with(&[], &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]).contains('\u{1b}'));
         assert!(!with(&["--color=never"], &[("CLICOLOR_FORCE", "1")]).contains('\u{1b}'));
         if arguments != ["--help"] {
-            assert_eq!(without_free_space(&without_colours(&colours)), without_free_space(&plain), "the same words");
+            assert_eq!(
+                without_free_space(&without_colours(&colours)),
+                without_free_space(&plain),
+                "colors changed the text"
+            );
         }
     }
     assert!(doctor(&world, &["nosuch"], &[]).contains("error: ") && doctor(&world, &[], &[]).contains("ok    "));

@@ -47,7 +47,7 @@ fn slurm() -> Option<()> {
         return Some(());
     }
     let required = std::env::var("GHOSTLAB_SLURM_TESTS").is_ok_and(|value| value == "require");
-    assert!(!required, "SLURM_CONF names no Slurm that tools/slurm.sh has started");
+    assert!(!required, "SLURM_CONF does not belong to a Slurm that tools/slurm.sh started");
     eprintln!("skipped: SLURM_CONF names no Slurm that tools/slurm.sh has started");
     None
 }
@@ -183,9 +183,9 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     let submitted = submit(&world, "3", 200, &[], &[]);
     at_work(&world, 2);
     let status = both(&world.ghostlab(&["status"]));
-    assert!(status.contains(" alive") && status.contains(&format!("job {}_", submitted.array)), "{status}");
+    assert!(status.contains(" running") && status.contains(&format!("job {}_", submitted.array)), "{status}");
     let again = world.ghostlab(&["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"]);
-    assert!(both(&again).contains("no jobs were added"), "{}", both(&again));
+    assert!(both(&again).contains("no jobs submitted"), "{}", both(&again));
     agrees(&world, &submitted);
     let alone = self::world();
     alone.runs(&[]);
@@ -193,7 +193,7 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     let total = computed(&alone);
     assert!(work <= 1.1 * total, "{work} of {total}");
     let workers = records(&world).iter().filter(|record| record["flops_done"].as_f64() > Some(0.0)).count();
-    assert!(workers >= 2, "the work was not shared");
+    assert!(workers >= 2, "only one worker computed");
     let script = fs::read_to_string(folder(&world).join("job.sh")).unwrap();
     assert!(!script.contains("hf_secret") && !script.contains("HF_TOKEN"), "{script}");
     let status = both(&world.ghostlab(&["status"]));
@@ -219,8 +219,8 @@ fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
     let submitted = submit(&world, "1", 2000, &[], &["--time=3"]);
     agrees(&world, &submitted);
     let logs = logs(&world);
-    assert!(logs.contains("Slurm queues it again"), "{logs}");
-    assert!(logs.contains("chunks are done already"), "{logs}");
+    assert!(logs.contains("requeued by Slurm"), "{logs}");
+    assert!(logs.contains("chunks cached"), "{logs}");
 }
 
 #[test]
@@ -236,16 +236,18 @@ fn only_the_named_array_task_is_requeued() {
         other => panic!("{other:?}"),
     };
     told("scancel", &["--batch", "--signal=TERM", &format!("{}_{other}", submitted.array)]);
-    until("it does not end", || task_state(&submitted.array, &other) == Some(("FAILED".to_owned(), "0".to_owned())));
+    until("the job does not end", || {
+        task_state(&submitted.array, &other) == Some(("FAILED".to_owned(), "0".to_owned()))
+    });
     told("scancel", &["--batch", "--signal=USR1", &format!("{}_{named}", submitted.array)]);
-    until("it is not queued again", || {
+    until("the job is not requeued", || {
         task_state(&submitted.array, &named).is_some_and(|(_, restarts)| restarts == "1")
     });
     agrees(&world, &submitted);
     assert_eq!(
         task_state(&submitted.array, &other),
         Some(("FAILED".to_owned(), "0".to_owned())),
-        "one that had ended was queued again"
+        "a finished job was requeued"
     );
     assert_eq!(task_state(&submitted.array, &named), Some(("COMPLETED".to_owned(), "1".to_owned())));
 }
@@ -270,7 +272,7 @@ fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
     let killed = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("kill@handed-over:1")).output().unwrap();
     assert_eq!(killed.status.code(), None, "{}", both(&killed));
     let again = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("")).output().unwrap();
-    assert!(both(&again).contains("no jobs were added"), "{}", both(&again));
+    assert!(both(&again).contains("no jobs submitted"), "{}", both(&again));
     let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
     agrees(&world, &Submitted { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
@@ -300,7 +302,7 @@ fn cancelled_and_killed_workers_are_covered_by_others() {
     let states: Vec<String> = states(&submitted.array).into_iter().map(|(state, _)| state).collect();
     assert!(states.contains(&"CANCELLED".to_owned()) && states.contains(&"COMPLETED".to_owned()), "{states:?}");
     let status = both(&world.ghostlab(&["status"]));
-    assert!(status.contains("1 asked to end before, 1 died"), "{status}");
+    assert!(status.contains("1 interrupted, 1 died"), "{status}");
 }
 
 #[test]
@@ -312,10 +314,10 @@ fn rebooted_node_gets_its_workers_requeued() {
     let node = told("sinfo", &["--noheader", "-o", "%n"]);
     let node = format!("nodename={}", node.trim());
     told("scontrol", &["update", &node, "state=down", "reason=test"]);
-    until("its jobs are not taken away", || states(&submitted.array).iter().all(|(state, _)| state != "RUNNING"));
+    until("the jobs of the node still run", || states(&submitted.array).iter().all(|(state, _)| state != "RUNNING"));
     // The node may have resumed by itself, so ignore errors.
     Command::new("scontrol").args(["update", &node, "state=resume"]).output().unwrap();
-    until("the node does not come back", || {
+    until("the node does not return", || {
         let state = told("sinfo", &["--noheader", "-o", "%T"]);
         ["idle", "mixed", "allocated"].contains(&state.trim())
     });
@@ -334,10 +336,10 @@ fn workers_go_on_while_the_controller_is_away() {
     told("kill", &["-TERM", pid.trim()]);
     until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
     let status = both(&world.ghostlab(&["status"]));
-    assert!(status.contains("the scheduler is not available") && status.contains(" alive"), "{status}");
-    until("the grid is not done", || both(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
+    assert!(status.contains("the scheduler is not available") && status.contains(" running"), "{status}");
+    until("the grid does not complete", || both(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
     assert!(Command::new("slurmctld").env("PATH", "/usr/sbin:/usr/bin:/bin").status().unwrap().success());
-    until("the controller does not come back", || Command::new("squeue").output().unwrap().status.success());
+    until("the controller does not return", || Command::new("squeue").output().unwrap().status.success());
     agrees(&world, &submitted);
 }
 
@@ -390,7 +392,7 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
     {
         assert!(status.contains(word), "`{word}` is not in {status}");
     }
-    let named = status.lines().find_map(|line| line.trim().strip_prefix("its log: ")).unwrap();
+    let named = status.lines().find_map(|line| line.trim().strip_prefix("log: ")).unwrap();
     assert!(fs::read_to_string(named).unwrap().contains("differs from the one"), "{named}");
     assert!(both(&other.ghostlab(&["cancel"])).contains(&format!("job {} ended", submitted.report)));
 }
@@ -407,7 +409,7 @@ fn cancel_ends_only_jobs_of_its_store() {
     ended(&submission.array);
     ended(&submission.report);
     assert!(is_cancelled(&submission.array) && is_cancelled(&submission.report), "{:?}", states(&submission.array));
-    assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "claims are given back");
+    assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "leases were not released");
     agrees(&other, &theirs);
 }
 

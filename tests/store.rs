@@ -176,7 +176,7 @@ fn no_command_touches_a_folder_that_is_not_a_store() {
                 ["not a store", "store not found", "`store.json` is damaged"].iter().any(|words| log.contains(words));
             assert!(!needs || ([Some(3), Some(5)].contains(&code) && reported), "{name} {words:?}: {code:?} {log}");
             assert!(!needs || (log.contains(name) && log.contains("hint:")), "{name} {words:?}: {log}");
-            assert!(tree(&folder) == before, "{name} {words:?} changed something");
+            assert!(tree(&folder) == before, "{name} {words:?} changed the folder");
         }
     }
     assert!(!world.path("out").exists());
@@ -208,8 +208,8 @@ fn in_a_store_only_what_is_its_own_is_swept() {
     {
         let (code, log) = ghostlab(&world, arguments);
         assert_eq!(code, Some(0), "{arguments:?}: {log}");
-        theirs.iter().for_each(|path| assert!(path.exists(), "{arguments:?}: {} is gone", path.display()));
-        assert!(!draft.exists() && !record.exists(), "what is ours is swept");
+        theirs.iter().for_each(|path| assert!(path.exists(), "{arguments:?}: {} was removed", path.display()));
+        assert!(!draft.exists() && !record.exists(), "own leftovers were not removed");
     }
 }
 
@@ -269,18 +269,13 @@ fn read_only_commands_work_on_a_read_only_store() {
         .split_whitespace()
         .map(str::to_owned)
         .collect();
-    assert_eq!(
-        counts,
-        ["tokens", "2", "1", "1"],
-        "tokens that a plan makes to count them are not kept: {}",
-        outputs[1]
-    );
+    assert_eq!(counts, ["tokens", "2", "1", "1"], "plan kept its temporary tokens: {}", outputs[1]);
     assert!(results.join("grid/results.csv").is_file());
     // Reading commands create no store.
     let (code, text) = ghostlab(&world, &["plan", "grid.yaml", "--store", "new"]);
     assert!(code == Some(0) && text.contains("0 complete, 9 to run") && !world.path("new").exists(), "{text}");
     let disk = text.lines().find(|line| line.starts_with("disk:")).unwrap();
-    assert!(disk.ends_with("are free"), "of the disk that it would lie on: {disk}");
+    assert!(disk.ends_with(" free"), "no free space reported: {disk}");
     let (code, text) = ghostlab(&world, &["run", "grid.yaml", "--stored", "--store", "new", "--results", "none"]);
-    assert!(code == Some(3) && text.contains("not made yet") && !world.path("new").exists(), "{text}");
+    assert!(code == Some(3) && text.contains("cell not computed") && !world.path("new").exists(), "{text}");
 }

@@ -128,7 +128,10 @@ fn layers_removed_one_by_one_equal_the_reference() {
         }
     }
     // A selection depends on the repair, so each recovery has its own.
-    assert_eq!(outcome.cells[1].removed, outcome.cells[2].removed, "both remove the same layers, in another order");
+    assert_eq!(
+        outcome.cells[1].removed, outcome.cells[2].removed,
+        "both must remove the same layers, in another order"
+    );
     assert_ne!(outcome.cells[1].scores, outcome.cells[2].scores);
 }
 

@@ -278,9 +278,9 @@ fn the_results_file_is_that_of_the_harness_to_the_last_digit() {
         let results: Vec<TaskResult> = answers.iter().map(|answered| answered.result.clone()).collect();
         assert_same_file(&results_file(answers), &fixture(&format!("lm_eval/{folder}results.json")));
         let unanswered: Vec<usize> = results.iter().map(|result| result.unanswered).collect();
-        assert_eq!(unanswered, [0, 0, 0, 0, 1, 0, 0, 0, 0], "one label of boolq is -1");
+        assert_eq!(unanswered, [0, 0, 0, 0, 1, 0, 0, 0, 0], "boolq must have one unanswered document");
         assert!(results.iter().all(|result| result.non_finite == 0));
-        assert_eq!(results[8].truncated, 4, "the long passage of race");
+        assert_eq!(results[8].truncated, 4, "wrong number of truncated requests of race");
         let columns: f64 = results.iter().map(|result| result.column().value).sum();
         assert_eq!(average(&results).unwrap().value, columns / 9.0);
         assert_eq!(results[0].column(), results[0].measure(AccuracyKind::AccNorm));
@@ -307,7 +307,7 @@ fn task_with_hidden_overflow_is_flagged_never_right_by_luck() {
     let few = vec![Score { log_likelihood: -1.0, greedy: false }; asked.requests.len() - 1];
     assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4);
     asked.tokens[1].pop();
-    assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4, "tokens of other requests are not taken");
+    assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4, "mismatched tokens were accepted");
     asked.tokens.pop();
     assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4);
 }
@@ -380,7 +380,7 @@ fn real_data_become_requests_without_exception() {
         for at in 0..documents {
             let (choices, gold) = read.solution(at).unwrap();
             let gold = gold.as_int().unwrap();
-            assert!((0..choices.len() as i64).contains(&gold), "{file}: all answers are known");
+            assert!((0..choices.len() as i64).contains(&gold), "{file}: an answer is unknown");
             golds.insert(gold);
         }
         let all = Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap();

@@ -246,7 +246,7 @@ fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = found() {
             return found;
         }
-        assert!(begun.elapsed() < HANGS, "it did not happen in {HANGS:?}");
+        assert!(begun.elapsed() < HANGS, "nothing happened within {HANGS:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

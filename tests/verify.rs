@@ -138,7 +138,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
         assert!(check["chance"].as_f64() < Some(1.0));
         codes.push(code);
     }
-    assert!(codes.contains(&4) && codes.contains(&0), "another seed draws others: {codes:?}");
+    assert!(codes.contains(&4) && codes.contains(&0), "all seeds draw the same sample: {codes:?}");
 
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["losses"].is_array());
@@ -239,7 +239,7 @@ fn packed_record_verifies_like_its_folder() {
     assert_eq!(packed["folders"], serde_json::json!(["grid"]), "{packed}");
     pack(&world, "two.zip");
     let archive = std::fs::read(world.path("one.zip")).unwrap();
-    assert_eq!(archive, std::fs::read(world.path("two.zip")).unwrap(), "the same folder gives the same bytes");
+    assert_eq!(archive, std::fs::read(world.path("two.zip")).unwrap(), "packing is not reproducible");
     let (code, answer) = verify_file(&world, "one.zip");
     assert_eq!(code, 0, "{answer:#}");
     let folders = answer["answer"]["folders"].as_array().unwrap();

@@ -20,7 +20,7 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
     let of_b = other.numbers.iter().filter(|number| number.cell == b).filter(is_not_of_decoding);
     for (one_number, other_number) in of_a.zip(of_b) {
         let (Some(one), Some(other)) = (one.flat_settings(one_number), other.flat_settings(other_number)) else {
-            panic!("a number without an identity: {one_number:?}");
+            panic!("number without an identity: {one_number:?}");
         };
         found.extend(differs(&one, &other).into_iter().map(|differ| differ.path));
     }
@@ -58,7 +58,7 @@ fn is_told_apart(pair: &Pair) {
     }
     let Differences { settings, data, protocols, engines, aside, .. } = Differences::of(&one, &other, &[]).unwrap();
     let reported = [settings, data, protocols, engines, aside].concat();
-    assert!(!reported.is_empty(), "{}: `compare` says nothing of it", pair.what);
+    assert!(!reported.is_empty(), "{}: not reported by `compare`", pair.what);
 }
 
 /// Name of the compared cell in the grid of every pair.

@@ -72,20 +72,20 @@ fn three_workers_make_the_tables_of_one_process() {
     let outputs = workers.map(|worker| worker.wait_with_output().unwrap());
     for output in &outputs {
         assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
-        assert!(stderr(output).contains("all 31 cells are stored"), "{}", stderr(output));
+        assert!(stderr(output).contains("all 31 cells complete"), "{}", stderr(output));
     }
-    assert!(!world.path("results").exists(), "a worker writes no results");
+    assert!(!world.path("results").exists(), "the worker wrote results");
     let work: Vec<u64> = outputs.iter().map(|output| computed(&events(output))).collect();
     assert!(work.iter().sum::<u64>() as f64 <= 1.1 * total as f64, "{work:?} of {total}");
     let shown = status(&world);
     assert!(shown.contains("shared by workers") && shown.contains("31 of 31 cells complete"), "{shown}");
-    assert!(shown.contains("0 workers alive (3 ended)"), "{shown}");
+    assert!(shown.contains("0 workers running (3 ended)"), "{shown}");
     let report = world.run(&["--stored", "--events"]);
     assert_eq!(report.status.code(), Some(0), "{}", stderr(&report));
-    assert!(events(&report).iter().all(|event| event["event"] != "started"), "the report computes nothing");
+    assert!(events(&report).iter().all(|event| event["event"] != "started"), "the report computed something");
     assert!(alone.tables().len() == 4 && alone.tables() == world.tables(), "the tables differ");
     for folder in ["drafts", "claims", "processes", "journals", "attempts"] {
-        assert_eq!(left_in(&world, folder), 0, "{folder} of workers are left");
+        assert_eq!(left_in(&world, folder), 0, "{folder} of workers remain");
     }
 }
 
@@ -96,7 +96,7 @@ fn stopped_worker_returns_its_jobs_and_another_continues() {
         let world = World::large();
         let mut worker = started(&world, &["worker", "grid.yaml", "--events"]);
         until("no chunk was written", || {
-            assert!(worker.try_wait().unwrap().is_none(), "it ended before it had written a chunk");
+            assert!(worker.try_wait().unwrap().is_none(), "the worker ended before it had written a chunk");
             journals(&world) > 0
         });
         signal(&worker, name);
@@ -105,7 +105,7 @@ fn stopped_worker_returns_its_jobs_and_another_continues() {
         assert!(stderr(&first).contains("leases are released"), "{}", stderr(&first));
         assert_eq!((left_in(&world, "claims"), left_in(&world, "processes")), (0, 0), "{name}");
         let shown = status(&world);
-        assert!(shown.contains("1 asked to end before"), "{shown}");
+        assert!(shown.contains("1 interrupted"), "{shown}");
         let second = world.ghostlab(&["worker", "grid.yaml", "--events"]);
         assert_eq!(second.status.code(), Some(0), "{}", stderr(&second));
         // An interrupted shard of a calibration pass restarts; all scores are kept.
@@ -123,7 +123,7 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
     // time.
     loop {
         let worker = started(&world, &["worker", "grid.yaml", "--events"]);
-        until("no process", || left_in(&world, "processes") > 0);
+        until("no process record", || left_in(&world, "processes") > 0);
         signal(&worker, "-USR1");
         let output = worker.wait_with_output().unwrap();
         done += computed(&events(&output));
@@ -132,8 +132,12 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
         }
         ends += 1;
         assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
-        assert!(events(&output).iter().any(|event| event["event"] == "kept"), "it stored nothing: {}", stderr(&output));
-        assert!(!stderr(&output).contains("stored nothing"), "{}", stderr(&output));
+        assert!(
+            events(&output).iter().any(|event| event["event"] == "kept"),
+            "the worker stored nothing: {}",
+            stderr(&output)
+        );
+        assert!(!stderr(&output).contains("nothing was stored"), "{}", stderr(&output));
         if ends == 3 {
             let last = world.ghostlab(&["worker", "grid.yaml", "--events"]);
             assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));
@@ -141,7 +145,7 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
             break;
         }
     }
-    assert!(ends > 0, "it was never asked to end before all was done");
+    assert!(ends > 0, "the worker was never interrupted");
     // An interrupted shard of a calibration pass restarts, each time.
     assert!(done <= total + ends * 8 * 64, "{done} of {total}: work was lost");
 }
@@ -155,7 +159,7 @@ fn killed_workers_job_is_taken_over_and_its_death_noted() {
     let killed = command.env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
     assert_eq!(killed.status.code(), None, "{}", stderr(&killed));
     let shown = status(&world);
-    assert!(shown.contains("0 workers alive (1 died)"), "{shown}");
+    assert!(shown.contains("0 workers running (1 died)"), "{shown}");
     let workers = [(); 2].map(|()| started(&world, &["worker", "grid.yaml"]));
     for worker in workers {
         let output = worker.wait_with_output().unwrap();
@@ -163,7 +167,7 @@ fn killed_workers_job_is_taken_over_and_its_death_noted() {
     }
     assert_eq!(world.run(&["--stored"]).status.code(), Some(0));
     assert!(alone.tables() == world.tables(), "the tables differ");
-    assert_eq!(left_in(&world, "attempts"), 0, "work done in the end is no failure");
+    assert_eq!(left_in(&world, "attempts"), 0, "attempts at finished work remain");
 }
 
 #[test]
@@ -176,7 +180,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
     }
     let output = world.ghostlab(&["worker", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("5 processes died during it"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("5 processes died during this job"), "{}", stderr(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 its worker died 5 times"), "{shown}");
     // A run without workers retries the failed work, and clears the failures.
@@ -200,7 +204,7 @@ fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
             break output;
         }
     };
-    assert!(deaths > 5, "as many as would be too many at work that stands still: {deaths}");
+    assert!(deaths > 5, "too few deaths to exhaust the retries: {deaths}");
     let output = if output.status.success() {
         output
     } else {
@@ -238,7 +242,7 @@ fn failing_cell_is_retried_up_to_the_limit_with_its_reason() {
     let alone = with_a_bad_cell();
     assert_eq!(alone.run(&[]).status.code(), Some(4));
     let table_alone = fs::read_to_string(alone.path("results/grid/results.csv")).unwrap();
-    assert_eq!(reason(&table), reason(&table_alone), "the reason is that of a run");
+    assert_eq!(reason(&table), reason(&table_alone), "the reason differs from that of `run`");
 }
 
 fn attempts_of(world: &World) -> usize {
@@ -257,10 +261,10 @@ fn a_job_that_fails_is_tried_again_within_the_retries_of_all() {
     assert!(output.status.code() == Some(0) && stderr(&output).contains("a job panicked"), "{}", stderr(&output));
     assert!(stderr(&output).contains("9 of 9 cells have no result"), "{}", stderr(&output));
     let shown = status(&world);
-    assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("fault on purpose"), "{shown}");
+    assert!(shown.contains("tiny on test@64 failed 2 times") && shown.contains("injected fault"), "{shown}");
     let output = failing(&world, "", "2");
-    assert!(stderr(&output).contains("all 9 cells are stored"), "{}", stderr(&output));
-    assert!(!status(&world).contains("fault on purpose"));
+    assert!(stderr(&output).contains("all 9 cells complete"), "{}", stderr(&output));
+    assert!(!status(&world).contains("injected fault"));
 }
 
 fn failing(world: &World, fault: &str, retries: &str) -> Output {
@@ -276,15 +280,15 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     let mut one = world.command(&["worker", "grid.yaml"]);
     // The worker stops in the calibration while holding its lease.
     let mut one = one.env("GHOSTLAB_FAULT", "stop@commit:1").stderr(Stdio::null()).spawn().unwrap();
-    until("no claim", || {
+    until("no lease", || {
         let mut names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();
         names.any(|entry| entry.file_name().to_string_lossy().starts_with("calibrate-"))
     });
     let output = world.ghostlab(&["worker", "grid.yaml", "--idle-exit", "1"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("this worker exited"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no unclaimed work left"), "{}", stderr(&output));
     let shown = status(&world);
-    assert!(shown.contains("1 worker alive (1 ended)"), "{shown}");
+    assert!(shown.contains("1 worker running (1 ended)"), "{shown}");
     signal(&one, "-KILL");
     one.wait().unwrap();
 }
@@ -311,7 +315,7 @@ fn workers_begin_at_backbones_of_their_own() {
         command.env("GHOSTLAB_FAULT", "stop@activations:1");
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let process = format!("/proc/{}/stat", child.id());
-        until("it does not stop", || fs::read_to_string(&process).is_ok_and(|stat| stat.contains(") T ")));
+        until("the worker does not stop", || fs::read_to_string(&process).is_ok_and(|stat| stat.contains(") T ")));
         child
     });
     let claims = fs::read_dir(world.path("data/store/claims")).unwrap().map(|e| e.unwrap().file_name());

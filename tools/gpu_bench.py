@@ -139,7 +139,7 @@ def parity(bench, found):
 
 def notes(said):
     """Returns the lines about memory limits and overflow."""
-    return [line for line in said.splitlines() if "out of device memory" in line or "whenever they are needed" in line or "overflow" in line]
+    return [line for line in said.splitlines() if "out of device memory" in line or "loaded on demand" in line or "overflow" in line]
 
 
 def text(bench):

@@ -16,7 +16,7 @@ use crate::results::{Provenance, StoredResults, may_be_left_out};
 const CONTEXT: &str = "https://w3id.org/ro/crate/1.2/context";
 const PROFILE: &str = "https://w3id.org/ro/crate/1.2";
 /// License text if no license is given.
-const UNSTATED: &str = "Not stated: ask the authors of these results.";
+const UNSTATED: &str = "Not stated. Ask the authors of these results.";
 
 /// Entities by ID. Entities shared by several runs are listed once.
 type Entities = BTreeMap<String, Value>;
@@ -32,7 +32,7 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
             folder.files.iter().map(|file| refer(&format!("{folder_id}{}", address(&file.name)))).collect();
         graph.push(json!({
             "@id": folder_id, "@type": "Dataset", "name": folder.title,
-            "description": format!("Results folder of {}: tables or figures with the items behind each number, and how they were made.", folder.title),
+            "description": format!("Results folder of {}: tables or figures, per-item data of each number, and provenance.", folder.title),
             "hasPart": one_or_all(files),
         }));
         graph.extend(folder.files.iter().map(|file| {
@@ -49,13 +49,13 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
     graph.push(json!({
         "@id": MANIFEST, "@type": "File", "name": MANIFEST, "encodingFormat": "text/plain",
         "contentSize": manifest_bytes.to_string(),
-        "description": "SHA-256 of every other file, as `sha256sum -c` reads it",
+        "description": "SHA-256 of every other file, for `sha256sum -c`",
     }));
     let titles: Vec<&str> = folders.iter().map(|folder| folder.title.as_str()).collect();
     let published = folders.iter().filter_map(|folder| folder.run["finished"].as_str()).max().unwrap_or_default();
     let root = json!({
         "@id": "./", "@type": "Dataset", "name": format!("Results of ghostlab: {}", titles.join(", ")),
-        "description": "Numbers of layer-pruned language models with the items behind them; `ghostlab verify` recomputes a random part of them.",
+        "description": "Results of layer-pruned language models with per-item data. `ghostlab verify` recomputes a random sample.",
         "datePublished": published, "license": licensed(license, &mut others),
         "hasPart": one_or_all(parts), "mentions": one_or_all(runs),
     });
@@ -146,7 +146,8 @@ fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Optio
 fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
     match license {
         Some(url) if url.starts_with("https://") || url.starts_with("http://") => {
-            let entity = json!({"@id": url, "@type": "CreativeWork", "name": url, "description": "Under what these results may be used."});
+            let entity =
+                json!({"@id": url, "@type": "CreativeWork", "name": url, "description": "License of these results."});
             others.insert(url.to_owned(), entity);
             refer(url)
         }
@@ -220,7 +221,7 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
             continue;
         }
         if !is_inside(&name) {
-            return Err(altered(&hash, &path, "a path outside of the folder".to_owned()));
+            return Err(altered(&hash, &path, "a path outside the folder".to_owned()));
         }
         if !path.is_file() {
             return Err(altered(&hash, &path, "no such file".to_owned()));
@@ -244,9 +245,9 @@ pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> 
 }
 
 fn altered(hash: &str, path: &Path, found: String) -> Error {
-    Error::bad_input("the file differs from the one that the run wrote")
+    Error::bad_input("the file has changed since the run")
         .at(path.display().to_string())
         .expected(format!("SHA-256 {hash}"))
         .found(found)
-        .hint("only unchanged folders can be packed; `ghostlab verify` lists all differences")
+        .hint("run `ghostlab verify` to list all differences; only unchanged folders can be packed")
 }

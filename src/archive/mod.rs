@@ -30,7 +30,7 @@ pub const METADATA: &str = "ro-crate-metadata.json";
 pub const MANIFEST: &str = "manifest-sha256.txt";
 
 /// Reads hashes and names from a checksum file, if it exists.
-pub fn listed(path: &Path) -> Result<Option<Vec<(String, String)>>> {
+pub fn read_checksums(path: &Path) -> Result<Option<Vec<(String, String)>>> {
     if !path.is_file() {
         return Ok(None);
     }
@@ -45,12 +45,12 @@ pub fn listed(path: &Path) -> Result<Option<Vec<(String, String)>>> {
 /// Fails if the checksum file is missing or cannot be read.
 pub fn listed_in(folder: &Path) -> Result<Vec<(String, String)>> {
     let path = folder.join(Manifest::FILE);
-    listed(&path)?.ok_or_else(|| {
+    read_checksums(&path)?.ok_or_else(|| {
         Error::missing("the results folder has no file list")
             .at(path.display().to_string())
-            .expected("the list of file hashes that a run writes")
+            .expected("the list of file hashes written by a run")
             .found("none")
-            .hint("run it again: stored results are reused")
+            .hint("run it again; cached results are reused")
     })
 }
 
@@ -106,8 +106,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
         entries.push((format!("{name}/"), Vec::new()));
         entries.extend(files.into_iter().map(|file| (format!("{name}/{}", file.name), file.bytes)));
     }
-    let bytes =
-        zipped(&entries).map_err(|error| Error::job("an archive cannot be written").found(error.to_string()))?;
+    let bytes = zipped(&entries).map_err(|error| Error::job("cannot write the archive").found(error.to_string()))?;
     Ok(Packed { bytes, folders: titles, entries: entries.len(), left_out })
 }
 

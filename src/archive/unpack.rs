@@ -8,7 +8,7 @@ use std::path::Path;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::{MANIFEST, is_inside, listed};
+use super::{MANIFEST, is_inside, read_checksums};
 use crate::error::{Error, Result};
 use crate::files::{caught, sha256};
 use crate::quantity::counted;
@@ -34,8 +34,8 @@ pub struct Altered {
 /// Fails if the archive is invalid, with the name of the entry.
 pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked> {
     // The zip reader may panic on damaged bytes.
-    let names = caught::catch(|| written(from, bytes, to)).map_err(|panic| broken(&panic))??;
-    let listed = listed(&to.join(MANIFEST))?.ok_or_else(|| {
+    let names = caught::catch(|| write_entries(from, bytes, to)).map_err(|panic| broken(&panic))??;
+    let listed = read_checksums(&to.join(MANIFEST))?.ok_or_else(|| {
         Error::bad_input("the file is not a packed record")
             .expected(format!("an archive with {MANIFEST}, as `ghostlab record pack` writes it"))
             .found(format!("{}, none with that name", counted(names.len(), "file")))
@@ -58,13 +58,13 @@ pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked>
     altered.extend(unlisted.into_iter().map(|name| Altered {
         name: name.to_owned(),
         listed: "nothing".to_owned(),
-        found: "an entry that is not in the list".to_owned(),
+        found: "an unlisted entry".to_owned(),
     }));
     Ok(Unpacked { sound, altered })
 }
 
 /// Writes all entries and returns their names.
-fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
+fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<String>> {
     let mut archive = ZipArchive::new(from).map_err(|error| of_zip(&error))?;
     let mut names = BTreeSet::new();
     let mut room = bytes;
@@ -90,7 +90,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         let Some(left) = room.checked_sub(entry.size()) else {
             return refused(
                 &name,
-                "uncompressed entries, in total smaller than the archive",
+                "uncompressed entries, smaller in total than the archive",
                 "more bytes than the archive",
             );
         };
@@ -102,7 +102,7 @@ fn written(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeSet<Str
         let size = entry.size();
         (&mut entry).take(size + 1).read_to_end(&mut content).map_err(|error| broken(&error.to_string()).at(&name))?;
         if content.len() as u64 != size {
-            return refused(&name, "as many bytes as the entry declares", "others");
+            return refused(&name, "as many bytes as the entry declares", "a different size");
         }
         std::fs::write(&path, content).map_err(|error| Error::io("write", &path, &error))?;
         names.insert(name);
@@ -122,7 +122,7 @@ fn broken(found: &str) -> Error {
     Error::bad_input("the archive is damaged")
         .expected("a complete zip file of uncompressed entries, as `ghostlab record pack` writes it")
         .found(found)
-        .hint("download it again; no part of a damaged archive can be trusted")
+        .hint("download the archive again")
 }
 
 #[cfg(test)]

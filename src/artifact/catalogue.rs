@@ -29,7 +29,7 @@ impl Artifact {
     }
 
     /// Returns the artifact's name and aliases.
-    pub fn called(&self) -> Vec<&str> {
+    pub fn names(&self) -> Vec<&str> {
         Some(self.name.as_str()).into_iter().chain(self.description.also.as_deref()).collect()
     }
 
@@ -43,14 +43,14 @@ impl Artifact {
     /// # Errors
     /// Fails if the grid is invalid or an input does not exist.
     pub fn grid(&self, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
-        let mut grid = self.shown(|shown| Grid::load_shown(&self.file, profile, overrides, shown))?;
+        let mut grid = self.with_axis_choice(|shown| Grid::load_shown(&self.file, profile, overrides, shown))?;
         if !scores(&grid) && grid.evaluate.latency.is_empty() {
             grid.cells.retain(|cell| !cell.is_dense());
         }
         Ok(grid)
     }
 
-    fn shown<T>(&self, load: impl FnOnce(&AxisChoice<'_>) -> T) -> T {
+    fn with_axis_choice<T>(&self, load: impl FnOnce(&AxisChoice<'_>) -> T) -> T {
         let metrics = self.description.metrics();
         let known: Vec<Metric> =
             metrics.iter().map(|id| Metric::find(id).unwrap_or_else(|_| Metric::task(id))).collect();
@@ -77,7 +77,7 @@ impl Artifact {
         if self.description.list.is_some() {
             return Ok(Vec::new());
         }
-        let subset = self.shown(|shown| Grid::needs(&self.file, profile, overrides, shown))?;
+        let subset = self.with_axis_choice(|shown| Grid::needs(&self.file, profile, overrides, shown))?;
         let paper = paper::all()?;
         let mut backbones = subset.needs.iter().filter(|need| need.kind == EntryKind::Backbone);
         let gate = match !subset.scored
@@ -122,7 +122,7 @@ impl Artifact {
     ///
     /// # Errors
     /// Fails like [`grid`](Self::grid).
-    pub fn runs(&self, profile: Option<&str>, overrides: &[String]) -> Result<Vec<Grid>> {
+    pub fn grids_to_run(&self, profile: Option<&str>, overrides: &[String]) -> Result<Vec<Grid>> {
         let grid = self.grid(profile, overrides)?;
         let gate = if scores(&grid) { None } else { self.gate(&grid, profile, overrides)? };
         Ok(gate.into_iter().chain([grid]).collect())
@@ -142,7 +142,7 @@ fn scores(grid: &Grid) -> bool {
 
 /// Reason why a figure without scores needs evaluation texts.
 const NEEDED: &str =
-    "the dense backbone must reproduce the paper's perplexities before it is pruned; --no-gate skips this check";
+    "the dense backbone must reproduce the paper's perplexities before it is pruned (skip this check with --no-gate)";
 
 /// Lists all artifacts of a directory, tables first, in paper order.
 ///
@@ -164,7 +164,7 @@ pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
 ///
 /// # Errors
 /// Fails if a name is unknown, and suggests the closest one.
-pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artifact>> {
+pub fn select<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artifact>> {
     if names.iter().any(|name| name == "all") {
         return Ok(all.iter().collect());
     }
@@ -179,7 +179,7 @@ pub fn chosen<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
                 .ok_or_else(|| {
                     let known = all.iter().map(|artifact| artifact.name.as_str()).chain(["all"]);
                     let error = Error::bad_input(format!("unknown artifact `{name}`"));
-                    error.hint("`ghostlab reproduce` without arguments lists them").none_of(name, known)
+                    error.hint("run `ghostlab reproduce` without arguments to list them").none_of(name, known)
                 })
         })
         .collect()

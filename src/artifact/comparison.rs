@@ -28,7 +28,7 @@ pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Toleranc
     let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == record.metric).collect();
     let exact = same.iter().find(|theirs| theirs.condition == record.condition);
     // The paper's tables need not state a size that they do not vary.
-    let found = exact.or_else(|| same.iter().find(|theirs| alike(&theirs.condition, &record.condition)))?;
+    let found = exact.or_else(|| same.iter().find(|theirs| conditions_match(&theirs.condition, &record.condition)))?;
     Some(paper_value(ours, found.value?, tolerance))
 }
 
@@ -49,7 +49,7 @@ fn paper_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperCo
 }
 
 /// Returns whether two conditions match: both dense, or only one of them states the number of sequences.
-fn alike(one: &Condition, other: &Condition) -> bool {
+fn conditions_match(one: &Condition, other: &Condition) -> bool {
     if one.criterion == DENSE || other.criterion == DENSE {
         return one.criterion == other.criterion && one.backbone == other.backbone;
     }
@@ -63,7 +63,7 @@ fn is_bare(condition: &Condition) -> Condition {
 
 /// Formats a table's comparison with the paper for a terminal.
 pub(super) fn beside_paper(table: &Table) -> String {
-    let compared: Vec<_> = table.shown().filter_map(|(_, shown)| Some((shown, shown.comparison.as_ref()?))).collect();
+    let compared: Vec<_> = table.numbers().filter_map(|(_, shown)| Some((shown, shown.comparison.as_ref()?))).collect();
     if compared.is_empty() {
         return String::new();
     }
@@ -72,10 +72,10 @@ pub(super) fn beside_paper(table: &Table) -> String {
     let other = verdicts.filter(|verdict| matches!(verdict, PaperVerdict::OtherProtocol(_))).count();
     let mut text = match compared.len() - other {
         0 => String::new(),
-        judged => format!("compared with the paper: {same} of {judged} values are within the tolerance\n"),
+        judged => format!("compared with the paper: {same} of {judged} values within tolerance\n"),
     };
     if other > 0 {
-        text.push_str(&format!("compared with the paper: {other} values of another protocol, which are not judged\n"));
+        text.push_str(&format!("compared with the paper: {other} values not compared, because the protocol differs\n"));
     }
     for (shown, comparison) in compared.iter().filter(|(_, comparison)| comparison.verdict != PaperVerdict::Same) {
         let record = &shown.measurement.record;
@@ -155,7 +155,7 @@ impl Gate {
             if !judged {
                 let reason = match reasons.first() {
                     Some(reason) => format!("other protocol: {reason}"),
-                    None => "none of the paper's values for it was computed".to_owned(),
+                    None => "no value of the paper was computed for it".to_owned(),
                 };
                 gate.unknown.push((backbone, reason));
             }
@@ -199,12 +199,12 @@ impl std::fmt::Display for GateFailure {
 
 pub(super) fn stopped_by(misses: &[GateFailure]) -> Option<Error> {
     let first = misses.first()?;
-    let error = Error::job("a dense backbone does not reproduce the paper's values, so it is not pruned");
-    Some(error.found(first.to_string()).hint("--no-gate prunes it anyway"))
+    let error = Error::job("a dense backbone does not reproduce the paper's values; pruning stopped");
+    Some(error.found(first.to_string()).hint("pass --no-gate to prune it anyway"))
 }
 
 /// Inserts the cells that the gate stopped as failed cells.
-pub(super) fn with_stopped(outcome: GridOutcome, grid: &Grid, misses: &[GateFailure]) -> GridOutcome {
+pub(super) fn insert_gated_cells(outcome: GridOutcome, grid: &Grid, misses: &[GateFailure]) -> GridOutcome {
     if misses.is_empty() {
         return outcome;
     }
@@ -252,14 +252,14 @@ pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
     found.extend(mean.and_then(|(parts, words)| {
         let measured: BTreeSet<String> =
             measurement.setup.scored.iter().map(|protocol| protocol.measures().id).collect();
-        (measured != parts).then(|| format!("a mean of {} {words}, not of the paper's {}", measured.len(), parts.len()))
+        (measured != parts).then(|| format!("a mean of {} {words} (paper: {})", measured.len(), parts.len()))
     }));
     measurement.setup.scored.iter().for_each(|protocol| other_protocol(protocol, &mut found));
     let engine = measurement.setup.engine.filter(|engine| !DTYPES.contains(&engine.dtype));
-    found.extend(engine.map(|engine| format!("computed in {}, not in float16 or f32", engine.dtype)));
+    found.extend(engine.map(|engine| format!("computed in {} instead of float16 or f32", engine.dtype)));
     other_options(measurement, &mut found);
     if let Sample::Seeds(seeds) = &measurement.sample {
-        found.push(format!("the mean over {} calibration seeds, not one draw", seeds.len()));
+        found.push(format!("the mean over {} calibration seeds (paper: one)", seeds.len()));
     }
     if let Some(calibrated) = &measurement.setup.calibration {
         other_calibration(
@@ -277,14 +277,16 @@ fn other_options(measurement: &Measurement, found: &mut Vec<String>) {
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
     for (axis, defaults) in ["criterion", "recovery"].into_iter().zip(defaults) {
         let Some(name) = variant.get(axis).and_then(Value::as_str) else { continue };
-        let usual = settings::below(axis, &defaults(name));
+        let usual = settings::flatten_below(axis, &defaults(name));
         let trained = format!("{axis}.{}.", recovery::FINETUNE);
         let options = variant.iter().filter(|(option, _)| option.starts_with(&format!("{axis}.")));
         for (option, value) in options
             .filter(|(option, value)| !is_open(measurement, &trained, option) && usual.get(*option) != Some(value))
         {
-            let not =
-                usual.get(option).map(|usual| format!(", not {}", settings::words(option, usual))).unwrap_or_default();
+            let not = usual
+                .get(option)
+                .map(|usual| format!(" instead of {}", settings::words(option, usual)))
+                .unwrap_or_default();
             found.push(format!("{name} with {}{not}", settings::words(option, value)));
         }
     }
@@ -304,10 +306,10 @@ fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<Strin
     }
     let operator = calibrated.repaired && !named && *operator_sequences != OPERATOR_SEQUENCES;
     let unlike = [
-        (*sequences != SEQUENCES, format!("{sequences} calibration sequences, not {SEQUENCES}")),
-        (*length != LENGTH, format!("calibration sequences of {length} tokens, not {LENGTH}")),
-        (*seed != SEED, format!("calibration seed {seed}, not {SEED}")),
-        (operator, format!("operators from {operator_sequences} sequences, not {OPERATOR_SEQUENCES}")),
+        (*sequences != SEQUENCES, format!("{sequences} calibration sequences (paper: {SEQUENCES})")),
+        (*length != LENGTH, format!("calibration sequences of {length} tokens (paper: {LENGTH})")),
+        (*seed != SEED, format!("calibration seed {seed} (paper: {SEED})")),
+        (operator, format!("operators from {operator_sequences} sequences (paper: {OPERATOR_SEQUENCES})")),
     ];
     found.extend(differing(unlike));
     calibrated.finetune.iter().for_each(|training| other_training(training, found));
@@ -315,9 +317,9 @@ fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<Strin
 
 fn other_training(&Finetune { sequences, length, seed }: &Finetune, found: &mut Vec<String>) {
     let unlike = [
-        (sequences != TRAINING_SEQUENCES, format!("trained on {sequences} sequences, not {TRAINING_SEQUENCES}")),
-        (length != LENGTH, format!("trained on sequences of {length} tokens, not {LENGTH}")),
-        (seed != SEED, format!("trained with seed {seed}, not {SEED}")),
+        (sequences != TRAINING_SEQUENCES, format!("trained on {sequences} sequences (paper: {TRAINING_SEQUENCES})")),
+        (length != LENGTH, format!("trained on sequences of {length} tokens (paper: {LENGTH})")),
+        (seed != SEED, format!("trained with seed {seed} (paper: {SEED})")),
     ];
     found.extend(differing(unlike));
 }
@@ -329,7 +331,7 @@ fn differing<const N: usize>(unlike: [(bool, String); N]) -> impl Iterator<Item 
 fn rule(corpus: &str, rule: &str, found: &mut Vec<String>) {
     let text = stem(corpus);
     if RULES.iter().any(|(known, needed)| *known == text && rule != needed.name()) {
-        found.push(format!("{corpus} cut by the rule {rule}"));
+        found.push(format!("{corpus} split by the rule {rule}"));
     }
 }
 
@@ -340,7 +342,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
                 true => found.push(format!("generated text ({corpus})")),
                 false => rule(corpus, by, found),
             }
-            found.extend((*length != LENGTH).then(|| format!("windows of {length} tokens, not {LENGTH}")));
+            found.extend((*length != LENGTH).then(|| format!("windows of {length} tokens (paper: {LENGTH})")));
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
@@ -362,7 +364,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             found.extend(max_length.map(|length| format!("inputs of at most {length} tokens")));
         }
         // The paper used an NVIDIA A40 with 48 GB in float16 (appendix F).
-        Protocol::Latency { machine, .. } => found.push(format!("measured on {machine}, not on an NVIDIA A40 in f16")),
+        Protocol::Latency { machine, .. } => found.push(format!("measured on {machine} (paper: NVIDIA A40 in f16)")),
         Protocol::Average { .. } | Protocol::Derived { .. } | Protocol::Defined { .. } | Protocol::Size { .. } => {}
     }
 }

@@ -80,7 +80,7 @@ fn with(option: &str, value: &str) -> Arc<Settings> {
     let options = serde_json::Map::from_iter([(option.to_owned(), value.into())]);
     let options = crate::recovery::resolved("ghosted", &options).map(|resolved| resolved.1);
     let method = Settings::from([("recovery".to_owned(), "ghosted".into())]);
-    Arc::new(method.into_iter().chain(settings::below("recovery", &options.unwrap())).collect())
+    Arc::new(method.into_iter().chain(settings::flatten_below("recovery", &options.unwrap())).collect())
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn trained(setup: &mut Setup, change: fn(&mut Finetune)) {
 
 /// Changes of the protocol by metric, with the difference that is reported.
 const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
-    ("ppl_c4", |setup| setup.scored = vec![text(256, 256)], "windows of 256 tokens, not 2048"),
+    ("ppl_c4", |setup| setup.scored = vec![text(256, 256)], "windows of 256 tokens (paper: 2048)"),
     ("ppl_c4", |setup| setup.scored = vec![text(2048, 32)], "32 of 256 windows of c4"),
     ("rte", |setup| setup.scored = vec![task("rte", 100)], "rte: 100 of 277 documents"),
     (
@@ -142,26 +142,34 @@ const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
         },
         "rte: generated documents",
     ),
-    ("rte", |setup| calibrated(setup).calibration.sequences = 64, "64 calibration sequences, not 128"),
-    ("rte", |setup| calibrated(setup).calibration.length = 512, "calibration sequences of 512 tokens, not 2048"),
-    ("rte", |setup| calibrated(setup).calibration.operator_sequences = 128, "operators from 128 sequences, not 32"),
+    ("rte", |setup| calibrated(setup).calibration.sequences = 64, "64 calibration sequences (paper: 128)"),
+    ("rte", |setup| calibrated(setup).calibration.length = 512, "calibration sequences of 512 tokens (paper: 2048)"),
+    ("rte", |setup| calibrated(setup).calibration.operator_sequences = 128, "operators from 128 sequences (paper: 32)"),
     ("rte", |setup| calibrated(setup).generated = true, "calibrated on generated text (c4-train)"),
-    ("rte", |setup| trained(setup, |training| training.sequences = 64), "trained on 64 sequences, not 5000"),
-    ("rte", |setup| trained(setup, |training| training.length = 256), "trained on sequences of 256 tokens, not 2048"),
-    ("rte", |setup| trained(setup, |training| training.seed = 3), "trained with seed 3, not 0"),
-    ("rte", |setup| calibrated(setup).rule = "ptb".into(), "c4-train cut by the rule ptb"),
-    ("rte", |setup| calibrated(setup).calibration.seed = 7, "calibration seed 7, not 0"),
-    ("rte", |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }), "computed in bf16, not in float16 or f32"),
-    ("rte", |setup| setup.variant = with("solver", "svd"), "ghosted with solver svd, not solver normal"),
+    ("rte", |setup| trained(setup, |training| training.sequences = 64), "trained on 64 sequences (paper: 5000)"),
+    (
+        "rte",
+        |setup| trained(setup, |training| training.length = 256),
+        "trained on sequences of 256 tokens (paper: 2048)",
+    ),
+    ("rte", |setup| trained(setup, |training| training.seed = 3), "trained with seed 3 (paper: 0)"),
+    ("rte", |setup| calibrated(setup).rule = "ptb".into(), "c4-train split by the rule ptb"),
+    ("rte", |setup| calibrated(setup).calibration.seed = 7, "calibration seed 7 (paper: 0)"),
+    (
+        "rte",
+        |setup| setup.engine = Some(EngineId { dtype: "bf16", ..CPU }),
+        "computed in bf16 instead of float16 or f32",
+    ),
+    ("rte", |setup| setup.variant = with("solver", "svd"), "ghosted with solver svd instead of solver normal"),
     // LinearPatch's loader differs from the paper's.
-    ("rte", |setup| calibrated(setup).rule = "c4".into(), "c4-train cut by the rule c4"),
+    ("rte", |setup| calibrated(setup).rule = "c4".into(), "c4-train split by the rule c4"),
     (
         "ppl_c4",
         |setup| {
             let Protocol::Windows { rule, .. } = &mut setup.scored[0] else { return };
             *rule = "c4".into();
         },
-        "c4 cut by the rule c4",
+        "c4 split by the rule c4",
     ),
 ];
 
@@ -204,14 +212,14 @@ const ITERATIVE: &str = "only with `iterative: true`, an option that no row of t
 
 /// Settings that the comparison ignores, with reasons.
 const OPEN: [(&str, &str); 50] = [
-    ("model.weights", "rounded weights make a backbone of another name, and none of the paper's"),
-    ("calibration.weights", "rounded weights make a backbone of another name, and none of the paper's"),
-    ("engine.name", "any engine in a float type of the paper's is near enough"),
-    ("engine.device", "any engine in a float type of the paper's is near enough"),
-    ("cut.criterion", "the condition says it"),
-    ("cut.depth", "the condition says it"),
-    ("cut.known", "the paper leaves open where an order comes from"),
-    ("cut.version", "the program's, which has one"),
+    ("model.weights", "backbones with rounded weights have other names than the paper's"),
+    ("calibration.weights", "backbones with rounded weights have other names than the paper's"),
+    ("engine.name", "engines with the paper's float types are close enough"),
+    ("engine.device", "engines with the paper's float types are close enough"),
+    ("cut.criterion", "part of the condition"),
+    ("cut.depth", "part of the condition"),
+    ("cut.known", "the paper does not state the source of an order"),
+    ("cut.version", "fixed by the program"),
     ("cut.repaired.fitted", ITERATIVE),
     ("cut.repaired.options", ITERATIVE),
     ("cut.repaired.recovery", ITERATIVE),
@@ -219,40 +227,40 @@ const OPEN: [(&str, &str); 50] = [
     ("cut.repaired.training.seed", ITERATIVE),
     ("cut.repaired.training.sequences", ITERATIVE),
     ("cut.repaired.version", ITERATIVE),
-    ("repair.recovery", "the condition says it"),
-    ("repair.version", "the program's, which has one"),
-    ("calibration.text.bytes", "a text goes by its name"),
-    ("calibration.text.format", "a text goes by its name"),
-    ("calibration.text.column", "a text goes by its name"),
+    ("repair.recovery", "part of the condition"),
+    ("repair.version", "fixed by the program"),
+    ("calibration.text.bytes", "texts are matched by name"),
+    ("calibration.text.format", "texts are matched by name"),
+    ("calibration.text.column", "texts are matched by name"),
     ("calibration.text.shards.order", "either may be the authors'"),
-    ("calibration.text.shards.of", "a text goes by its name"),
-    ("calibration.text.shards.read", "a text goes by its name"),
-    ("measure.boundary", "the repair's own numbers, of which the paper prints none"),
-    ("measure.windows.text.bytes", "a text goes by its name"),
-    ("measure.windows.text.format", "a text goes by its name"),
-    ("measure.windows.text.column", "a text goes by its name"),
+    ("calibration.text.shards.of", "texts are matched by name"),
+    ("calibration.text.shards.read", "texts are matched by name"),
+    ("measure.boundary", "metrics of the repair, which the paper does not print"),
+    ("measure.windows.text.bytes", "texts are matched by name"),
+    ("measure.windows.text.format", "texts are matched by name"),
+    ("measure.windows.text.column", "texts are matched by name"),
     ("measure.windows.text.shards.order", "either may be the authors'"),
-    ("measure.windows.text.shards.of", "a text goes by its name"),
-    ("measure.windows.text.shards.read", "a text goes by its name"),
-    ("measure.windows.batch", "the engine's, which has one"),
-    ("measure.windows.draw.seed", "a search's, and no table's"),
-    ("measure.windows.draw.from", "a search's, and no table's"),
-    ("measure.windows.draw.to", "a search's, and no table's"),
-    ("measure.task.draw.seed", "a search's, and no table's"),
-    ("measure.task.draw.from", "a search's, and no table's"),
-    ("measure.task.draw.to", "a search's, and no table's"),
-    ("measure.task.task", "the metric says it"),
-    ("measure.task.version", "the program's, which has one"),
-    ("measure.task.formats", "a task goes by its name and the count of its documents"),
+    ("measure.windows.text.shards.of", "texts are matched by name"),
+    ("measure.windows.text.shards.read", "texts are matched by name"),
+    ("measure.windows.batch", "fixed by the engine"),
+    ("measure.windows.draw.seed", "only searches use it"),
+    ("measure.windows.draw.from", "only searches use it"),
+    ("measure.windows.draw.to", "only searches use it"),
+    ("measure.task.draw.seed", "only searches use it"),
+    ("measure.task.draw.from", "only searches use it"),
+    ("measure.task.draw.to", "only searches use it"),
+    ("measure.task.task", "part of the metric"),
+    ("measure.task.version", "fixed by the program"),
+    ("measure.task.formats", "tasks are matched by name and document count"),
     ("measure.task.prefix", "the backbone's own"),
-    ("measure.task.batch", "the engine's, which has one"),
-    ("measure.prefill.length", "the metric says it"),
-    ("measure.prefill.batch", "the metric says it"),
-    ("measure.prefill.decode", "the metric says it, and the paper decodes nothing"),
-    ("measure.prefill.warmups", "the program's, which has one"),
-    ("measure.prefill.rounds", "the program's, which has one"),
-    ("measure.prefill.among", "no machine but the paper's is judged"),
-    ("measure.defined", "the paper asks no task by a definition"),
+    ("measure.task.batch", "fixed by the engine"),
+    ("measure.prefill.length", "part of the metric"),
+    ("measure.prefill.batch", "part of the metric"),
+    ("measure.prefill.decode", "part of the metric, and the paper decodes nothing"),
+    ("measure.prefill.warmups", "fixed by the program"),
+    ("measure.prefill.rounds", "fixed by the program"),
+    ("measure.prefill.among", "only the paper's machine gets a verdict"),
+    ("measure.defined", "the paper uses no task definitions"),
     ("measure", "what is below it is"),
 ];
 
@@ -320,7 +328,7 @@ fn a_verdict_looks_at_every_aspect_or_says_why_not() {
     for path in &paths {
         let judged = JUDGED.iter().any(|(name, _)| path.is_of(name));
         let open = OPEN.iter().any(|(name, _)| *name == path.as_str()) || path.is_of("measure.defined");
-        assert!(judged != open, "{path}: a verdict either judges by it or says here why not");
+        assert!(judged != open, "{path}: either affects the verdict, or is listed here with a reason");
     }
 }
 
@@ -332,7 +340,7 @@ fn a_mean_of_other_tasks_is_not_the_papers() {
     assert_eq!((compare(&ours, &paper, &Tolerance::default()).unwrap()).verdict, PaperVerdict::Same);
     ours.setup.scored.truncate(3);
     let other = (compare(&ours, &paper, &Tolerance::default()).unwrap()).verdict.to_string();
-    assert_eq!(other, "other protocol: a mean of 3 tasks, not of the paper's 9");
+    assert_eq!(other, "other protocol: a mean of 3 tasks (paper: 9)");
 }
 
 #[test]
@@ -368,7 +376,7 @@ fn gate_ignores_other_protocols_and_reports_unknown() {
     ours.setup.scored = vec![text(256, 256)];
     let gate = Gate::of(&[Arc::new(ours)], &paper, &Tolerance::default());
     assert!(gate.misses.is_empty());
-    assert_eq!(gate.unknown, [("llama".into(), "other protocol: windows of 256 tokens, not 2048".into())]);
+    assert_eq!(gate.unknown, [("llama".into(), "other protocol: windows of 256 tokens (paper: 2048)".into())]);
     let gate = Gate::of(&[Arc::new(number(record(DENSE, "c4", "boundary_mae", 1.0)))], &paper, &Tolerance::default());
     assert_eq!(gate.unknown.len(), 1, "nothing that the paper has");
 }

@@ -31,17 +31,17 @@ pub(super) fn explain<'n>(
                 let digits = changed_numbers(&text(&one)?, &text(&other)?);
                 changed_digits += digits;
                 if digits == 0 {
-                    "its words differ".to_owned()
+                    "text differs".to_owned()
                 } else {
                     format!("{} changed", counted(digits, "printed number"))
                 }
             }
-            (true, true) => "its contents differ".to_owned(),
+            (true, true) => "contents differ".to_owned(),
             (true, false) if may_be_left_out(name) => {
                 "only its hash is in the record, so the size of the difference is unknown".to_owned()
             }
-            (true, false) => "the recorded run does not have it".to_owned(),
-            _ => "only the recorded run has it".to_owned(),
+            (true, false) => "not in the recorded run".to_owned(),
+            _ => "only in the recorded run".to_owned(),
         };
         phrases.push(format!("{name}: {phrase}"));
     }
@@ -53,7 +53,7 @@ pub(super) fn explain<'n>(
 
 fn frames(made: &Path, recorded: &Path) -> Result<String> {
     let Some(difference) = FrameDifference::of(&read_frame(made)?, &read_frame(recorded)?) else {
-        return Ok("its rows or columns differ".to_owned());
+        return Ok("rows or columns differ".to_owned());
     };
     let FrameDifference { largest, rows, cells, other_columns } = difference;
     let mut parts = Vec::new();
@@ -64,7 +64,7 @@ fn frames(made: &Path, recorded: &Path) -> Result<String> {
     if !other_columns.is_empty() {
         parts.push(format!("{} differs", other_columns.join(", ")));
     }
-    Ok(if parts.is_empty() { "the same values, stored differently".to_owned() } else { parts.join(", ") })
+    Ok(if parts.is_empty() { "same values, stored differently".to_owned() } else { parts.join(", ") })
 }
 
 fn text(path: &Path) -> Result<String> {
@@ -113,7 +113,7 @@ mod tests {
         fs::write(recorded.join("a.md"), "two 1.5").unwrap();
         let explanation = explain(made, recorded, ["a.md", "documents.parquet"]).unwrap();
         let difference = "documents.parquet: log_likelihood differs by at most 3.0e-7 (1 row of 1 cell)";
-        assert_eq!(explanation, ["a.md: its words differ", difference, "no printed digit changes"]);
+        assert_eq!(explanation, ["a.md: text differs", difference, "no printed digit changes"]);
         fs::write(made.join("a.md"), "one 1.6").unwrap();
         assert_eq!(explain(made, recorded, ["a.md"]).unwrap(), ["a.md: 1 printed number changed"]);
         fs::remove_file(recorded.join("documents.parquet")).unwrap();

@@ -33,8 +33,8 @@ pub(super) fn draw_each(
 }
 
 fn duplicate_place_error(one: &str, other: &str) -> Error {
-    Error::bad_input("two cells of the grid have the same place and label in the figure")
-        .expected("one cell for each place and label")
+    Error::bad_input("two grid cells have the same position and label in the figure")
+        .expected("one cell per position and label")
         .found(format!("`{one}` and `{other}`"))
         .hint("leave one of the cells out, or name the option in the artifact's `named_options`")
 }
@@ -342,7 +342,7 @@ impl Drawer<'_> {
         }
         let selections: Vec<DiagramRow> = selections.into_iter().map(|(row, _)| row).collect();
         if selections.is_empty() {
-            return Err(Error::job("the diagram has no selection").at(backbone.to_owned()).expected("a pruned cell"));
+            return Err(Error::job("no selection to draw").at(backbone.to_owned()).expected("a pruned cell"));
         }
         let rule = match selections.iter().any(DiagramRow::is_layer_by_layer) {
             true => "an operator for each removed layer (boundary: layer)",

@@ -41,7 +41,7 @@ pub enum TableShape {
 pub(super) fn unmade(outcome: &GridOutcome) -> Vec<String> {
     let unmade = outcome.unmade();
     let all = outcome.cells.len();
-    Vec::from_iter((unmade > 0).then(|| format!("Not complete: {unmade} of {all} cells.")))
+    Vec::from_iter((unmade > 0).then(|| format!("Incomplete: {unmade} of {all} cells not computed.")))
 }
 
 /// Collects the notes that apply to every table of a run.
@@ -211,7 +211,7 @@ fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<
         .cells
         .iter()
         .zip(&names)
-        .flat_map(|(result, cell)| result.answered().map(move |answered| (cell, answered)))
+        .flat_map(|(result, cell)| result.answered_tasks().map(move |answered| (cell, answered)))
         .map(|(cell, (task, answers))| CellAnswers { cell, task, answers })
         .collect();
     let mut results = Vec::new();
@@ -265,7 +265,7 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
 
 /// Serializes the accuracies and failure counts of each built-in task.
 fn tasks(result: &CellResult) -> Value {
-    let each = result.answered().map(|(label, Answered { result, .. })| {
+    let each = result.answered_tasks().map(|(label, Answered { result, .. })| {
         let mut task = json!({"acc": result.acc.value, "acc_norm": result.acc_norm.value});
         for (name, count) in
             [("non_finite", result.non_finite), ("unanswered", result.unanswered), ("truncated", result.truncated)]

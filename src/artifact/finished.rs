@@ -46,13 +46,13 @@ impl<'a> UpToDateCheck<'a> {
         let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;
         let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
         let program = json!([machine::program(), program.len(), written.as_nanos().to_string()]);
-        let path = store.memory()?.join(format!("{}.finished.json", sha256::of_bytes(name)));
+        let path = store.cache_dir()?.join(format!("{}.finished.json", sha256::of_bytes(name)));
         Some(Self { store, path, made_of: sha256::of_bytes(canonical(&json!([program, inputs]))) })
     }
 
     /// Creates a check that also covers a plan's stored objects. `None` if one is missing.
     pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, extra: &Value) -> Option<Self> {
-        let places = plan.keys().map(|key| store.has(key).then(|| store.lies(key)));
+        let places = plan.keys().map(|key| store.has(key).then(|| store.object_path(key)));
         let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
         let keys: BTreeSet<&str> = plan.keys().map(|key| key.hash()).collect();
         let objects = contents(store, &places)?;
@@ -61,7 +61,7 @@ impl<'a> UpToDateCheck<'a> {
     }
 
     /// Returns the cached answer if the inputs and the files at `places` are unchanged.
-    pub fn found<T: DeserializeOwned>(&self, places: &[&Path]) -> Option<T> {
+    pub fn cached_answer<T: DeserializeOwned>(&self, places: &[&Path]) -> Option<T> {
         let entry: FinishedRecord = serde_json::from_slice(&self.store.file(&self.path)?).ok()?;
         let is_current = entry.made_of == self.made_of && entry.check == entry.check();
         let is_current = is_current && contents(self.store, places)? == entry.files;

@@ -58,11 +58,11 @@ impl ResultsFolder {
         let plainly = as_it_is || description.is_renamed();
         let path = match plainly && Provenance::described(&plain).is_none_or(|held| held.is_same(&description)) {
             true => plain.clone(),
-            false => apart(&plain, &description.parts()),
+            false => with_suffixes(&plain, &description.name_parts()),
         };
         let as_described = as_it_is && path == plain;
         let record = match as_described && Provenance::is_recorded(&path) {
-            true => Record::Kept { reference: OutputFolder::new(here(&path), KIND) },
+            true => Record::Kept { reference: OutputFolder::new(run_folder(&path), KIND) },
             false => Record::None,
         };
         Self { output: OutputFolder::new(path, KIND), description, as_described, record }
@@ -77,7 +77,7 @@ impl ResultsFolder {
             return Err(Error::bad_input("only an artifact with its default settings can be recorded")
                 .at(self.path().display().to_string())
                 .expected("no overrides, the default engine and the default results folder")
-                .found(self.description.parts().join(", "))
+                .found(self.description.name_parts().join(", "))
                 .hint("leave out --record: this run has its own results folder"));
         }
         Ok(Self { record: Record::This { may_be_noisy }, ..self })
@@ -170,7 +170,7 @@ impl ResultsFolder {
         Ok((!paths.is_empty()).then(|| {
             let folder = self.path().display();
             let paths = paths.join(", ");
-            format!("{folder} holds a run with other settings ({paths}); this one will replace it")
+            format!("{folder} contains a run with other settings ({paths}), which will be replaced")
         }))
     }
 
@@ -205,20 +205,22 @@ impl ResultsFolder {
             Record::This { .. } | Record::Kept { .. } => recorded::compare(&staged, plain)?,
         };
         match (&self.record, comparison) {
-            (Record::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => {
-                put(draft, names.in_folder(plain), Some(format!("recorded again; the record before differed: {what}")))
-            }
+            (Record::This { .. }, RecordComparison::IdenticalNumbers(what) | RecordComparison::Different(what)) => put(
+                draft,
+                names.in_folder(plain),
+                Some(format!("recorded again; differences from the previous record: {what}")),
+            ),
             (Record::Kept { reference }, RecordComparison::Different(what)) => {
                 let other = plain.display();
                 let ours = reference.path().display();
                 let says = format!(
-                    "differs from the recorded run in {other}: {what}; new results are in {ours}, and \
-                     `ghostlab compare {other} {ours}` shows more"
+                    "differs from the recorded run in {other}: {what}; new results are in {ours} (for \
+                     details, run `ghostlab compare {other} {ours}`)"
                 );
                 put(draft, names.in_folder(reference.path()), Some(says))
             }
             (Record::This { .. }, RecordComparison::Identical) if !same_page(&staged, plain)? => {
-                let says = "recorded again; the record before differed: what the page shows of it".to_owned();
+                let says = "recorded again; differences from the previous record: the results page".to_owned();
                 put(draft, names.in_folder(plain), Some(says))
             }
             (record, comparison) => {
@@ -228,7 +230,7 @@ impl ResultsFolder {
                 {
                     return put(draft, names.in_folder(reference.path()), Some(says));
                 }
-                self.output.put(&lacking(&staged, plain)?)?;
+                self.output.put(&missing_large_files(&staged, plain)?)?;
                 let mut files = names.in_folder(plain);
                 files.retain(|file| file.exists());
                 Ok(Published { files, recorded: Some(says) })
@@ -278,7 +280,7 @@ fn put(draft: Draft, files: Vec<PathBuf>, recorded: Option<String>) -> Result<Pu
 }
 
 /// Returns the folder for a run next to the recorded one.
-pub fn here(recorded: &Path) -> PathBuf {
+pub fn run_folder(recorded: &Path) -> PathBuf {
     let base = recorded.file_name().map(|last| last.to_string_lossy().into_owned()).unwrap_or_default();
     recorded.with_file_name(format!("{base}{HERE}"))
 }
@@ -287,7 +289,7 @@ pub fn here(recorded: &Path) -> PathBuf {
 const HERE: &str = "+here";
 
 /// Returns the large files of a draft that are missing from a folder but listed there with the same hash.
-fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+fn missing_large_files(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     fn below(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder.join(name))? {
             let entry = entry?;
@@ -310,7 +312,7 @@ fn lacking(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     files.filter(|file| file.as_ref().is_ok_and(|(name, bytes)| listed.lists(name, bytes)) || file.is_err()).collect()
 }
 
-fn apart(plain: &Path, parts: &[String]) -> PathBuf {
+fn with_suffixes(plain: &Path, parts: &[String]) -> PathBuf {
     let shown = parts
         .iter()
         .map(|part| {

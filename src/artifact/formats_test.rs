@@ -308,7 +308,7 @@ fn equal_prints_rank_equally_and_failed_is_never_best() {
     let description = Description { table: table(false, &rows, &["rte"]).table, ..description };
     let view = laid(&description, numbers, &[]).unwrap();
     let marks: Vec<(&str, bool, bool)> =
-        view.shown().map(|(_, shown)| (shown.text.as_str(), shown.best, shown.second)).collect();
+        view.numbers().map(|(_, shown)| (shown.text.as_str(), shown.best, shown.second)).collect();
     assert_eq!(
         marks[1..],
         [("73.33", true, false), ("73.33", true, false), ("failed", false, false), ("50.00", false, false)]
@@ -327,7 +327,7 @@ fn a_task_of_any_name_is_ranked_by_its_highest_accuracy() {
         }
         let view = laid(&description, numbers, &[]).unwrap();
         let best: Vec<&str> =
-            view.shown().filter(|(_, shown)| shown.best).map(|(_, shown)| shown.text.as_str()).collect();
+            view.numbers().filter(|(_, shown)| shown.best).map(|(_, shown)| shown.text.as_str()).collect();
         assert_eq!(best, ["62.50"], "{name}");
     }
 }
@@ -374,7 +374,10 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
     ] {
         assert!(text.contains(cell), "{cell}: {text}");
     }
-    assert!(text.contains("Small: the paper's value, ours less it, and a sign: = same, ≠ differs."), "{text}");
+    assert!(
+        text.contains("Small: the paper's value, our difference from it, and a sign: = same, ≠ differs."),
+        "{text}"
+    );
     let text = latex(&view, "table2");
     let ours = "\\shortstack[r]{\\textbf{62.50}$^{+}$\\\\{\\tiny 66.43}\\\\{\\tiny $-$3.93 $\\neq$}}";
     assert!(text.contains(ours) && text.contains("{\\tiny $\\pm$0.00 =}"), "{text}");
@@ -400,9 +403,9 @@ fn methods_may_be_tested_against_one_that_the_table_names() {
     // Three documents more than ghosted, which is not significant.
     numbers.push(number(7, "llm-streamline", "rank:8", "rte", 65.0, answers(65, 100)));
     let table = laid(&description, numbers, &[]).unwrap();
-    let marks: Vec<&str> = table.shown().map(|(_, shown)| shown.mark()).collect();
+    let marks: Vec<&str> = table.numbers().map(|(_, shown)| shown.mark()).collect();
     assert_eq!(marks, ["", "-", "-", "", ""], "the dense one, and ghosted itself, have none");
-    let against = table.shown().filter_map(|(_, shown)| Some(shown.paired.as_ref()?.against.as_str()));
+    let against = table.numbers().filter_map(|(_, shown)| Some(shown.paired.as_ref()?.against.as_str()));
     assert_eq!(against.collect::<Vec<_>>(), ["ghosted"; 3]);
     let text = markdown(&table);
     assert!(

@@ -68,7 +68,7 @@ fn mark(
         return Ok(());
     };
     let held = as_pinned(hub, path, &files()?, pinned, hash);
-    hub.pinned = held.map_err(|error| error.hint(format!("`{fetch}` fetches it again")))?;
+    hub.pinned = held.map_err(|error| error.hint(format!("run `{fetch}` to download it again")))?;
     Ok(())
 }
 
@@ -101,7 +101,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
         let of_paper = paper.iter().map(|entry| &entry.record.condition).find(|condition| condition.backbone == *name);
         let Some(&Condition { layers, .. }) = of_paper else { continue };
         if backbone.layers != layers {
-            return Err(unlike(name, &backbone.path, [layers, backbone.layers]));
+            return Err(wrong_layer_count(name, &backbone.path, [layers, backbone.layers]));
         }
         match backbone.hub.as_ref().and_then(|hub| lock.get(&hub.want.source)) {
             Some(pinned) => held_against(name, &backbone.path, pinned, hash)?,
@@ -171,7 +171,7 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) ->
             .map(|entry| &entry.record.condition)
             .find(|condition| around.profile() == Some(PROFILE) && condition.backbone == need.name);
         if let Some(paper_model) = of_paper.filter(|condition| condition.layers != config.layers) {
-            return Err(unlike(&need.name, &path, [paper_model.layers, config.layers]));
+            return Err(wrong_layer_count(&need.name, &path, [paper_model.layers, config.layers]));
         }
         if let (Some(pinned), Some(_)) = (pinned, of_paper) {
             held_against(&need.name, &path, pinned, hash)?;
@@ -182,7 +182,8 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) ->
         None => files_of(need.kind, &path)?,
     };
     let held = pinned.zip(hub.as_ref()).map(|(pinned, hub)| as_pinned(hub, &path, &files, pinned, hash));
-    let held = held.transpose().map_err(|error| error.hint(format!("`{}` fetches it again", around.command())))?;
+    let held =
+        held.transpose().map_err(|error| error.hint(format!("run `{}` to download it again", around.command())))?;
     if let (Some(pinned), Some(true)) = (pinned, held) {
         found = format!("{found}, commit {} with the hashes of hub.lock", pinned.commit.short());
     }
@@ -233,15 +234,13 @@ pub fn weight_bytes(folder: &Path) -> Option<u64> {
     Some(files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|about| about.len()).sum())
 }
 
-fn unlike(name: &str, path: &Path, layers: [usize; 2]) -> Error {
+fn wrong_layer_count(name: &str, path: &Path, layers: [usize; 2]) -> Error {
     let [expected, found] = layers.map(|count| format!("{count} layers"));
     another(name, path).expected(expected).found(found)
 }
 
 fn another(name: &str, path: &Path) -> Error {
-    Error::bad_input(format!("the folder of `{name}` does not hold {}", backbone_label(name)))
+    Error::bad_input(format!("the folder of `{name}` does not contain {}", backbone_label(name)))
         .at(path.display().to_string())
-        .hint(format!(
-            "`{name}` is reserved for the paper's model: use another name for another model, in a separate grid"
-        ))
+        .hint(format!("use another name in a separate grid: `{name}` is reserved for the paper's model"))
 }

@@ -287,7 +287,7 @@ fn head_of(laid: &Laid) -> (usize, usize, String) {
 }
 
 pub(super) fn with_notes(mut table: Table, profile: &str, besides: Vec<String>) -> Table {
-    table.protocol = protocol_sentence(profile, table.shown().map(|(_, shown)| &*shown.measurement));
+    table.protocol = protocol_sentence(profile, table.numbers().map(|(_, shown)| &*shown.measurement));
     table.notes = besides;
     table
 }

@@ -18,10 +18,11 @@ pub(super) struct NameList {
     pub label: usize,
     /// Index of the column that distinguishes kinds of rows, if any.
     kind: Option<usize>,
-    /// Index of the column with grid names, by which a description selects rows.
+    /// Index of the column with grid names, which descriptions use to select rows.
     name: usize,
-    /// Index of the column with URLs, and its heading in the paper.
+    /// Index of the URL column.
     source: usize,
+    /// Heading of the URL column in the paper.
     head: &'static str,
 }
 
@@ -58,7 +59,7 @@ pub(super) fn checkpoints(experiments: &Path) -> Result<NameList> {
             let local = path.clone().filter(|path| path.join("config.json").is_file());
             let found = local.or_else(|| is_cached(&lock, &hub, want.as_ref()?));
             let there = if found.is_some() { "here" } else { "not here" };
-            let folder = found.or(path).map_or(String::new(), |path| shown(&path, experiments));
+            let folder = found.or(path).map_or(String::new(), |path| relative_path(&path, experiments));
             vec![backbone_label(&name).to_owned(), name, source.unwrap_or_default(), folder, there.to_owned()]
         });
     Ok(NameList {
@@ -79,7 +80,7 @@ fn is_cached(lock: &Lock, hub: &Hub, want: &RepoFiles) -> Option<PathBuf> {
 }
 
 /// Returns a path relative to the experiments' parent folder.
-fn shown(path: &Path, experiments: &Path) -> String {
+fn relative_path(path: &Path, experiments: &Path) -> String {
     let path = straight_quotes(path);
     let around = straight_quotes(&experiments.join(".."));
     path.strip_prefix(&around).unwrap_or(&path).display().to_string()
@@ -110,7 +111,7 @@ impl NameList {
                 .map(|wanted| {
                     self.rows.iter().find(|row| row[name] == *wanted).ok_or_else(|| {
                         let known = self.rows.iter().map(|row| row[name].as_str());
-                        let error = Error::bad_input("unknown row of a list").expected("a name in the list");
+                        let error = Error::bad_input("unknown list entry").expected("a name in the list");
                         error.found(wanted).near(wanted, known)
                     })
                 })
@@ -137,7 +138,7 @@ impl NameList {
         })
     }
 
-    pub(super) fn whole(&self) -> Table {
+    pub(super) fn full_table(&self) -> Table {
         let mut heads = self.heads.iter().map(RowHeader::text);
         Table {
             lead: heads.next().into_iter().collect(),
@@ -174,7 +175,7 @@ mod tests {
             ("experiments", "/cache/models--a/snapshots/1", "/cache/models--a/snapshots/1"),
             ("../experiments", "../experiments/backbones/../../models/a", "models/a"),
         ] {
-            assert_eq!(shown(Path::new(folder), Path::new(experiments)), expected, "{folder}");
+            assert_eq!(relative_path(Path::new(folder), Path::new(experiments)), expected, "{folder}");
         }
     }
 }

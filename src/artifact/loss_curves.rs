@@ -103,10 +103,10 @@ mod tests {
 
     fn sleb_cell(recovery: &str, depth: usize) -> Cell {
         Cell {
-            criterion: Some(Method::named("sleb")),
+            criterion: Some(Method::with_name("sleb")),
             depth: depth.into(),
-            recovery: Some(Method::named(recovery)),
-            ..Cell::named("a", "a")
+            recovery: Some(Method::with_name(recovery)),
+            ..Cell::with_name("a", "a")
         }
     }
 }

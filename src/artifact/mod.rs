@@ -1,8 +1,8 @@
 //! Production of the paper's tables and figures (layer 4 of the architecture, docs/design.md §11).
 //!
-//! `pipeline` makes an artifact of the `catalogue`. `comparison` compares numbers with the paper and gates the dense
-//! backbones. `folder`, `files`, `recorded` and `page_part` store a run's results. The grid executor is passed in, so
-//! that tests need no model.
+//! `pipeline` reproduces an artifact of the `catalogue`. `comparison` compares numbers with the paper and gates the
+//! dense backbones. `folder`, `files`, `recorded` and `page_part` store a run's results. The grid executor is passed in,
+//! so that tests need no model.
 //!
 //! [`figure`], [`page`], [`paper`], [`claims`] and [`audit`] do not depend on runs.
 
@@ -46,11 +46,11 @@ mod tradeoff_test;
 #[cfg(test)]
 mod views_test;
 
-pub use catalogue::{Artifact, PaperPlace, all, chosen, of_profile, printed};
+pub use catalogue::{Artifact, PaperPlace, all, of_profile, printed, select};
 pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use finished::{UpToDateCheck, contents};
-pub use folder::{Published, ResultsFolder, here};
+pub use folder::{Published, ResultsFolder, run_folder};
 pub use identity::{ExaminedInput, examine, hold, identify, weight_bytes};
 pub use page_part::PagePart;
 pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, list, make, run_gate};

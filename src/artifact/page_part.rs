@@ -38,9 +38,9 @@ impl PagePart {
         self
     }
 
-    /// Returns whether the page would look the same, ignoring who made the parts and when.
+    /// Returns whether the page would look the same, ignoring who computed the parts and when.
     pub(super) fn shows_the_same(&self, other: &Self) -> bool {
-        fn shown(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
+        fn page_artifact(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
             let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };
             let mut cells = part.cells.clone();
             for note in cells.values_mut() {
@@ -50,7 +50,7 @@ impl PagePart {
             // Parts of earlier versions do not state who computed the numbers.
             (artifact, part.artifact.computed.is_empty(), cells)
         }
-        shown(self) == shown(other)
+        page_artifact(self) == page_artifact(other)
     }
 
     /// Writes the part.
@@ -74,7 +74,7 @@ impl PagePart {
             Error::damaged("cannot read an artifact of the page")
                 .at(path.display().to_string())
                 .found(error.to_string())
-                .hint("run `ghostlab reproduce` again: stored results are reused")
+                .hint("run `ghostlab reproduce` again; cached results are reused")
         })
     }
 }
@@ -89,9 +89,9 @@ pub(super) fn sheet(
     let all = outcome.cells.len();
     let status = match (outcome.failed(), outcome.unmade()) {
         (0, 0) => PageArtifact::COMPLETE.to_owned(),
-        (0, unmade) => format!("{unmade} of {all} cells are not made yet"),
+        (0, unmade) => format!("{unmade} of {all} cells not computed"),
         (failed, 0) => format!("{failed} of {all} cells failed"),
-        (failed, unmade) => format!("{failed} of {all} cells failed, {unmade} are not made yet"),
+        (failed, unmade) => format!("{failed} of {all} cells failed, {unmade} not computed"),
     };
     let cells = outcome
         .cells
@@ -158,7 +158,7 @@ pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
         // A column with few distinct texts is offered as a filter.
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
         let choice = 2 * texts.len() <= list.rows.len();
-        SavedColumn { label: at == list.label, choice, ..SavedColumn::named(head) }
+        SavedColumn { label: at == list.label, choice, ..SavedColumn::with_name(head) }
     });
     let view = SavedTable::of_words(columns.collect(), &list.rows);
     PagePart { artifact: PageArtifact { tables: vec![view], ..described(artifact) }, cells: BTreeMap::new() }
@@ -173,7 +173,7 @@ pub(super) fn raced_sheet(
     provenance: Vec<(String, String)>,
 ) -> PagePart {
     let (heads, rows) = table.split_first().map_or((&[][..], &[][..]), |(heads, rows)| (heads.as_slice(), rows));
-    let columns = heads.iter().map(SavedColumn::named).collect();
+    let columns = heads.iter().map(SavedColumn::with_name).collect();
     let view = SavedTable { notes, ..SavedTable::of_words(columns, rows) };
     let artifact = PageArtifact {
         profile: profile.to_owned(),
@@ -201,7 +201,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     let mut lines = vec![("layers removed".to_owned(), result.removed.to_string())];
     lines.extend(outcome.engines.get(&result.cell.backbone).map(|engine| ("engine".to_owned(), engine.to_string())));
     lines.extend(result.failure.iter().map(|reason| ("failed".to_owned(), reason.clone())));
-    lines.extend(result.missing.iter().map(|what| ("not made yet".to_owned(), what.clone())));
+    lines.extend(result.missing.iter().map(|what| ("not computed".to_owned(), what.clone())));
     lines.extend(result.notes().into_iter().map(|note| ("note".to_owned(), note)));
     for boundary in &result.boundaries {
         let boundary_name = format!("boundary of layer {}", boundary.region.0);

@@ -1,10 +1,10 @@
-//! Makes an artifact: runs the grid, gates the dense backbones, and writes tables, figures and the record.
+//! Reproduces an artifact: runs the grid, gates the dense backbones, and writes tables, figures and the record.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use super::comparison::{Gate, GateFailure, beside_paper, stopped_by, with_stopped};
+use super::comparison::{Gate, GateFailure, beside_paper, insert_gated_cells, stopped_by};
 use super::draw::Drawer;
 use super::figure::Drawing;
 use super::files::{FinishedRun, files_beside, run_notes, unmade};
@@ -69,9 +69,9 @@ impl Executor for Runner<'_> {
 impl Runner<'_> {
     fn run_with(&self, settings: RunSettings, grid: &Grid, results: &Path) -> Result<GridOutcome> {
         if self.stored {
-            return exec::stored(grid, settings, self.store, self.reporter);
+            return exec::read_stored(grid, settings, self.store, self.reporter);
         }
-        let recorder = Recorder::start(grid, results, self.store, self.reporter)?;
+        let recorder = Recorder::for_run(grid, results, self.store, self.reporter)?;
         let outcome = exec::run(grid, settings, self.store, &recorder, self.stop);
         outcome.inspect_err(|error| recorder.end(error))
     }
@@ -107,7 +107,7 @@ pub enum Gated {
     Yes(Option<Box<Grid>>),
 }
 
-/// Makes a table or figure.
+/// Reproduces a table or figure.
 ///
 /// # Errors
 /// Fails if the run stops, the numbers do not fit the description, or the folder is not writable.
@@ -127,7 +127,7 @@ pub fn make(
     let (Gate { misses, unknown }, open) =
         self::run_gate(description, grid, gated, &|dense: &Grid| executor.run_before(dense, target.path()))?;
     let outcome = executor.run(&open, target.path())?;
-    let outcome = with_stopped(outcome, grid, &misses);
+    let outcome = insert_gated_cells(outcome, grid, &misses);
     let results = collect(grid, &outcome, &named);
     // Store the per-seed numbers even if the table aggregates them.
     let tabled = results.aggregate_over(description.table.as_ref().and_then(|table| table.over));
@@ -172,10 +172,10 @@ pub fn make(
 /// Rejects an incomplete run, and one with unstable times, if the target is a recorded run.
 fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &ResultsFolder) -> Result<()> {
     if target.records() && outcome.failed() + outcome.unmade() > 0 {
-        let found = format!("{} failed, {} not made", counted(outcome.failed(), "cell"), outcome.unmade());
+        let found = format!("{} failed, {} not computed", counted(outcome.failed(), "cell"), outcome.unmade());
         return Err(Error::job("an incomplete run cannot be recorded")
             .at(artifact.name.clone())
-            .expected("every cell")
+            .expected("all cells")
             .found(found)
             .hint("run the same command without --record to see which cells failed, and why"));
     }
@@ -192,7 +192,7 @@ fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &Results
 /// Returns the names of the files that an artifact may write.
 pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     let outputs = ["csv", "parquet", "md", "svg", "pdf", "png"].map(|ending| format!("{}.{ending}", artifact.name));
-    let printed = artifact.called().into_iter().map(str::to_owned);
+    let printed = artifact.names().into_iter().map(str::to_owned);
     let apart = [COMPARED, BEYOND].map(|form| format!("{}-{form}", artifact.name));
     let printed = printed.chain(apart).map(|name| format!("{name}.tex")).chain([notes_file(&artifact.name)]);
     outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
@@ -202,7 +202,7 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
 fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     match grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) {
         Some(cell) if !artifact.description.shows_sublayers() => {
-            Err(Error::bad_input("the table or figure counts whole layers")
+            Err(Error::bad_input("the table or figure only supports whole layers")
                 .at(format!("{}, {cell}", artifact.name))
                 .expected("depths in layers")
                 .found(format!("a depth of {}", cell.depth))
@@ -257,7 +257,7 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
 pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
     let tables = print::printed(entry, table);
     let mut forms: Vec<(String, Table)> =
-        artifact.called().into_iter().map(|name| (name.to_owned(), tables.clone().alone())).collect();
+        artifact.names().into_iter().map(|name| (name.to_owned(), tables.clone().alone())).collect();
     forms.extend(tables.has_paper().then(|| (format!("{}-{COMPARED}", artifact.name), tables)));
     let beyond = print::beyond(entry, table);
     forms.extend(beyond.map(|table| (format!("{}-{BEYOND}", artifact.name), table.alone())));
@@ -353,9 +353,9 @@ pub fn list(
     let target = ResultsFolder::of_list(results, &artifact.name);
     let table = format!("{}.md", artifact.name);
     let csv = format!("{}.csv", artifact.name);
-    let full_list = list.whole();
+    let full_list = list.full_table();
     let print = list.printed(&artifact.description)?;
-    let printed = artifact.called().into_iter().map(|name| (format!("{name}.tex"), latex(&print, name)));
+    let printed = artifact.names().into_iter().map(|name| (format!("{name}.tex"), latex(&print, name)));
     let printed: Vec<(String, String)> = printed.collect();
     let names = [table.clone(), csv.clone(), PagePart::FILE.to_owned()];
     target.check(&names.into_iter().chain(printed.iter().map(|(file, _)| file.clone())).collect::<Vec<_>>())?;

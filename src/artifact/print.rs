@@ -75,7 +75,7 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) ->
 
 /// Describes the backbone and, if unique, the number of removed layers.
 fn untold(entry: &TableEntry, table: &Table) -> String {
-    let conditions: Vec<&Condition> = table.shown().map(|(_, shown)| &shown.measurement.record.condition).collect();
+    let conditions: Vec<&Condition> = table.numbers().map(|(_, shown)| &shown.measurement.record.condition).collect();
     let backbones = distinct(conditions.iter().map(|condition| &condition.backbone));
     let depths: Vec<(usize, usize)> = conditions
         .iter()

@@ -139,7 +139,7 @@ pub(super) fn facts(tex: &str) -> Facts {
     found.into_iter().map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect()
 }
 
-/// Moves a name that spans the rows above it (`llama*-4`) to the first of them, as in the paper.
+/// Moves a multirow label from its last row (`llama*-4`) to its first (`llama*4`), where the paper prints it.
 fn names_first(rows: &mut [(String, Vec<String>)]) {
     for at in 0..rows.len() {
         let Some((name, count)) = rows[at].1[0].split_once("*-") else { continue };

@@ -44,14 +44,14 @@ fn measured(record: Record) -> Arc<Measurement> {
 /// Returns the LaTeX variants of a paper table. `more` adds numbers that the paper does not have.
 fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let all = catalogue::all(&experiments()).unwrap();
-    let artifact: &Artifact = catalogue::chosen(&all, &[name.to_owned()]).unwrap()[0];
+    let artifact: &Artifact = catalogue::select(&all, &[name.to_owned()]).unwrap()[0];
     if let Some(list) = artifact.description.list {
         let list = match list {
             ListEntry::Methods => lists::methods(),
             ListEntry::Checkpoints => lists::checkpoints(&experiments()).unwrap(),
         };
         let table = list.printed(&artifact.description).unwrap();
-        return artifact.called().into_iter().map(|name| (name.to_owned(), table.clone())).collect();
+        return artifact.names().into_iter().map(|name| (name.to_owned(), table.clone())).collect();
     }
     let paper = paper::records(name).unwrap();
     let conditions: Vec<Condition> = crate::results::distinct(paper.iter().map(|record| &record.condition));
@@ -289,7 +289,7 @@ fn expected(name: &str) -> String {
 
 fn laid_out(name: &str, numbers: &[Arc<Measurement>]) -> Table {
     let all = catalogue::all(&experiments()).unwrap();
-    let artifact: &Artifact = catalogue::chosen(&all, &[name.to_owned()]).unwrap()[0];
+    let artifact: &Artifact = catalogue::select(&all, &[name.to_owned()]).unwrap()[0];
     layout(&artifact.description, artifact.description.table.as_ref().unwrap(), numbers, &[]).unwrap()
 }
 

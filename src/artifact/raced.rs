@@ -111,7 +111,7 @@ impl<'a> Raced<'a> {
         let judged_layers = 100.0 * self.total(|found| found.spent.judged_layers) / all_layers;
         let lost = known.len() - count_words(&known, ALONE) - count_words(&known, LEADS) - count_words(&known, STANDS);
         let best = match known.len() {
-            0 => format!("{table_title} is not made here: `reproduce {}` makes it.", self.races.table),
+            0 => format!("{table_title} is not computed here. Run `reproduce {}` to compute it.", self.races.table),
             all => format!(
                 "The best row of {table_title} is alone at the end of {} of {all} races, leads those that are not separated in {}, is not separated from the leader in {}, and is lost in {lost}.",
                 count_words(&known, ALONE),

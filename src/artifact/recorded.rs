@@ -72,8 +72,8 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let mut different = Vec::new();
     different.extend(numbers(our_numbers.unwrap_or_default(), their_numbers.unwrap_or_default()));
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
-    different.extend(listed("settings", settings.into_iter().map(|setting| setting.path)));
-    different.extend(listed("inputs", unequal(&ours["inputs"], &theirs["inputs"]).into_iter()));
+    different.extend(list_names("settings", settings.into_iter().map(|setting| setting.path)));
+    different.extend(list_names("inputs", unequal(&ours["inputs"], &theirs["inputs"]).into_iter()));
     let findings = FindingDifference::of(&findings(ours), &findings(theirs));
     let is_rounding =
         findings.structure.is_none() && findings.largest.as_ref().is_none_or(|(_, size)| *size <= ROUNDING);
@@ -84,7 +84,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let mut files = unequal(&ours["files"], &theirs["files"]);
     files.remove(StoredResults::FILE);
     if our_numbers.is_none() && !files.is_empty() {
-        different.extend(listed("files", files.into_iter()));
+        different.extend(list_names("files", files.into_iter()));
     } else {
         rounding.extend(differing_files::explain(made, recorded, files.iter().map(String::as_str))?);
     }
@@ -107,7 +107,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
 fn instructions_that_differ(ours: &Value, theirs: &Value) -> Option<String> {
     let ours = vector_features(ours)?;
     let theirs = vector_features(theirs)?;
-    (ours != theirs).then(|| format!("other vector instructions: recorded with {theirs}, here {ours}"))
+    (ours != theirs).then(|| format!("different vector instructions: recorded with {theirs}, here {ours}"))
 }
 
 fn vector_features(run: &Value) -> Option<String> {
@@ -160,10 +160,10 @@ impl FindingDifference {
 
     fn sentence(&self) -> Option<String> {
         if let Some(path) = &self.structure {
-            return Some(format!("what the cells found ({path} of run.json)"));
+            return Some(format!("cell results ({path} in run.json)"));
         }
         let (path, share) = self.largest.as_ref()?;
-        Some(format!("findings of cells differ by at most {share:.1e} of their value ({path} of run.json)"))
+        Some(format!("cell results differ by at most {share:.1e} of their value ({path} in run.json)"))
     }
 }
 
@@ -194,8 +194,8 @@ fn numbers(ours: &[ResultRow], theirs: &[ResultRow]) -> Option<String> {
         says.push(format!("{} of {all} numbers{}", differ.len(), most.unwrap_or_default()));
     }
     let items = items.count();
-    says.extend((items > 0).then(|| format!("the items behind {}", counted(items, "number"))));
-    says.extend((of_one > 0).then(|| format!("{} in one of them only", counted(of_one, "number"))));
+    says.extend((items > 0).then(|| format!("per-item data of {}", counted(items, "number"))));
+    says.extend((of_one > 0).then(|| format!("{} in only one of the runs", counted(of_one, "number"))));
     (!says.is_empty()).then(|| says.join(", "))
 }
 
@@ -209,7 +209,7 @@ fn relative_size((_, one, two): &&&(&(String, String, String), &ResultRow, &Resu
     Some((one - two).abs() / two.abs().max(f64::MIN_POSITIVE))
 }
 
-fn listed(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
+fn list_names(head: &str, names: impl Iterator<Item = String>) -> Option<String> {
     let names: BTreeSet<String> = names.collect();
     let more = names.len().saturating_sub(NAMED);
     let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
@@ -256,11 +256,11 @@ pub(super) fn impersonal(folder: &Path) -> Result<()> {
         let text = String::from_utf8_lossy(&bytes);
         if let Some(found) = tells.iter().find(|found| text.contains(found.as_str())) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            return Err(Error::bad_input("the record would reveal the machine it was made on")
+            return Err(Error::bad_input("the record would identify the machine")
                 .at(name)
                 .expected("neither the machine's name nor its folder paths")
                 .found(format!("`{found}`"))
-                .hint("run it in the checkout with relative paths, on a store that was created that way"));
+                .hint("run it in the checkout with relative paths and a store created there"));
         }
     }
     Ok(())
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(instructions_that_differ(&machine_with(&["fma"]), &machine_with(&["fma"])), None);
         let explanation =
             instructions_that_differ(&machine_with(&["fma", "avx512f"]), &machine_with(&["fma"])).unwrap();
-        assert_eq!(explanation, "other vector instructions: recorded with fma, here fma avx512f");
+        assert_eq!(explanation, "different vector instructions: recorded with fma, here fma avx512f");
     }
 
     fn machine_with(features: &[&str]) -> Value {

@@ -165,7 +165,7 @@ fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Re
                 [true, true] => continue,
                 [true, _] => same += 1,
                 [_, true] => other += 1,
-                _ => changing.push(format!("{} and {}", called(one, criterion), called(two, criterion))),
+                _ => changing.push(format!("{} and {}", method_label(one, criterion), method_label(two, criterion))),
             }
             pairs += 1;
         }
@@ -175,7 +175,7 @@ fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Re
         [one] => format!("one changes with the seed ({one})"),
         several => format!("{} change with the seed ({})", several.len(), several.join(", ")),
     };
-    let firsts = first(metric, methods, criterion);
+    let firsts = count_first(metric, methods, criterion);
     let noun = if pairs == 1 { "pair" } else { "pairs" };
     (pairs > 0).then(|| {
         format!(
@@ -196,7 +196,7 @@ fn paper_mean(paper: &[Record], metric: &Metric, criterion: &str, recovery: &str
 }
 
 /// Labels a method by its recovery or, if unrepaired, by its criterion.
-fn called(recovery: &str, criterion: &str) -> String {
+fn method_label(recovery: &str, criterion: &str) -> String {
     match recovery {
         recovery::NONE => criterion::label(criterion).to_owned(),
         name => recovery::heading(name).to_owned(),
@@ -204,13 +204,13 @@ fn called(recovery: &str, criterion: &str) -> String {
 }
 
 /// Counts how often each method is first: `Ghost Layer (Ours) under 5 of 5 seeds`.
-fn first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
+fn count_first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
     let mut counts = grouped(seeds.iter().filter_map(|seed| {
         let known = methods.iter().filter_map(|(name, values)| Some((name.as_str(), *values.get(seed)?)));
         known.reduce(|best, other| if metric.better(other.1, best.1) { other } else { best })
     }));
     counts.sort_by_key(|(_, won)| std::cmp::Reverse(won.len()));
-    let parts = counts.iter().map(|(name, won)| format!("{} under {}", called(name, criterion), won.len()));
+    let parts = counts.iter().map(|(name, won)| format!("{} under {}", method_label(name, criterion), won.len()));
     format!("{} of {} seeds", parts.collect::<Vec<_>>().join(", "), seeds.len())
 }

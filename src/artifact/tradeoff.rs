@@ -18,9 +18,9 @@ use crate::results::{Measurement, distinct};
 pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Pareto> {
     let sizes = of_metric(numbers, PARAMETERS_REMOVED.id);
     if sizes.is_empty() {
-        return Err(Error::bad_input("a Pareto figure has no sizes")
+        return Err(Error::bad_input("no sizes for the Pareto figure")
             .expected(format!("the metric `{}`", PARAMETERS_REMOVED.id))
-            .hint("name it in the grid's `evaluate: {metrics: […]}`"));
+            .hint("add it to `evaluate: {metrics: […]}` in the grid"));
     }
     let pruned: Vec<&Measurement> = sizes.into_iter().filter(|size| size.record.condition.criterion != DENSE).collect();
     let keys: Vec<SeriesKey> = pruned.iter().map(|size| SeriesKey::of(&size.record.condition)).collect();

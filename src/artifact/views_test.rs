@@ -139,9 +139,9 @@ fn every_paper_option_is_covered_by_the_view_settings() {
     let known: Vec<&str> = axes().iter().map(|(axis, _)| *axis).collect();
     let cell = Cell {
         backbone: "b".into(),
-        criterion: Some(crate::grid::Method::named("llm-streamline")),
+        criterion: Some(crate::grid::Method::with_name("llm-streamline")),
         depth: 1.into(),
-        recovery: Some(crate::grid::Method::named("ghosted")),
+        recovery: Some(crate::grid::Method::with_name("ghosted")),
         calibration: Some(crate::grid::Calibration {
             corpus: "c".into(),
             sequences: 1,

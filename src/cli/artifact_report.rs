@@ -15,7 +15,7 @@ use crate::results::screen;
 /// Prints notes about the written files and the gate, and the cells without results.
 pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
     let all = out::cells(grid.cells.len());
-    note!("{name}: {all} in {}; written: {}", seconds(took), all_shown(&made.files).join(", "));
+    note!("{name}: {all} in {}; wrote {}", seconds(took), all_shown(&made.files).join(", "));
     if let Some(recorded) = &made.recorded {
         note!("{name}: {recorded}");
     }
@@ -25,11 +25,11 @@ pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, to
     made.misses.iter().for_each(|miss| eprintln!("  {miss}"));
     if !made.misses.is_empty() {
         let backbones = GateFailure::backbones(&made.misses).join(", ");
-        eprintln!("{backbones}: its pruned cells were not run; --no-gate runs them anyway");
+        eprintln!("skipped the pruned cells of {backbones} (use --no-gate to run them)");
     }
     made.failures.iter().for_each(|(cell, reason)| eprintln!("  {cell} failed: {reason}"));
     if made.unmade > 0 {
-        eprintln!("{name}: {} of {all} are not complete; run without --stored to compute them", made.unmade);
+        eprintln!("{name}: {} of {all} incomplete; run without --stored to compute them", made.unmade);
     }
 }
 
@@ -61,7 +61,7 @@ impl Done {
         let name = &artifact.name;
         let cells = grid.cells.len();
         let all = out::cells(cells);
-        note!("{name}: {cells} of {all} are stored already, and its files are unchanged: nothing to do");
+        note!("{name}: up to date ({cells} of {all} cached)");
         if let Some(recorded) = &recorded {
             note!("{name}: {recorded}");
         }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 
-use super::answer::done::{Begun, BegunStore, Refused, shown};
+use super::answer::done::{Begun, BegunStore, Refused, display_path};
 use super::answer::plan_cost::probe;
 use super::answer::{self, Answer};
 use super::home;
@@ -68,16 +68,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let mut left_out = Vec::new();
     for (folder, error) in starter.left_out() {
-        note!("left out: {}: {}", folder.display(), error.one_line());
-        left_out.push(Refused::new(shown(folder), error));
+        note!("skipped {}: {}", folder.display(), error.one_line());
+        left_out.push(Refused::new(display_path(folder), error));
     }
     if let Some((text, split)) = &split {
         let [calibration, scored] = split.files().map(|file| file.display());
-        note!("{} is split: {calibration} for calibration, {scored} for scoring", text.display());
+        note!("split {} into {calibration} (calibration) and {scored} (scoring)", text.display());
     }
-    let begun = Begun { file: shown(target), models: starter.models().map(str::to_owned).collect(), left_out };
-    answer::show(begun, Answer::Init, |answer| println!("{}: a grid of {}", answer.file, answer.models.join(", ")))?;
-    note!("`ghostlab plan {0}` shows the jobs and their cost, `ghostlab run {0}` runs them", target.display());
+    let begun = Begun { file: display_path(target), models: starter.models().map(str::to_owned).collect(), left_out };
+    answer::show(begun, Answer::Init, |answer| {
+        println!("wrote {}: a grid of {}", answer.file, answer.models.join(", "));
+    })?;
+    note!(
+        "use `ghostlab plan {0}` to see the jobs and their cost, and `ghostlab run {0}` to run them",
+        target.display()
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -107,10 +112,10 @@ pub(super) enum StoreCommand {
 pub(super) fn run_store(command: &StoreCommand) -> Result<ExitCode> {
     let StoreCommand::Init { folder, shared } = command;
     let shared = Store::init(folder, stage::WORDS, *shared)?;
-    let begun = BegunStore { store: shown(folder), shared: shared.to_string() };
+    let begun = BegunStore { store: display_path(folder), shared: shared.to_string() };
     answer::show(begun, Answer::StoreInit, |answer| match shared {
-        Shared::Umask => println!("a store in {}", answer.store),
-        Shared::Group => println!("a store in {}, which its group reads and writes", answer.store),
-        Shared::All => println!("a store in {}, which its group writes and everybody reads", answer.store),
+        Shared::Umask => println!("created a store in {}", answer.store),
+        Shared::Group => println!("created a store in {} (group: read and write)", answer.store),
+        Shared::All => println!("created a store in {} (group: read and write, others: read)", answer.store),
     })
 }

@@ -114,7 +114,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
 fn list(listing: &Listing, all: bool) {
     println!("store {}", listing.store);
     if all {
-        let mut rows = vec![["key", "kind", "bytes", "made in", ""].map(str::to_string).to_vec()];
+        let mut rows = vec![["key", "kind", "bytes", "compute time", ""].map(str::to_string).to_vec()];
         rows.extend(listing.artifacts.iter().map(|artifact| {
             vec![
                 artifact.key.clone(),
@@ -126,7 +126,7 @@ fn list(listing: &Listing, all: bool) {
         }));
         print!("{}", columns(&rows, &[2, 3]));
     }
-    let mut rows = vec![["kind", "artifacts", "bytes", "made in", ""].map(str::to_string).to_vec()];
+    let mut rows = vec![["kind", "artifacts", "bytes", "compute time", ""].map(str::to_string).to_vec()];
     for ListedStage { sum, states } in &listing.stages {
         let states: Vec<&str> = states.iter().map(|found| state(*found)).filter(|text| !text.is_empty()).collect();
         let KindSum { stage, artifacts, bytes: size, seconds: time } = sum;
@@ -135,9 +135,9 @@ fn list(listing: &Listing, all: bool) {
     print!("{}", columns(&rows, &[1, 2, 3]));
     if listing.journals.count > 0 {
         let Files { count, bytes: size } = listing.journals;
-        println!("unfinished work: {}, {}; a run resumes from there", counted(count, "journal"), bytes(size));
+        println!("unfinished work: {}, {} (the next run resumes from it)", counted(count, "journal"), bytes(size));
     }
-    let dead = "left by dead processes; the next run removes them";
+    let dead = "left by dead processes (the next run removes them)";
     for (drafts, what) in [(&listing.drafts, "being written"), (&listing.dead_drafts, dead)] {
         if drafts.count > 0 {
             println!("drafts: {}, {}, {what}", drafts.count, bytes(drafts.bytes));
@@ -145,15 +145,18 @@ fn list(listing: &Listing, all: bool) {
     }
     if listing.programs.count > 0 {
         let Files { count, bytes: size } = listing.programs;
-        println!("programs of submitted jobs: {count}, {}; `cache gc` removes those of finished jobs", bytes(size));
+        println!(
+            "programs of submitted jobs: {count}, {} (`cache gc` removes the programs of finished jobs)",
+            bytes(size)
+        );
     }
 }
 
 fn state(state: State) -> &'static str {
     match state {
         State::Damaged => "damaged",
-        State::OtherVersion => "in an older format, kept: `cache gc --stage` deletes it",
-        State::LaterVersion => "written by a newer version, kept",
+        State::OtherVersion => "older format (delete with `cache gc --stage`)",
+        State::LaterVersion => "newer format",
         State::Whole => "",
     }
 }
@@ -163,7 +166,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
     let code = if verified.is_well() { ExitCode::SUCCESS } else { ExitCode::from(5) };
     answer::show(verified, Answer::CacheVerify, |answer| {
         if let Some(path) = &answer.mended {
-            println!("{} was lost or damaged, and was rewritten", path.display());
+            println!("rewrote {}, which was missing or damaged", path.display());
         }
         answer.damaged.iter().for_each(|damaged| println!("{}", damaged.text));
         answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.text));
@@ -172,7 +175,7 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
         println!("{whole} of {} {verb} intact", counted(answer.artifacts, "artifact"));
         if repair {
             let count = answer.damaged.len();
-            println!("removed {}; the next run that needs them recomputes them", counted(count, "damaged artifact"));
+            println!("removed {} (recomputed by the next run that needs them)", counted(count, "damaged artifact"));
             let strays = answer.strays.iter().filter(|stray| stray.removed).count();
             if strays > 0 {
                 println!("removed {} of unknown origin from the store", counted(strays, "file"));
@@ -195,7 +198,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let entries = store.entries();
     let kept = Kept::new(gc, &store, &entries)?;
     for absent in &kept.absent {
-        note!("{absent}: none of its backbones is on this machine, so artifacts that no other profile uses are kept");
+        note!("{absent}: none of its backbones is on this machine; keeping all artifacts that it might use");
     }
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) = entries
         .into_iter()
@@ -216,7 +219,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     if nothing || (!gc.yes && (answer::json() || !agreed()?)) {
         return answer::show(clearing, Answer::CacheGc, |_| {
             if !nothing {
-                println!("nothing was deleted; --yes deletes without asking");
+                println!("nothing was deleted; use --yes to delete without asking");
             }
         });
     }
@@ -229,9 +232,9 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         // Runs may have started or reserved other objects in the meantime.
         let in_use = store.reserved();
         if !clearing_up.holds() {
-            return Err(Error::job("the cleanup was suspended and runs have started in the meantime")
+            return Err(Error::job("the cleanup lost its lease while it was suspended")
                 .at(store.root().display().to_string())
-                .hint("some artifacts were not deleted: run the same command again"));
+                .hint("run the same command again to delete the remaining artifacts"));
         }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
@@ -279,15 +282,15 @@ fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
 
 fn to_delete(clearing: &Clearing) {
     if clearing.in_use > 0 {
-        println!("kept {}: a running job made or needs them", counted(clearing.in_use, "artifact"));
+        println!("keeping {} used by running jobs", counted(clearing.in_use, "artifact"));
     }
     let others =
-        [(&clearing.dead_drafts, "drafts of dead processes"), (&clearing.programs, "programs of jobs that are over")];
+        [(&clearing.dead_drafts, "drafts of dead processes"), (&clearing.programs, "programs of finished jobs")];
     if clearing.going.is_empty() && others.iter().all(|(size, _)| size.count == 0) {
         println!("nothing to delete");
         return;
     }
-    let mut rows = vec![["to delete", "artifacts", "bytes", "to make again"].map(str::to_string).to_vec()];
+    let mut rows = vec![["to delete", "artifacts", "bytes", "recompute time"].map(str::to_string).to_vec()];
     for KindSum { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
         rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time)]);
     }
@@ -395,13 +398,13 @@ fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
         .map(|profile| format!("--profile {profile}"))
         .collect();
     let hint = match here.as_slice() {
-        [] => "provide the inputs, or name a profile to keep with `--profile NAME`".to_owned(),
-        here => format!("to keep only artifacts that other profiles use, run `{}`", here.join(" ")),
+        [] => "provide the inputs, or select a profile with `--profile NAME`".to_owned(),
+        here => format!("run `{}` to keep only the artifacts of the other profiles", here.join(" ")),
     };
     Error::missing(format!("the inputs of profile `{name}` are missing, so the artifacts it uses are unknown"))
         .at(file.display())
         .found(&error.parts().what)
-        .hint(format!("nothing was deleted; {hint}"))
+        .hint(format!("{hint}; nothing was deleted"))
 }
 
 /// Asks the user for confirmation. Returns false without a terminal.
@@ -424,7 +427,7 @@ fn path(store: &Store, key: &str) -> Result<Located> {
         (Some(InventoryItem { hash: key, stage, folder, .. }), 0) => Ok(Located { key, stage, folder }),
         (None, _) => Err(Error::missing("unknown artifact key")
             .found(format!("`{key}`"))
-            .hint("`cache ls --all` lists all keys")),
+            .hint("use `cache ls --all` to list all keys")),
         (_, others) => Err(Error::bad_input(format!("{} artifacts match the key", others + 1))
             .expected("more digits")
             .found(format!("`{key}`"))),

@@ -36,7 +36,7 @@ pub(super) struct Arguments {
 fn map(text: &str) -> Result<(String, String), String> {
     match text.split_once('=').map(|(from, to)| (from.trim(), to.trim())) {
         Some((from, to)) if !from.is_empty() && !to.is_empty() => Ok((from.to_owned(), to.to_owned())),
-        _ => Err("a name of the first run, `=`, and the second run's name for the same".to_owned()),
+        _ => Err("`NAME_A=NAME_B`: a name in the first run and its counterpart in the second".to_owned()),
     }
 }
 
@@ -80,14 +80,18 @@ fn folder(path: &Path) -> Result<PathBuf> {
             .at(path.display().to_string())
             .expected(format!("a folder with `{}`", StoredResults::FILE))
             .found("nothing");
-        return Err(or_near(error, path, "`ghostlab run` and `ghostlab reproduce` write them below `results`"));
+        return Err(or_near(
+            error,
+            path,
+            "look below `results`, where `ghostlab run` and `ghostlab reproduce` write by default",
+        ));
     }
     let mut runs = folders_in(path);
     runs.retain(|folder| folder.join(StoredResults::FILE).is_file());
     match runs.as_slice() {
         [one] => Ok(one.clone()),
         [] => Ok(path.to_owned()),
-        several => Err(Error::bad_input("the folder holds several runs")
+        several => Err(Error::bad_input("the folder contains several runs")
             .at(path.display().to_string())
             .expected("the folder of one of them")
             .found(several.iter().map(|run| run.display().to_string()).collect::<Vec<_>>().join(", "))),
@@ -107,8 +111,8 @@ fn data(differences: &Differences) -> String {
             .to_owned();
     }
     match differences.data.as_slice() {
-        [] => "data: the same for all names that both runs have\n".to_owned(),
-        data => format!("data that differ, by their hashes:\n{}", settings_table("data", data, &short)),
+        [] => "data: the same for all inputs that both runs use\n".to_owned(),
+        data => format!("data that differ (hashes):\n{}", settings_table("data", data, &short)),
     }
 }
 
@@ -139,27 +143,28 @@ fn engines_text(differences: &Differences) -> String {
     }
 }
 
-/// Formats settings that differ without affecting any number, and unknown settings.
+/// Formats the setting differences that apply to all pairs. If a run lacks recorded identities, states which settings
+/// are compared.
 fn aside_text(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
         false => {
-            "identity: one of the runs was made by an older version, which did not record the settings of each number: only \
-             backbone, depth, criterion, recovery, text and metric are compared\n"
+            "identity: one of the runs was written by an older version, which did not record the settings of each number; \
+             only backbone, depth, criterion, recovery, text and metric are compared\n"
         }
     };
     match differences.aside.as_slice() {
         [] => known.to_owned(),
-        all => format!("{known}paired anyway, although they differ in:\n{}", settings_table("setting", all, &short)),
+        all => format!("{known}paired despite different settings:\n{}", settings_table("setting", all, &short)),
     }
 }
 
-/// Formats the numbers that match several numbers of the other run and are therefore not paired.
+/// Formats the numbers that are not paired, because each matches several numbers of the other run.
 fn coinciding_text(differences: &Differences) -> String {
     let mut text = String::new();
     for entry in &differences.coinciding {
         let settings = match entry.settings.as_slice() {
-            [] => "no recorded setting".to_owned(),
+            [] => "none of the recorded settings".to_owned(),
             settings => settings.join(", "),
         };
         let name = entry
@@ -168,7 +173,7 @@ fn coinciding_text(differences: &Differences) -> String {
             .or(entry.second.first())
             .map(|number| format!("{}, {}", number.cell, number.record.metric));
         text.push_str(&format!(
-            "  {}: {} of A and {} of B, told apart by {settings}\n",
+            "  {}: {} in A and {} in B, which differ in {settings}\n",
             name.unwrap_or_default(),
             entry.first.len(),
             entry.second.len()
@@ -199,9 +204,7 @@ fn settings_table(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Va
 fn unpaired_text(differences: &Differences) -> String {
     match (backbones(&differences.only_first).as_slice(), backbones(&differences.only_second).as_slice()) {
         ([one, ..], [two, ..]) if one != two => {
-            format!(
-                "\nthe runs have no condition in common; `--map {one}={two}` compares one backbone with the other\n"
-            )
+            format!("\nthe runs have no condition in common; use `--map {one}={two}` to compare the two backbones\n")
         }
         _ => "\nthe runs have no condition in common\n".to_owned(),
     }
@@ -219,7 +222,7 @@ fn values_text(differences: &Differences) -> String {
     let differ = differences.values.len();
     let all = differences.compared;
     if differ == 0 {
-        return format!("values: all {all} that both have are the same\n");
+        return format!("values: all {all} common values are the same\n");
     }
     // Only pairs of different engines have tolerances.
     let same_engine = !differences.engines.is_empty();
@@ -244,7 +247,7 @@ fn values_text(differences: &Differences) -> String {
         let paired = match &value.paired {
             Some(test) => format!("{} p = {:.3}", test.test, test.p),
             None if value.same_items => "—".to_owned(),
-            None => "not the same items".to_owned(),
+            None => "different items".to_owned(),
         };
         let of_metric = differences.values.iter().filter(|pair| pair.first.metric == value.first.metric);
         let columns: BTreeSet<&String> = of_metric.map(|pair| &pair.column).collect();
@@ -268,26 +271,26 @@ fn values_text(differences: &Differences) -> String {
     let beyond =
         if same_engine { format!(", {beyond} beyond the tolerance of the float types") } else { String::new() };
     format!(
-        "values that differ: {differ} of the {all} that both have{beyond}\n{}",
+        "values that differ: {differ} of {all} common values{beyond}\n{}",
         columns(&shortened_columns(rows, &NUMBERS, out::width()), &NUMBERS)
     )
 }
 
 /// Minimum number of decimals in the table of values.
 const DECIMALS: usize = 4;
-/// Maximum relative difference at which values that print equally are omitted from the table.
+/// Maximum relative difference of values that the table omits, if both also round to the same text.
 const NEGLIGIBLE: f64 = 1e-4;
 
 fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or("failed".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// Returns the number of decimals at which two values print differently, at least [`DECIMALS`].
+/// Returns the smallest number of decimals, at least [`DECIMALS`], at which two values round to different texts.
 fn decimals(a: Option<f64>, b: Option<f64>) -> usize {
     (DECIMALS..=9).find(|&decimals| number(a, decimals) != number(b, decimals)).unwrap_or(DECIMALS)
 }
 
-/// Returns whether two values print equally in the table.
+/// Returns whether the difference of two values is negligible and both round to the same text.
 fn prints_alike(difference: &ValueDifference) -> bool {
     let a = difference.first.value;
     let b = difference.second.value;
@@ -295,7 +298,7 @@ fn prints_alike(difference: &ValueDifference) -> bool {
     close && number(a, DECIMALS) == number(b, DECIMALS)
 }
 
-/// Returns the note about omitted values that print equally, or an empty string.
+/// Returns a note with the number of rows omitted because both values round to the same text. Empty if there are none.
 fn omitted_note(differences: &Differences) -> String {
     match differences.values.iter().filter(|value| prints_alike(value)).count() {
         0 => String::new(),

@@ -33,8 +33,8 @@ impl MetricKind {
         match self {
             Self::Text => "perplexities",
             Self::Task => "task scores",
-            Self::Prompt => "times and memory figures",
-            Self::Repair => "boundary figures",
+            Self::Prompt => "latency and memory values",
+            Self::Repair => "boundary metrics",
             Self::Size => "sizes",
         }
     }
@@ -52,15 +52,19 @@ pub(super) fn summary(differences: &Differences) -> String {
         .collect();
     let alone = if alone.is_empty() { String::new() } else { format!(" ({})", alone.join(", ")) };
     match (differ, all) {
-        (_, 0) => format!("Nothing can be compared: no value is in both runs{alone}."),
-        (0, 1) => format!("The value that both runs have is the same{alone}."),
-        (0, _) => format!("All {all} values that both runs have are the same{alone}."),
+        (_, 0) => format!("The runs have no common values{alone}."),
+        (0, 1) => format!("The only common value is the same{alone}."),
+        (0, _) => format!("All {all} common values are the same{alone}."),
         _ => {
             let kinds = differences.values.iter().map(|value| (kind(value), value));
             let kinds: Vec<String> = grouped(kinds).iter().map(|(kind, values)| directions(*kind, values)).collect();
             let tests = significant(&differences.values);
             let verb = if all == 1 { "differs" } else { "differ" };
-            format!("{differ} of {} {verb}{alone}. B against A: {}.{tests}", counted(all, "value"), kinds.join("; "))
+            format!(
+                "{differ} of {} {verb}{alone}. B relative to A: {}.{tests}",
+                counted(all, "value"),
+                kinds.join("; ")
+            )
         }
     }
 }
@@ -155,8 +159,8 @@ mod tests {
     #[test]
     fn summary_counts_directions_by_kind_of_metric() {
         let cases = [
-            (differences(&[], 0, 2), "Nothing can be compared: no value is in both runs (2 only in A)."),
-            (differences(&[], 7, 0), "All 7 values that both runs have are the same."),
+            (differences(&[], 0, 2), "The runs have no common values (2 only in A)."),
+            (differences(&[], 7, 0), "All 7 common values are the same."),
             (
                 differences(
                     &[
@@ -169,8 +173,8 @@ mod tests {
                     40,
                     1,
                 ),
-                "5 of 40 values differ (1 only in A). B against A: perplexities 1 better, 2 worse; task scores 1 better; \
-                 boundary figures 1 different.",
+                "5 of 40 values differ (1 only in A). B relative to A: perplexities 1 better, 2 worse; task scores 1 better; \
+                 boundary metrics 1 different.",
             ),
         ];
         for (differences, expected) in cases {

@@ -59,7 +59,7 @@ impl CheckItem {
         Self::new(Mark::Note, what, found, todo)
     }
 
-    pub(super) fn lacks(what: impl Into<String>, error: &Error) -> Self {
+    pub(super) fn missing(what: impl Into<String>, error: &Error) -> Self {
         Self::new(Mark::Lacks, what, error.one_line(), error.advice().unwrap_or_default())
     }
 
@@ -101,11 +101,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             lines.extend(hub_lines(settings, &needs));
             lines.push(token_line(settings));
         }
-        Err(error) => lines.push(CheckItem::lacks("the hub's environment variables", error)),
+        Err(error) => lines.push(CheckItem::missing("hub environment variables", error)),
     }
     lines.extend(machine_lines(&needs));
     lines.push(match &looked {
-        Err(error) if !no_store => CheckItem::lacks("store", error),
+        Err(error) if !no_store => CheckItem::missing("store", error),
         _ => store_line(store),
     });
 
@@ -131,7 +131,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn token_line(settings: &HubSettings) -> CheckItem {
     match settings.token {
         Some(_) => CheckItem::good("token", "set; access to gated models is not checked"),
-        None => CheckItem::note("token", "none", "gated models need one: set HF_TOKEN, or run `hf auth login`"),
+        None => CheckItem::note("token", "none", "set HF_TOKEN, or run `hf auth login`, to download gated models"),
     }
 }
 
@@ -152,10 +152,10 @@ fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem 
     let what = format!("{} {}", need.kind.word(), need.name);
     let resolver = list.resolver();
     match artifact::examine(need, &resolver, &work::hash(store)) {
-        Err(error) => CheckItem::lacks(what, &error),
+        Err(error) => CheckItem::missing(what, &error),
         Ok(ExaminedInput { found, unpinned: None }) => CheckItem::good(what, found),
         Ok(ExaminedInput { found, unpinned: Some(source) }) => {
-            CheckItem::note(what, found, format!("{source} is not pinned: `{} --lock` pins it", resolver.command()))
+            CheckItem::note(what, found, format!("run `{} --lock` to pin {source}", resolver.command()))
         }
     }
 }
@@ -175,10 +175,10 @@ fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let (left, shown) =
         (plan.left(), free.map_or("unknown free space".to_owned(), |free| format!("{} free", bytes(free))));
     let offline = if settings.offline { ", and HF_HUB_OFFLINE is set" } else { "" };
-    let found = format!("{}: {shown}, {} of what is pinned to fetch{offline}", root.display(), bytes(left));
+    let found = format!("{}: {shown}, {} of pinned files to fetch{offline}", root.display(), bytes(left));
     let lacks = free.is_some_and(|free| free < left);
     let todo = if lacks { "free some disk space, or set HF_HUB_CACHE to a folder on another disk" } else { "" };
-    vec![CheckItem::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub's cache", found, todo)]
+    vec![CheckItem::new(if lacks { Mark::Lacks } else { Mark::Good }, "hub cache", found, todo)]
 }
 
 fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
@@ -194,7 +194,7 @@ fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
         None => CheckItem::good("memory", format!("{} free", bytes(free))),
         Some(weights) => {
             let found = format!("{} free; the weights of the largest backbone take {}", bytes(free), bytes(weights));
-            let todo = "the grid still runs, with layers loaded on demand; `ghostlab plan` shows the memory it needs";
+            let todo = "expect slower runs: layers are loaded on demand (`ghostlab plan` shows the memory needed)";
             if weights <= free { CheckItem::good("memory", found) } else { CheckItem::note("memory", found, todo) }
         }
     };
@@ -210,7 +210,7 @@ fn kernels_line(status: AmxStatus) -> CheckItem {
     match status {
         AmxStatus::Ready => CheckItem::good("kernels", "amx in bf16, portable in f32"),
         AmxStatus::Absent => CheckItem::good("kernels", portable),
-        AmxStatus::Disabled => CheckItem::note("kernels", portable, "Linux enables it from 5.16 on"),
+        AmxStatus::Disabled => CheckItem::note("kernels", portable, "use Linux 5.16 or later to enable AMX"),
         AmxStatus::Refused(_) => {
             CheckItem::note("kernels", portable, "allow `arch_prctl` in the container's seccomp profile")
         }
@@ -224,8 +224,8 @@ fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: 
         (DeviceName::Cpu, None) => CheckItem::good("device", format!("{cpu}; no GPU")),
         (DeviceName::Cpu, Some(gpus)) => {
             let todo = match DeviceName::Cuda(0).is_built() {
-                true => "the GPU driver does not respond: run `nvidia-smi`",
-                false => "this build only supports the CPU: tools/cuda_build.sh builds one for GPUs",
+                true => "run `nvidia-smi`: the GPU driver does not respond",
+                false => "build with tools/cuda_build.sh for GPU support; this build only supports the CPU",
             };
             CheckItem::note("device", format!("{cpu}; {gpus} is not used"), todo)
         }
@@ -238,13 +238,13 @@ fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: 
 
 fn store_line(store: Option<&Store>) -> CheckItem {
     let Some(store) = store else {
-        return CheckItem::note("store", "none found", "run it in a checkout, or name one with --store");
+        return CheckItem::note("store", "none found", "run the command in a checkout, or pass --store");
     };
     // Make the path absolute, so that a relative path of nonexistent directories has an existing ancestor.
     let root = &files::absolute(store.root());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
-        let found = format!("{}: no folder above it", root.display());
-        return CheckItem::new(Mark::Lacks, "store", found, "name another with --store");
+        let found = format!("{}: no parent folder exists", root.display());
+        return CheckItem::new(Mark::Lacks, "store", found, "pass another folder with --store");
     };
     let free = disk::free(folder).map_or(String::new(), |free| format!(", {} free", bytes(free)));
     let system = disk::file_system(folder);
@@ -252,12 +252,14 @@ fn store_line(store: Option<&Store>) -> CheckItem {
         format!("{}, on {}{free}", root.display(), system.map_or("an unknown file system", |system| system.name));
     let writable = tempfile::tempfile_in(folder).map_err(|error| Error::io("write", folder, &error));
     match (writable, system) {
-        (Err(error), _) => CheckItem::lacks("store", &error),
-        (Ok(_), Some(system)) if system.shared => {
-            CheckItem::note("store", found, "shared: dead jobs of other machines are taken over after three minutes")
-        }
+        (Err(error), _) => CheckItem::missing("store", &error),
+        (Ok(_), Some(system)) if system.shared => CheckItem::note(
+            "store",
+            found,
+            "shared file system: jobs of dead workers on other machines are taken over after three minutes",
+        ),
         (Ok(_), Some(system)) if system.memory => {
-            CheckItem::note("store", found, "the store is in memory and will be lost at the next reboot")
+            CheckItem::note("store", found, "in-memory file system: the store is lost at the next reboot")
         }
         _ => CheckItem::good("store", found),
     }

@@ -13,7 +13,7 @@ use crate::files::parts;
 use crate::model::architecture::QueryKeyNorm;
 use crate::model::{
     Batch, CandlesOwn, Config, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products, Program,
-    ResidualStream, Step, Sublayer, Trie, check_weights, deployed, whole,
+    ResidualStream, Step, Sublayer, Trie, check_weights, deployed, folder_program,
 };
 use crate::options::Options;
 use crate::{machine, recovery};
@@ -38,19 +38,19 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     let mut lines =
         vec![CheckItem::good("architecture", shape(&config)), CheckItem::good("attention", attention(&config))];
     let millions = layout.parameters() as f64 / 1e6;
-    let stored = FloatType::stored(model)?.name();
+    let stored = FloatType::stored_in(model)?.name();
     lines.push(CheckItem::good("parameters", format!("{millions:.1} M, stored as {stored}")));
     lines.extend(config.notes.iter().map(|note| CheckItem::note("config", note.clone(), "")));
     lines.push(CheckItem::good("memory needed", memory(&config)));
     if check {
-        lines.extend(checks(&config, model).unwrap_or_else(|error| vec![CheckItem::lacks("check", &error)]));
+        lines.extend(checks(&config, model).unwrap_or_else(|error| vec![CheckItem::missing("check", &error)]));
     }
     lines.push(match Tokenizer::load(parts::tokenizer(model)) {
         Ok(tokenizer) => CheckItem::good("tokenizer", format!("ids below {}", tokenizer.vocab_size())),
-        Err(error) => CheckItem::lacks("tokenizer", &error),
+        Err(error) => CheckItem::missing("tokenizer", &error),
     });
     if !config.is_plain() {
-        let found = format!("{}: it can be scored, but not pruned", config.export_text());
+        let found = format!("{}: can be scored, but not pruned", config.export_text());
         let what = if config.attachments.is_empty() { "sublayers" } else { "operators" };
         lines.push(CheckItem::note(what, found, "prune the model that it was exported from"));
         return Ok(lines);
@@ -59,7 +59,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     for method in criterion::described() {
         let fits = criterion::build(&method.name, &none).and_then(|rule| {
             let unit = rule.units().first().copied().unwrap_or_default();
-            rule.check(&PruneSpec { backbone: "it", layers: config.layers, depth: 1, unit })
+            rule.check(&PruneSpec { backbone: "model", layers: config.layers, depth: 1, unit })
         });
         lines.push(CheckItem::or_note(format!("criterion {}", method.name), fits.map(|()| "applies".to_owned())));
     }
@@ -78,8 +78,8 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
 /// Describes which cuts and recoveries each export format supports.
 fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<CheckItem> {
     let plain = "whole layers removed, repair in the weights: `none`, Prune&Comp, ReplaceMe where it folds";
-    let code = "operators next to the weights, single attentions and MLPs removed: all other cells";
-    let sublayers = "single attentions and MLPs removed, `mean`, `ghosted` with `input: normed`";
+    let code = "operators stored next to the weights, and single attention or MLP sublayers removed: all other cells";
+    let sublayers = "single attention or MLP sublayers removed, `mean`, `ghosted` with `input: normed`";
     let mut things = vec![
         CheckItem::good("export to a folder", plain),
         CheckItem::good("export to a folder with a code file", code),
@@ -103,7 +103,7 @@ fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<CheckItem> {
 
 /// Compares the logits of the built-in kernels, of the candle engine and of the model in candle-transformers.
 fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
-    let program = whole(config, model)?;
+    let program = folder_program(config, model)?;
     // Stay within the sliding window: in candle-transformers it is one token wider or missing.
     let length = config.windows.iter().flatten().min().map_or(CHECKED, |&width| CHECKED.min(width));
     let ids: Vec<u32> =
@@ -113,7 +113,7 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
         [EngineChoice::Cpu(Products::F32), candle].map(|engine| logits(engine, config, model, &program, &ids));
     let ours = ours?;
     let mut lines =
-        vec![agree("check, engines", &format!("logits of {length} tokens by both engines"), &ours, &theirs?)];
+        vec![agree("check, engines", &format!("logits of {length} tokens in both engines"), &ours, &theirs?)];
     let free = machine::free_memory();
     lines.push(if EngineChoice::Cpu(Products::F32).weight_bytes(config) > free {
         CheckItem::note(ELSEWHERE, "not enough memory for the check", "")
@@ -121,7 +121,7 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
         match CandlesOwn::load(config, model).and_then(|model| model.logits(&ids)) {
             Ok(theirs) => {
                 let last = &ours[ours.len() - config.vocab..];
-                agree(ELSEWHERE, "logits of the last token by the model of that crate", last, &theirs)
+                agree(ELSEWHERE, "logits of the last token in candle-transformers", last, &theirs)
             }
             Err(error) => CheckItem::or_note(ELSEWHERE, Err(error)),
         }
@@ -133,10 +133,15 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
 fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> CheckItem {
     let difference = vector_norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
     let apart = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
-    let found = format!("{which} in f32 are {apart:.1e} apart (‖a − b‖ / ‖b‖)");
+    let found = format!("{which} in f32: relative difference {apart:.1e} (‖a − b‖ / ‖b‖)");
     match ours.len() == theirs.len() && apart <= APART {
         true => CheckItem::good(what, found),
-        false => CheckItem::new(Mark::Lacks, what, found, format!("expected at most {APART:e}: please report it")),
+        false => CheckItem::new(
+            Mark::Lacks,
+            what,
+            found,
+            format!("please report this difference, which should be at most {APART:e}"),
+        ),
     }
 }
 
@@ -168,29 +173,29 @@ fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program
 
 fn shape(config: &Config) -> String {
     let Config { architecture, layers, hidden, intermediate, vocab, tied_embeddings, .. } = config;
-    let head = if *tied_embeddings { "the embedding as the head" } else { "a head of its own" };
+    let head = if *tied_embeddings { "tied embeddings" } else { "untied head" };
     format!("{}, {layers} layers of {hidden} channels, MLP of {intermediate}, {vocab} ids, {head}", architecture.class)
 }
 
 fn attention(config: &Config) -> String {
     let Config { architecture, heads, kv_heads, head_dim, rope, biases, windows, max_positions, .. } = config;
-    let mut lines = vec![format!("{heads} heads of {head_dim} channels, {kv_heads} of keys and values")];
+    let mut lines = vec![format!("{heads} heads of {head_dim} channels, {kv_heads} key-value heads")];
     lines.extend(match architecture.query_key_norm {
         QueryKeyNorm::None => None,
-        QueryKeyNorm::PerHead => Some("norms on queries and keys by head".to_owned()),
-        QueryKeyNorm::WholeProjection => Some("norms on queries and keys".to_owned()),
+        QueryKeyNorm::PerHead => Some("query and key norms per head".to_owned()),
+        QueryKeyNorm::WholeProjection => Some("query and key norms".to_owned()),
     });
     let biased = [(biases.inputs, "queries, keys and values"), (biases.output, "the output"), (biases.mlp, "the MLP")];
     let biased: Vec<&str> = biased.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect();
-    lines.extend((!biased.is_empty()).then(|| format!("biases of {}", biased.join(", "))));
+    lines.extend((!biased.is_empty()).then(|| format!("biases on {}", biased.join(", "))));
     let scaled = rope.scaling.as_ref().map_or_else(String::new, |scaling| format!(", scaled ({})", scaling.name()));
-    lines.push(format!("rope of base {}{scaled}", rope.theta));
+    lines.push(format!("RoPE base {}{scaled}", rope.theta));
     let narrow: Vec<usize> = windows.iter().copied().flatten().collect();
     lines.push(match narrow.iter().min() {
-        None => "no windows".to_owned(),
-        Some(width) => format!("windows of {width} tokens in {} layers", narrow.len()),
+        None => "no sliding windows".to_owned(),
+        Some(width) => format!("sliding windows of {width} tokens in {} layers", narrow.len()),
     });
-    lines.extend(max_positions.map(|context| format!("trained on {context} tokens")));
+    lines.extend(max_positions.map(|context| format!("context of {context} tokens")));
     lines.join(", ")
 }
 
@@ -203,5 +208,5 @@ fn memory(config: &Config) -> String {
     ];
     let weights = choices.map(|(name, choice)| format!("{} in {name}", bytes(choice.weight_bytes(config))));
     let batch = config.batch_bytes(2048, 1);
-    format!("weights {}; a window of 2048 tokens {} more", weights.join(", "), bytes(batch))
+    format!("weights: {}; plus {} for a window of 2048 tokens", weights.join(", "), bytes(batch))
 }

@@ -56,13 +56,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn text(explanation: &Explanation) {
     println!("{}", explanation.cell);
     let ExplainedBackbone { name, folder, content } = &explanation.backbone;
-    println!("backbone {name} ({}), content {}", folder.display(), &content[..12]);
+    println!("backbone {name} ({}), content hash {}", folder.display(), &content[..12]);
     explanation.deviations.iter().for_each(|deviation| println!("the official code {deviation}"));
     for artifact in &explanation.artifacts {
         print!("\n{}\n{}", artifact.what, explained(artifact));
         if let Some(removed) = explanation.removed_layers.as_ref().filter(|_| artifact.what == selection::KIND.name()) {
             println!("  removes {}", removed_sentence(removed));
-            explanation.size.iter().for_each(|size| println!("  leaves {}", remaining_sentence(size)));
+            explanation.size.iter().for_each(|size| println!("  keeps {}", remaining_sentence(size)));
         }
     }
 }
@@ -92,7 +92,7 @@ fn explained(artifact: &ExplainedObject) -> String {
     let mut lines = vec![format!("  key {}", artifact.key)];
     match (&artifact.stored, &artifact.reason) {
         (Some(made), _) => {
-            lines.push(format!("  stored: {}, made in {}", bytes(made.bytes), seconds(made.seconds)));
+            lines.push(format!("  stored: {}, computed in {}", bytes(made.bytes), seconds(made.seconds)));
             let dirty = if made.dirty { " with uncommitted changes" } else { "" };
             lines.push(format!(
                 "  by ghostlab {}, commit {}{dirty}",
@@ -104,8 +104,8 @@ fn explained(artifact: &ExplainedObject) -> String {
         (None, None | Some(Reason::First)) => lines.push("  not stored".to_owned()),
         (None, Some(reason)) => lines.push(format!("  not stored: {reason}")),
     }
-    lines.push(format!("  place: {}", artifact.folder.display()));
-    lines.push("  made of:".to_string());
+    lines.push(format!("  path: {}", artifact.folder.display()));
+    lines.push("  inputs:".to_string());
     fields(&artifact.identity, "    ", &mut lines);
     lines.join("\n") + "\n"
 }
@@ -119,7 +119,11 @@ fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
     for (name, value) in object.as_object().into_iter().flatten() {
         match value {
             Value::Object(map) if map.contains_key("kind") && map.contains_key("of") => {
-                lines.push(format!("{indent}{name}: {} v{}, of:", map["kind"].as_str().unwrap_or(""), map["version"]));
+                lines.push(format!(
+                    "{indent}{name}: {} v{}, inputs:",
+                    map["kind"].as_str().unwrap_or(""),
+                    map["version"]
+                ));
                 fields(&map["of"], &format!("{indent}  "), lines);
             }
             other => lines.push(format!("{indent}{name}: {other}")),
@@ -133,10 +137,10 @@ fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
 /// Fails if no cell or several cells match.
 pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
     let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::of).collect();
-    match like(&cells, text).as_slice() {
+    match find_cells(&cells, text).as_slice() {
         [only] => Ok(*only),
         [] => {
-            let error = Error::bad_input("the grid has no cell of this name").found(format!("`{text}`"));
+            let error = Error::bad_input("the grid has no cell with this name").found(format!("`{text}`"));
             let parts: BTreeSet<&str> =
                 cells.iter().flat_map(|cell| cell.name.split('.').chain(cell.former.split('/'))).collect();
             let words = if text.contains('/') { text.split('/') } else { text.split('.') };
@@ -146,7 +150,7 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
                 .map(|(word, near)| format!("did you mean `{}`?\n", text.replacen(word, near, 1)))
                 .unwrap_or_default();
             let example = cells.last().map_or("", |cell| cell.name.as_str());
-            Err(error.hint(format!("{near}`ghostlab plan --all` lists them; one is `{example}`")))
+            Err(error.hint(format!("{near}use `ghostlab plan --all` to list the cells, for example `{example}`")))
         }
         several => {
             let shown: Vec<&str> = several.iter().take(CANDIDATES).map(|&index| cells[index].name.as_str()).collect();
@@ -155,9 +159,9 @@ pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
                 more => format!("\n… and {more} more"),
             };
             Err(Error::bad_input(format!("{} cells match the name", several.len()))
-                .expected("a longer part of the name, which only one cell contains")
+                .expected("a part of the name that only one cell contains")
                 .found(format!("`{text}`"))
-                .hint(format!("the matching cells are\n{}{more}", shown.join("\n"))))
+                .hint(format!("choose one of the matching cells:\n{}{more}", shown.join("\n"))))
         }
     }
 }
@@ -186,11 +190,11 @@ impl CellNames {
 /// Axes in the order of the old name format.
 const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
 
-/// Returns the cells that match a text, by the strictest rule that has a match.
+/// Returns the cells that match a string, using the strictest rule that has a match.
 ///
 /// The rules are, in order: full name, suffix, parts in order, prefixes of parts. The same rules for old names follow,
 /// where an axis name selects a part (`depth/3`). Substrings come last.
-fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
+fn find_cells(cells: &[CellNames], text: &str) -> Vec<usize> {
     let end = format!(".{text}");
     let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
     let former = former_words(text);
@@ -214,7 +218,7 @@ fn like(cells: &[CellNames], text: &str) -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Splits a text into parts of an old name. Each may require a position (an axis).
+/// Splits a string into parts of an old name. Each may require a position (an axis).
 fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     let words: Vec<&str> = text.split(['/', '=']).map(str::trim).filter(|word| !word.is_empty()).collect();
     let mut parts: Vec<(Option<usize>, &str)> = Vec::new();
@@ -277,27 +281,27 @@ mod tests {
 
     fn found(text: &str) -> Vec<String> {
         let cells = cells();
-        like(&cells, text).into_iter().map(|index| cells[index].name["tiny-3.1.".len()..].to_owned()).collect()
+        find_cells(&cells, text).into_iter().map(|index| cells[index].name["tiny-3.1.".len()..].to_owned()).collect()
     }
 
     #[test]
     fn a_part_of_a_name_suffices_where_no_other_cell_has_it() {
         assert_eq!(found("dense"), ["dense"]);
         assert_eq!(found("tiny-3.1.sleb-3.ghosted"), ["sleb-3.ghosted"]);
-        assert_eq!(found("sleb-3.ghosted"), ["sleb-3.ghosted"], "and not the one with a further part");
+        assert_eq!(found("sleb-3.ghosted"), ["sleb-3.ghosted"], "a longer name must not match");
         assert_eq!(found("sleb-3.solver-svd"), ["sleb-3.ghosted.solver-svd"], "parts may be left out");
         assert_eq!(found("sleb-1.gh.sol"), ["sleb-1.ghosted.solver-svd"]);
-        assert_eq!(found("str-1").len(), 0, "a beginning of a part ends where it ends");
-        assert_eq!(found("sleb-1").len(), 3, "1 is no beginning of 13: {:?}", found("sleb-1"));
-        assert_eq!(found("ghosted").len(), 6, "one of each criterion and depth: {:?}", found("ghosted"));
-        assert!(found("sleb-7").is_empty() && found("ghosted.sleb-1").is_empty(), "parts stand in their order");
+        assert_eq!(found("str-1").len(), 0, "a partial number must not match");
+        assert_eq!(found("sleb-1").len(), 3, "1 must not match 13: {:?}", found("sleb-1"));
+        assert_eq!(found("ghosted").len(), 6, "expected one match per criterion and depth: {:?}", found("ghosted"));
+        assert!(found("sleb-7").is_empty() && found("ghosted.sleb-1").is_empty(), "parts must be in order");
     }
 
     #[test]
     fn what_a_cell_was_called_before_means_it_still() {
         let cells = cells();
         for (at, cell) in cells.iter().enumerate() {
-            assert_eq!(like(&cells, &cell.former), [at], "{}", cell.former);
+            assert_eq!(find_cells(&cells, &cell.former), [at], "{}", cell.former);
         }
         assert_eq!(found("sleb/3/ghosted"), ["sleb-3.ghosted"]);
         assert_eq!(found("sleb/depth/3/ghosted"), ["sleb-3.ghosted"]);
@@ -306,6 +310,6 @@ mod tests {
         assert_eq!(found("llm/1/ghosted(s"), ["streamline-1.ghosted.solver-svd"]);
         assert_eq!(found("llm-streamline/3/none"), ["streamline-3.none"]);
         assert_eq!(found("c4:3x64@0").len(), 18);
-        assert!(found("depth/7").is_empty() && found("ghosted/sleb").is_empty(), "parts stand in their order");
+        assert!(found("depth/7").is_empty() && found("ghosted/sleb").is_empty(), "parts must be in order");
     }
 }

@@ -14,14 +14,14 @@ use super::{home, progress, stop};
 use crate::checkpoint::GgufType;
 use crate::error::{Error, Result};
 use crate::export::{self, Exported, Exporter, Form};
-use crate::files::output::apart;
+use crate::files::output::check_separate;
 use crate::grid::Grid;
 use crate::model::{EngineRequest, FloatType};
 use crate::quantity::Gigabytes;
 
 /// Help text of `--dtype`, which has a different meaning for exports.
 pub(super) const DTYPE: &str =
-    "Float type of the exported weights: `f32`, `bf16`, `f16`, or `auto` (that of each stored tensor)";
+    "Float type of the exported weights: `f32`, `bf16`, `f16`, or `auto` (the type of each stored tensor)";
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -53,14 +53,14 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.grid_args.work()?;
-    let chosen = chosen(&grids, arguments)?;
+    let chosen = selected_cells(&grids, arguments)?;
     let store = arguments.grid_args.store()?;
     // Check all targets before writing any.
     for (grid, _, folder) in &chosen {
         match arguments.gguf {
             Some(_) => export::check_gguf(folder, home::inputs(grid, &store))?,
             None => {
-                apart(folder, &home::inputs(grid, &store))?;
+                check_separate(folder, &home::inputs(grid, &store))?;
                 export::check(folder)?;
             }
         }
@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             Some(numbers) => exporter.export_gguf(grid, cell, &folder, numbers)?,
             None => (exporter.export(grid, cell, &folder)?, Vec::new()),
         };
-        notes.iter().for_each(|text| note!("Note: {text}"));
+        notes.iter().for_each(|text| note!("note: {text}"));
         if !answer::json() {
             // Print each line as soon as its export is written, because the next one may take a while.
             println!("{}", line(&exported));
@@ -96,9 +96,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn line(exported: &Exported) -> String {
-    let code = if exported.needs_code { "; it loads with trust_remote_code=True" } else { "" };
+    let code = if exported.needs_code { "; load it with trust_remote_code=True" } else { "" };
     format!(
-        "{}: {:.1} M numbers, {}{code}",
+        "{}: {:.1} M parameters, {}{code}",
         exported.folder.display(),
         exported.parameters as f64 / 1e6,
         bytes(exported.bytes)
@@ -106,7 +106,7 @@ fn line(exported: &Exported) -> String {
 }
 
 /// Returns the selected cells with their output paths.
-fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
+fn selected_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
     // The grid of an artifact itself is the last one.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
@@ -118,7 +118,7 @@ fn chosen<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid,
         pruned.map(|(index, cell)| (grid, index, arguments.to.join(format!("{}{extension}", cell.name)))).collect();
     if chosen.is_empty() {
         return Err(Error::bad_input("the grid has no pruned cell")
-            .hint("a dense backbone is exported by its name: `ghostlab export GRID dense --to FOLDER`"));
+            .hint("run `ghostlab export GRID dense --to FOLDER` to export a dense backbone"));
     }
     Ok(chosen)
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::answer::done::{Fetched, HubFile, Refused, shown};
+use super::answer::done::{Fetched, HubFile, Refused, display_path};
 use super::answer::{self, Answer};
 pub(super) use super::fetch_request::Arguments;
 use super::fetch_request::{Request, needs_of_targets, requests_of};
@@ -43,7 +43,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let hub = Hub::new(HubSettings::from_env()?);
     let store = arguments.store.look_anyway(None).ok().filter(|store| store.root().join("store.json").is_file());
-    let fetched = Fetched { cache: shown(hub.cache().root()), ..Fetched::default() };
+    let fetched = Fetched { cache: display_path(hub.cache().root()), ..Fetched::default() };
     let mut run =
         FetchRun { arguments, hub: &hub, store: store.as_ref(), stop: &stop, fetched, code: ExitCode::SUCCESS };
     if !arguments.lock && !arguments.dry_run {
@@ -95,7 +95,7 @@ impl FetchRun<'_> {
             print_list(&plan, self.hub);
         } else {
             pin(self.hub, &plan, lock_file, &*reporter, self.stop)?;
-            self.fetched.locks.push(shown(lock_file));
+            self.fetched.locks.push(display_path(lock_file));
         }
         self.fetched.files.extend(hub_files(&plan));
         Ok(())
@@ -141,7 +141,7 @@ impl FetchRun<'_> {
 fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
     note!(
-        "{} fetched ({}{took}), {} cached before; the cache is {}",
+        "fetched {} ({}{took}), {} already cached; cache: {}",
         counted(fetched.brought, "file"),
         bytes(fetched.bytes),
         fetched.cached,
@@ -203,7 +203,7 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     adopt(&hub, &plan, file, &mut fetched)?;
     note_fetched(&fetched, &hub, None);
     let answer = Fetched {
-        cache: shown(hub.cache().root()),
+        cache: display_path(hub.cache().root()),
         files: hub_files(&plan),
         brought: fetched.brought,
         bytes: fetched.bytes,
@@ -236,7 +236,7 @@ fn note_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
-        note!("not pinned in {lock}, so their current version is used: {}; {pins} pins them", unpinned.join(", "));
+        note!("not pinned in {lock}, using the current version: {} (to pin: {pins})", unpinned.join(", "));
     }
 }
 
@@ -247,7 +247,7 @@ fn format_list(plan: &Plan, hub: &Hub) -> String {
         let state = match (&file.cached, file.here) {
             (Some(_), _) => "cached".to_owned(),
             (None, 0) => "to fetch".to_owned(),
-            (None, here) => format!("to fetch, {} are here", bytes(here)),
+            (None, here) => format!("to fetch, {} downloaded", bytes(here)),
         };
         let size = file.bytes.map_or("unknown".to_owned(), bytes);
         let pinned = if repo.locked { "" } else { ", not pinned" };
@@ -283,7 +283,7 @@ fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: 
         lock.pin(&source, repo);
     }
     lock.write(lock_file)?;
-    note!("written: {}", lock_file.display());
+    note!("wrote {}", lock_file.display());
     Ok(())
 }
 

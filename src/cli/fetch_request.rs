@@ -76,7 +76,7 @@ pub(super) fn requests_of(target: &str, arguments: &Arguments) -> Result<Vec<Req
             }]);
         }
         (false, true) => {
-            return Err(Error::missing("grid file not found").at(target).hint("check the path for a typing error"));
+            return Err(Error::missing("grid file not found").at(target).hint("check the path for typos"));
         }
         _ => {}
     }
@@ -131,7 +131,7 @@ fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments
     let is_asked = arguments.lock || arguments.from.is_some();
     match path.filter(|path| !is_asked && parts::is_backbone(path)) {
         Some(path) => {
-            note!("{name} is at {}", path.display());
+            note!("{name}: using the local copy at {}", path.display());
             Vec::new()
         }
         None => {
@@ -186,8 +186,8 @@ fn repo_files(target: &str, files: &[String]) -> Result<RepoFiles> {
         RepoKind::Model => Ok(RepoFiles::backbone(source)),
         RepoKind::Dataset => Err(Error::bad_input("the files of the dataset are not specified")
             .at(target)
-            .expected("--files PATTERN, once or several times")
+            .expected("one or more --files PATTERN")
             .found("none")
-            .hint("`*` matches any part of a name, `**` any folders; --dry-run lists the matching files")),
+            .hint("use `*` for any part of a name and `**` for any folders; add --dry-run to list the matching files")),
     }
 }

@@ -165,7 +165,7 @@ impl Threads {
         let requested = self.threads.map_or(0, usize::from);
         let most = (THREADS_PER_CORE * cores).max(16);
         if requested > most {
-            note!("--threads {requested}: {most} are used; there are {cores} cores");
+            note!("--threads {requested} exceeds the maximum for {cores} cores; using {most} threads");
         }
         rayon::ThreadPoolBuilder::new()
             .num_threads(requested.min(most))
@@ -199,7 +199,7 @@ impl GridArgs {
         }
         match Artifact::read(&self.grid)? {
             Some(artifact) if artifact.description.list.is_none() => {
-                let grids = artifact.runs(self.profile.as_deref(), &self.overrides)?;
+                let grids = artifact.grids_to_run(self.profile.as_deref(), &self.overrides)?;
                 grids.iter().for_each(detailed);
                 Ok((grids, Some(artifact)))
             }
@@ -215,10 +215,10 @@ impl GridArgs {
             .at(self.grid.display().to_string())
             .expected("a grid file")
             .found("nothing");
-        let more = home::below(None, "experiments", None).join(&self.grid).with_extension("yaml");
+        let more = home::default_directory(None, "experiments", None).join(&self.grid).with_extension("yaml");
         let otherwise = match more.is_file() {
             true => format!("did you mean `{}`?", more.display()),
-            false => "check the path for a typing error".to_owned(),
+            false => "check the path for typos".to_owned(),
         };
         Err(home::or_near(error, &self.grid, &otherwise))
     }

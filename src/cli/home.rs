@@ -53,7 +53,7 @@ fn checkout(near: Option<&Path>) -> Option<PathBuf> {
 }
 
 /// Returns the named directory, or a default below the checkout or the current directory.
-pub(super) fn below(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
+pub(super) fn default_directory(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
     named.cloned().unwrap_or_else(|| checkout(near).unwrap_or_default().join(default))
 }
 
@@ -64,16 +64,16 @@ pub(super) fn below(named: Option<&PathBuf>, default: &str, near: Option<&Path>)
 pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     let named = named.cloned().or_else(|| Some(PathBuf::from(std::env::var_os(EXPERIMENTS)?)));
     if let Some(folder) = named {
-        detail!("experiments: {}, as given", folder.display());
+        detail!("experiments: {}", folder.display());
         return Ok(folder);
     }
     let found = checkout(None).map(|checkout| checkout.join("experiments")).filter(|folder| folder.is_dir());
     found.or_else(installed::experiments).ok_or_else(|| {
         Error::missing("no experiments found")
-            .at(here())
-            .expected("a folder `experiments` here or in a folder above")
+            .at(current_directory())
+            .expected("a folder `experiments` in this folder or one above it")
             .found("none")
-            .hint(format!("run it in a checkout, or name the folder with --experiments or {EXPERIMENTS}"))
+            .hint(format!("run the command in a checkout, or set the folder with --experiments or {EXPERIMENTS}"))
     })
 }
 
@@ -85,7 +85,7 @@ pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     match experiments(named) {
         Err(error) if error.kind() == ErrorKind::Missing => {
             let folder = installed::brought()?.ok_or(error)?.join("experiments");
-            note!("the bundled experiments and data are in {}", folder.with_file_name("").display());
+            note!("using the bundled experiments and data in {}", folder.with_file_name("").display());
             Ok(folder)
         }
         found => found,
@@ -113,7 +113,7 @@ pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     inputs
 }
 
-fn here() -> String {
+fn current_directory() -> String {
     std::env::current_dir().map_or(".".to_owned(), |folder| folder.display().to_string())
 }
 
@@ -123,51 +123,51 @@ impl StoreArgs {
         self.sought(None).ok()
     }
 
-    fn named(&self) -> Option<PathBuf> {
+    fn explicit_path(&self) -> Option<PathBuf> {
         self.store.clone().or_else(|| std::env::var_os(STORE).map(PathBuf::from))
     }
 
     fn path(&self, near: Option<&Path>) -> Result<PathBuf> {
         let path = self.sought(near)?;
-        let how = match (&self.store, self.named()) {
-            (Some(_), _) => "given by --store".to_owned(),
-            (None, Some(_)) => format!("given by {STORE}"),
-            (None, None) if checkout(near).is_none() => "of the user, because there is no checkout".to_owned(),
-            (None, None) => "of the checkout around the grid or the current folder".to_owned(),
+        let how = match (&self.store, self.explicit_path()) {
+            (Some(_), _) => "--store".to_owned(),
+            (None, Some(_)) => STORE.to_owned(),
+            (None, None) if checkout(near).is_none() => "user data directory; no checkout found".to_owned(),
+            (None, None) => "data/store of the checkout".to_owned(),
         };
-        detail!("store: {}, {how}", path.display());
+        detail!("store: {} ({how})", path.display());
         Ok(path)
     }
 
     fn sought(&self, near: Option<&Path>) -> Result<PathBuf> {
         let found = self
-            .named()
+            .explicit_path()
             .or_else(|| checkout(near).map(|checkout| checkout.join("data/store")))
             .or_else(|| Some(installed::user_data()?.join("store")));
         found.ok_or_else(|| {
             Error::missing("no store found")
-                .at(here())
+                .at(current_directory())
                 .expected(match near {
                     Some(grid) => format!("a checkout that contains {} or the current folder", grid.display()),
                     None => "a checkout that contains the current folder".to_owned(),
                 })
                 .found("none")
-                .hint(format!("create one here with --store data/store, or set {STORE}"))
+                .hint(format!("pass --store data/store to create one here, or set {STORE}"))
         })
     }
 
     /// Opens the store for writing: the named one, or that of the checkout around `near`.
     pub(super) fn store(&self, near: Option<&Path>) -> Result<Store> {
         let path = self.path(near)?;
-        if self.named().is_none() && checkout(near).is_none() && !path.exists() {
-            note!("created a store in {}; choose another one with --store or {STORE}", path.display());
+        if self.explicit_path().is_none() && checkout(near).is_none() && !path.exists() {
+            note!("creating a store in {} (set --store or {STORE} to use another one)", path.display());
         }
         Ok(Store::open(&path, stage::WORDS)?.rehashing(self.rehash).signed(machine::signature))
     }
 
     /// Opens the store for reading. An explicitly named store must exist.
     pub(super) fn look(&self) -> Result<Store> {
-        match self.named() {
+        match self.explicit_path() {
             // Check only that the marker exists. Reading it later reports an entry of the wrong type.
             Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
             _ => self.look_anyway(None),
@@ -193,8 +193,9 @@ fn no_store(named: &Path) -> Error {
         (_, true) => "a file",
         _ => "nothing",
     };
-    let error = error.expected("the folder of a store, which holds `store.json`").found(found);
-    let otherwise = "`ghostlab run` creates a store; its default is `data/store` of the checkout, or the user's store";
+    let error = error.expected("a store folder, which contains `store.json`").found(found);
+    let otherwise =
+        "run `ghostlab run` to create a store (default: `data/store` of the checkout, or the user data directory)";
     or_near(error, named, otherwise)
 }
 

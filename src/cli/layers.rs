@@ -110,8 +110,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(ranked, Answer::Layers, |answer| {
         println!("{} ({}), {}", answer.model, answer.engine, answer.calibration);
         println!("\n{}", table(answer));
-        println!("In brackets: the rank; 1 is removed first.");
-        answer.figure.iter().for_each(|figure| println!("written: {figure}"));
+        println!("Ranks are in brackets; rank 1 is removed first.");
+        answer.figure.iter().for_each(|figure| println!("wrote {figure}"));
     })
 }
 
@@ -121,7 +121,7 @@ impl Arguments {
         let all = criterion::rankings();
         let known: Vec<&str> = all.iter().map(|ranking| ranking.name).collect();
         if let Some(unknown) = self.criteria.iter().find(|name| !known.contains(&name.as_str())) {
-            return Err(Error::bad_input("a criterion does not rank layers or sublayers")
+            return Err(Error::bad_input("the criterion does not rank layers or sublayers")
                 .at(format!("--criteria {unknown}"))
                 .expected(known.join(", "))
                 .found(format!("`{unknown}`")));
@@ -185,10 +185,10 @@ impl Arguments {
 fn figure_format(path: &Path) -> Result<&'static str> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     Drawing::ENDINGS.into_iter().find(|known| *known == ending).ok_or_else(|| {
-        Error::bad_input("unknown format of the figure")
+        Error::bad_input("unknown figure format")
             .at(format!("--figure {}", path.display()))
-            .expected(format!("a file name that ends in .{}", Drawing::ENDINGS.join(", .")))
-            .found(if ending.is_empty() { "no ending".to_owned() } else { format!(".{ending}") })
+            .expected(format!("a file name with the extension .{}", Drawing::ENDINGS.join(", .")))
+            .found(if ending.is_empty() { "no extension".to_owned() } else { format!(".{ending}") })
     })
 }
 
@@ -243,7 +243,7 @@ fn table(ranked: &RankedLayers) -> String {
         let mut row = vec![layer.to_string()];
         row.extend(ranked.criteria.iter().map(|column| {
             let score = column.scores.iter().find(|score| score.layer == layer);
-            score.map_or("kept".to_owned(), |score| format!("{} ({})", shown(score.score), score.rank))
+            score.map_or("kept".to_owned(), |score| format!("{} ({})", format_score(score.score), score.rank))
         }));
         rows.push(row);
     }
@@ -252,7 +252,7 @@ fn table(ranked: &RankedLayers) -> String {
 }
 
 /// Formats a score with four decimals, or two if it is at least 10.
-fn shown(score: f64) -> String {
+fn format_score(score: f64) -> String {
     if score.abs() >= 10.0 { format!("{score:.2}") } else { format!("{score:.4}") }
 }
 

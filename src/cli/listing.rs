@@ -71,7 +71,7 @@ impl ArtifactList<'_> {
 
     /// Returns the progress of an artifact, or the reason why its grid cannot be read.
     fn standing(&self, artifact: &Artifact) -> Result<Result<ArtifactStanding, String>> {
-        let grids = match artifact.runs(self.profile, self.overrides) {
+        let grids = match artifact.grids_to_run(self.profile, self.overrides) {
             Ok(grids) => grids,
             Err(error) => return Ok(Err(error.one_line())),
         };
@@ -108,7 +108,7 @@ impl ArtifactList<'_> {
 /// Returns the finish time of the last run, from the records of the artifact's directory and of local results next to a
 /// recorded run. File times are not used, because a checkout resets them.
 fn last_finished(results: &Path) -> Option<String> {
-    [results.to_owned(), artifact::here(results)].iter().filter_map(|folder| Provenance::finished(folder)).max()
+    [results.to_owned(), artifact::run_folder(results)].iter().filter_map(|folder| Provenance::finished(folder)).max()
 }
 
 /// Formats the list in columns.

@@ -17,7 +17,7 @@ const ENDINGS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
 /// Fails if the directory does not exist or a copy fails.
 pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
     if !folder.is_dir() {
-        return Err(Error::missing("the folder of local copies does not exist")
+        return Err(Error::missing("folder of local copies not found")
             .at(folder.display())
             .expected("a folder with `corpora` and `tasks`"));
     }
@@ -36,7 +36,7 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
                     copied += 1;
                 }
                 None => note!(
-                    "{} {}: not in {}; it is downloaded from the hub, or copied from {}",
+                    "{} {}: not found in {} (downloaded from the hub unless it contains {})",
                     need.kind.word(),
                     need.name,
                     folder.display(),

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use clap_complete::Shell as ScriptShell;
 use clap_mangen::Man;
 
-use super::answer::done::{Completions, Manual, PrintedSchema, shown};
+use super::answer::done::{Completions, Manual, PrintedSchema, display_path};
 use super::answer::{self, Answer};
 use super::{help, out};
 use crate::error::{Error, Result};
@@ -28,9 +28,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut pages = Vec::new();
     render(&command, &mut pages)?;
     OutputFolder::new(folder, "pages").put(&pages)?;
-    answer::show(Manual { folder: shown(folder), pages: pages.len() }, Answer::Man, |answer| {
+    answer::show(Manual { folder: display_path(folder), pages: pages.len() }, Answer::Man, |answer| {
         println!(
-            "{} pages in {}; `man {}` shows the first",
+            "wrote {} pages to {} (view the first with `man {}`)",
             answer.pages,
             folder.display(),
             folder.join("ghostlab.1").display()

@@ -93,7 +93,7 @@ enum Command {
     /// Write a starter grid for the models in a folder.
     ///
     /// The grid lists the important keys with their possible values. Damaged models and models of unknown architecture
-    /// are reported and skipped. `plan` and `run` accept the file as it is.
+    /// are reported and skipped. `plan` and `run` accept the file unchanged.
     Init(begin::Arguments),
     /// Run a grid: prune, repair and score every cell.
     ///
@@ -199,12 +199,12 @@ pub struct Called {
 
 /// Runs a command line within this process. The first word is the program name.
 pub fn call(words: &[OsString]) -> Called {
-    let (code, [output, errors]) = out::kept(|| execute(words));
+    let (code, [output, errors]) = out::capture(|| execute(words));
     Called { code, output, errors }
 }
 
 /// Returns the name of the command with its subcommand.
-fn called(matches: &ArgMatches) -> String {
+fn command_name(matches: &ArgMatches) -> String {
     let inner = matches.subcommand();
     let names = std::iter::successors(inner, |(_, matches)| matches.subcommand()).map(|(name, _)| name);
     names.collect::<Vec<_>>().join(" ")
@@ -214,7 +214,7 @@ fn execute(words: &[OsString]) -> ExitCode {
     let command = help::command().color(out::of_help(words.iter().cloned()));
     let (name, arguments) = match command
         .try_get_matches_from(words)
-        .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (called(&matches), arguments)))
+        .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (command_name(&matches), arguments)))
     {
         Ok(read) => read,
         Err(error) => {

@@ -70,7 +70,7 @@ impl SharedEntries {
                 .at(format!("--profile {name}"))
                 .expected(looked.join(", or "))
                 .found("nothing")
-                .hint("leave --profile out, and name files of texts and tasks instead"));
+                .hint("omit --profile, and pass files of texts and tasks instead"));
         };
         let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
         let all: Value = serde_saphyr::from_str(&text).map_err(|error| {
@@ -99,7 +99,7 @@ impl SharedEntries {
                 (Some(_), _) if Task::find(&task).is_err() => return Err(unknown_task(&task, self)),
                 (Some(file), _) => Some(json!({"path": absolute(file)?})),
                 (None, Some(entry)) => Some(entry.clone()),
-                (None, None) if known(EntryKind::Task, &task) => None,
+                (None, None) if is_known(EntryKind::Task, &task) => None,
                 (None, None) => Some(known_data(EntryKind::Task, &task).ok_or_else(|| unknown_task(&task, self))?),
             };
             let mut usage = json!({"name": task, "bos": bos});
@@ -136,7 +136,7 @@ impl SharedEntries {
                     entry.extend([("path".into(), json!(absolute(text)?)), ("rule".into(), json!(rule))]);
                 }
                 Some(Value::Object(shared)) => entry.extend(shared.clone()),
-                _ if known(EntryKind::Corpus, &corpus) => {}
+                _ if is_known(EntryKind::Corpus, &corpus) => {}
                 _ => match known_data(EntryKind::Corpus, &corpus) {
                     Some(Value::Object(of_hub)) => entry.extend(of_hub),
                     _ => return Err(unknown_text(&corpus, flag, self)),
@@ -184,7 +184,7 @@ fn canonical(path: &Path) -> Option<PathBuf> {
     std::fs::canonicalize(path).ok()
 }
 
-fn known(kind: EntryKind, name: &str) -> bool {
+fn is_known(kind: EntryKind, name: &str) -> bool {
     grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 
@@ -197,28 +197,32 @@ fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
     let kinds: Vec<String> = TASKS.iter().map(|task| task.name.to_owned()).collect();
     let with_data = with_shared(EntryKind::Task, &shared.tasks);
     let without = kinds.contains(&name.to_owned());
-    let what = if without { "no data is given for the task `NAME`" } else { "unknown task `NAME`" };
+    let what = if without { "no data for the task `NAME`" } else { "unknown task `NAME`" };
     let one_of = match with_data.is_empty() || without {
         true => String::new(),
-        false => format!("one of {}; or ", sorted(with_data).join(", ")),
+        false => format!("one of {}, ", sorted(with_data).join(", ")),
     };
-    let forms = "FILE that has the name of its task, or NAME=FILE";
+    let forms = "FILE named after its task, or NAME=FILE";
     let error = Error::bad_input(what.replace("NAME", name)).at(format!("--tasks {name}")).found(format!("`{name}`"));
-    let error = error.expected(format!("{one_of}{forms}, where NAME is one of {}", kinds.join(", ")));
+    let error = error.expected(format!("{one_of}{forms}"));
     if without {
-        return error.hint(format!("for example --tasks {name}=questions.jsonl"));
+        return error.hint(format!("pass the data, for example --tasks {name}=questions.jsonl"));
     }
-    let otherwise = "a task of lm-evaluation-harness needs its definition: --tasks FILE.yaml, or --definitions FOLDER (its lm_eval/tasks)";
+    let otherwise = format!(
+        "use one of the built-in tasks ({}) as NAME, or pass the definition of a task of lm-evaluation-harness with \
+         --tasks FILE.yaml or --definitions FOLDER (its lm_eval/tasks)",
+        kinds.join(", ")
+    );
     error.hint(otherwise).near(name, kinds.iter().map(String::as_str))
 }
 
 fn unknown_text(name: &str, flag: &str, shared: &SharedEntries) -> Error {
     let names = sorted(with_shared(EntryKind::Corpus, &shared.corpora));
-    let one_of = if names.is_empty() { String::new() } else { format!("one of {}; or ", names.join(", ")) };
+    let one_of = if names.is_empty() { String::new() } else { format!("one of {}, or ", names.join(", ")) };
     let error = Error::bad_input(format!("unknown text `{name}`")).at(format!("{flag} {name}"));
     let forms = "a file (.txt .jsonl .jsonl.gz .parquet), with the window length as FILE@TOKENS";
     let error = error.found(format!("`{name}`")).expected(format!("{one_of}{forms}"));
-    error.hint(format!("for example {flag} notes.txt@1024")).near(name, names.iter().map(String::as_str))
+    error.hint(format!("pass a file, for example {flag} notes.txt@1024")).near(name, names.iter().map(String::as_str))
 }
 
 fn sorted(mut names: Vec<String>) -> Vec<String> {
@@ -245,8 +249,8 @@ pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     let source = Source::parse(model).map_err(|_| {
         Error::missing("model not found")
             .at(model)
-            .expected("a folder, or `org/name` of the hub")
-            .hint("check the path for a typing error")
+            .expected("a folder, or `org/name` on the hub")
+            .hint("check the path for typos")
     })?;
     let hub = source.repo.to_string();
     let revision = source.revision().to_owned();
@@ -260,17 +264,17 @@ pub(super) fn absolute(path: &str) -> Result<String> {
     full_path.into_os_string().into_string().map_err(|_| Error::bad_input("a path is not UTF-8").at(path))
 }
 
-/// Returns whether a text is a file rather than a name.
+/// Returns whether an argument is a file rather than a name.
 ///
 /// # Errors
-/// Fails if the text has a path separator and no such file exists.
+/// Fails if the argument has a path separator and no such file exists.
 pub(super) fn is_file(text: &str) -> Result<bool> {
     let there = Path::new(text).exists();
     if !there && text.contains(std::path::MAIN_SEPARATOR) {
         return Err(Error::bad_input("file not found")
             .at(text)
-            .expected("a file, or a name without a path")
-            .hint("check the path for a typing error"));
+            .expected("an existing file, or a name without path separators")
+            .hint("check the path for typos"));
     }
     Ok(there && (text.contains(['/', '.']) || Path::new(text).is_file()))
 }

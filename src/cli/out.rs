@@ -26,7 +26,7 @@ thread_local! {
 }
 
 /// Runs a closure on this thread and captures its stdout and stderr.
-pub(super) fn kept<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
+pub(super) fn capture<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
     KEPT.set(Some(Default::default()));
     let made = run();
     (made, KEPT.take().unwrap_or_default())
@@ -118,7 +118,7 @@ pub(super) fn end() -> Result<()> {
     let flushed = io::stdout().lock().flush().err();
     match lost.take().or(flushed) {
         Some(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Error::missing("standard output cannot be written").found(error.to_string()))
+            Err(Error::missing("cannot write to standard output").found(error.to_string()))
         }
         _ => Ok(()),
     }
@@ -238,7 +238,7 @@ pub(super) fn shortened_columns(
     }
 }
 
-/// Truncates a text in the middle to at most `room` characters.
+/// Truncates a string in the middle to at most `room` characters.
 fn shortened(text: &str, room: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= room {
@@ -262,9 +262,9 @@ pub(super) struct Verbosity {
     /// is known.
     #[arg(short, long, global = true)]
     verbose: bool,
-    /// When to use colours.
+    /// When to use colors.
     ///
-    /// `auto` uses colours on a terminal unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb. Elsewhere it uses them
+    /// `auto` uses colors on a terminal unless NO_COLOR is set, CLICOLOR is 0 or TERM is dumb. Elsewhere it uses them
     /// if CLICOLOR_FORCE is set.
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto)]
     color: ColorChoice,
@@ -303,7 +303,7 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Returns whether to use colors, by <https://no-color.org> and <https://bixense.com/clicolors>. The precedence is:
+/// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. The precedence is:
 /// command line, NO_COLOR, CLICOLOR_FORCE, CLICOLOR.
 fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());

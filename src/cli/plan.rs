@@ -15,7 +15,7 @@ use super::out::{bytes, cells, columns, flops, seconds};
 use super::{home, progress, work};
 use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::error::Result;
-use crate::files::output::apart;
+use crate::files::output::check_separate;
 use crate::grid::Grid;
 use crate::pipeline::exec::{self, Where, WorkKind};
 use crate::pipeline::plan::{Plan, Reason, warnings};
@@ -74,7 +74,7 @@ fn results_can_be_written(
     let results = arguments.results.as_ref();
     let (target, files) = match artifact {
         Some(artifact) => {
-            let results = home::below(results, "results", None);
+            let results = home::default_directory(results, "results", None);
             let target =
                 work::artifact_folder(artifact, grid, &grid_args.overrides, grid_args.engine.request(), &results)?;
             (target, artifact_files(artifact, grid))
@@ -84,18 +84,18 @@ fn results_can_be_written(
             (target, run_files(grid, &TableShape::Long))
         }
     };
-    apart(target.path(), &home::inputs(grid, store))?;
+    check_separate(target.path(), &home::inputs(grid, store))?;
     target.look(&files)
 }
 
 fn text(answer: &PlanAnswer, all: bool) {
     if let Some(artifact) = &answer.artifact {
-        println!("this is a paper artifact; `reproduce {artifact}` runs only the cells that it shows");
+        println!("this is a paper artifact; use `reproduce {artifact}` to run only the cells that it shows");
     }
     for (index, grid) in answer.grids.iter().enumerate() {
         let gate = index + 1 < answer.grids.len();
         if gate {
-            println!("first, a check that the dense backbones reproduce the paper's values (--no-gate skips it):");
+            println!("gate: check that the dense backbones reproduce the paper's values (--no-gate skips it):");
         }
         show(grid, all);
         if gate {
@@ -121,7 +121,7 @@ fn show(plan: &GridPlan, all: bool) {
             why(&cell.missing).iter().for_each(|line| println!("    {line}"));
         }
         if left > most {
-            println!("  … and {} more (--all lists them)", left - most);
+            println!("  … and {} more (use --all to list them)", left - most);
         }
     }
     println!("\n{}", costs(&plan.cost));
@@ -132,7 +132,7 @@ fn show(plan: &GridPlan, all: bool) {
 
 /// Formats the object counts of each kind in columns.
 pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
-    let mut rows = vec![["artifacts", "needed", "stored", "to make", "why"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["artifacts", "needed", "stored", "to compute", "why"].map(str::to_owned).to_vec()];
     for ArtifactCount { kind, needed, stored, to_make, reasons } in artifacts {
         let mut whys = reasons.iter().map(|reason| format!("{} {}", reason.count, reason.reason));
         let [needed, stored, to_make] = [needed, stored, to_make].map(ToString::to_string);
@@ -156,14 +156,14 @@ fn why(missing: &[Missing]) -> Vec<String> {
             scored.into_iter().partition(|entry| entry.reason == Reason::First);
         lines.extend(reasoned.into_iter().map(|entry| describe(&place_of_change(entry), &entry.reason)));
         if !plain.is_empty() {
-            lines.push(format!("scored on {}", plain.into_iter().map(place_of_change).collect::<Vec<_>>().join(", ")));
+            lines.push(format!("scores on {}", plain.into_iter().map(place_of_change).collect::<Vec<_>>().join(", ")));
         }
     } else if !scored.is_empty() {
         lines
-            .push(format!("then scored on {}", scored.into_iter().map(place_of_change).collect::<Vec<_>>().join(", ")));
+            .push(format!("then scores on {}", scored.into_iter().map(place_of_change).collect::<Vec<_>>().join(", ")));
     }
     let timed: Vec<String> = in_group(WorkKind::Time).map(place_of_change).collect();
-    lines.extend((!timed.is_empty()).then(|| format!("timed over {}", timed.join(", "))));
+    lines.extend((!timed.is_empty()).then(|| format!("latency over {}", timed.join(", "))));
     lines
 }
 
@@ -188,10 +188,10 @@ fn stays(store: &LimitedStore) -> String {
         bytes(store.kept_bytes)
     );
     if store.beyond_bytes > 0 {
-        text += &format!("  {} too many, but this grid needs them\n", bytes(store.beyond_bytes));
+        text += &format!("  {} over the limit, all needed by this grid\n", bytes(store.beyond_bytes));
     }
     for KindSum { stage, artifacts, bytes: size, seconds: time } in &store.going {
-        text += &format!("  goes: {artifacts} {stage}, {}, made in {}\n", bytes(*size), seconds(*time));
+        text += &format!("  evicts: {artifacts} {stage}, {}, took {}\n", bytes(*size), seconds(*time));
     }
     text
 }
@@ -211,7 +211,7 @@ fn costs(cost: &PlanCost) -> String {
         lines.push(match &run.time {
             Some(time) => {
                 let how = match time.rate {
-                    RateSource::LastRun => "as in the last run with this store and engine on this machine",
+                    RateSource::LastRun => "measured in the last run with this store and engine on this machine",
                     RateSource::Probe => "estimated from a short matrix product; the first run measures it",
                 };
                 format!("time: about {} at {}/s ({how})", seconds(time.seconds), flops(time.flop_per_second))
@@ -220,13 +220,13 @@ fn costs(cost: &PlanCost) -> String {
         });
         let memory = bytes(run.memory_bytes);
         let free = bytes(run.free_memory_bytes);
-        lines.push(format!("memory: about {memory} at the peak; {free} are free"));
-        let room = run.free_disk_bytes.map_or(String::new(), |free| format!("; {} are free", bytes(free)));
+        lines.push(format!("memory: about {memory} at peak; {free} free"));
+        let room = run.free_disk_bytes.map_or(String::new(), |free| format!("; {} free", bytes(free)));
         let stays = bytes(run.disk_bytes);
         let spool = bytes(run.spool_bytes);
         lines.push(format!("disk: about {stays} permanent, {spool} temporary{room}"));
-        let room = run.free_inodes.map_or(String::new(), |free| format!("; {free} are free"));
-        lines.push(format!("files and folders: {} at most{room}", run.inodes));
+        let room = run.free_inodes.map_or(String::new(), |free| format!("; {free} free"));
+        lines.push(format!("inodes: at most {}{room}", run.inodes));
     }
     lines.join("\n")
 }

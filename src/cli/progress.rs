@@ -105,7 +105,7 @@ fn duration(seconds: f64) -> String {
 impl RunMeter {
     /// Advances a job by `tokens` planned tokens. `ran` is the number actually processed, which determines the speed.
     fn advance(&mut self, id: usize, tokens: usize, ran: usize) {
-        let left = self.left.seconds().map(|left| format!("the grid: {} left", duration(left)));
+        let left = self.left.seconds().map(|left| format!("grid: {} left", duration(left)));
         let (Some(running), Some((piece, due))) = (self.jobs.get_mut(&id), self.bars.advance(&id, tokens as u64))
         else {
             return;
@@ -134,7 +134,7 @@ impl Reporter for RunProgress {
             Event::Planned { cells, complete, scores, scored, flops, engine, plan, .. } => {
                 meter.bars.overall.iter().for_each(|overall| overall.set_length(1000));
                 if complete > 0 {
-                    meter.bars.line(&format!("{complete} of {cells} cells are stored already"));
+                    meter.bars.line(&format!("{complete} of {cells} cells cached"));
                 }
                 let left = out::flops(flops);
                 meter.bars.detail(&format!(
@@ -220,7 +220,7 @@ impl FetchMeter {
         let all = self.here + self.came;
         let overall = self.began.map(|began| fetch_speed(self.came, Some(planned.saturating_sub(all)), began));
         let overall =
-            overall.map_or(String::new(), |speed| format!("; all: {} of {}, {speed}", bytes(all), bytes(planned)));
+            overall.map_or(String::new(), |speed| format!("; total: {} of {}, {speed}", bytes(all), bytes(planned)));
         self.bars.line(&format!("{file}: {}{of_total}, {file_speed}{overall}", bytes(done)));
     }
 }
@@ -232,14 +232,14 @@ impl hub::Reporter for FetchProgress {
             hub::Event::FetchPlanned { files, bytes: planned, here } => {
                 (meter.planned, meter.here, meter.began) = (planned, here, Some(Instant::now()));
                 meter.bars.overall = meter.bars.bar(Some(planned), here, FETCH_BAR, "all files");
-                let known = if here == 0 { String::new() } else { format!(", {} of them are here", bytes(here)) };
+                let known = if here == 0 { String::new() } else { format!(", {} already downloaded", bytes(here)) };
                 meter.bars.line(&format!("to fetch: {}, {}{known}", counted(files, "file"), bytes(planned)));
             }
             hub::Event::FetchStarted { file, bytes: total, here } => {
                 let bar = meter.bars.bar(total, here, FETCH_BAR, &file);
                 if bar.is_none() {
                     let total = total.map_or(String::new(), |total| format!(": {}", bytes(total)));
-                    let from = if here == 0 { String::new() } else { format!(", from byte {here} on") };
+                    let from = if here == 0 { String::new() } else { format!(", resuming at byte {here}") };
                     meter.bars.line(&format!("{file}{total}{from}"));
                 }
                 meter.bars.start(file, bar, total, here);
@@ -247,7 +247,7 @@ impl hub::Reporter for FetchProgress {
             hub::Event::FetchAdvanced { file, bytes } => meter.advance(&file, bytes),
             hub::Event::FetchRestarted { file, why } => {
                 meter.bars.restart(&file);
-                meter.bars.line(&format!("{file}: restarts: {why}"));
+                meter.bars.line(&format!("{file}: restarting: {why}"));
             }
             hub::Event::Fetched { file, bytes: total } => {
                 if let Some(piece) = meter.bars.end(&file) {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use tempfile::TempDir;
 
-use super::answer::done::{PackedRecord, shown};
+use super::answer::done::{PackedRecord, display_path};
 use super::answer::plan_cost::probe;
 use super::answer::{self, Answer};
 use super::out::bytes;
@@ -53,7 +53,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     file.check()?;
     let Packed { bytes: packed, folders, entries, left_out } = archive::pack(&all, license.as_deref())?;
     file.write(&packed)?;
-    let done = PackedRecord { file: shown(to), bytes: packed.len() as u64, folders, entries, left_out };
+    let done = PackedRecord { file: display_path(to), bytes: packed.len() as u64, folders, entries, left_out };
     answer::show(done, Answer::RecordPack, |done| {
         let left = if done.left_out > 0 {
             format!(", without {}", counted(done.left_out, "large file"))
@@ -105,10 +105,10 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Formats the planned recomputation and its estimated duration.
-fn before(work: &Work) -> String {
+fn describe_plan(work: &Work) -> String {
     let Work { cells, backbones, calibrations, chunks, flop } = work;
     if *cells == 0 {
-        return "nothing is recomputed: inputs of the sample are missing".to_owned();
+        return "nothing to recompute: the inputs of the sample are missing".to_owned();
     }
     format!(
         "to compute: {} of {}, {}, {}, {}; about {} on this processor",
@@ -151,7 +151,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let reporter = progress::reporter(false);
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let current = std::env::current_dir().map_err(|error| Error::io("find", std::path::Path::new("."), &error))?;
-    let around = home::below(None, "", Some(&arguments.folder));
+    let around = home::default_directory(None, "", Some(&arguments.folder));
     let cache = hub::HubSettings::from_env().ok().map(|from_env| from_env.cache);
     let roots = arguments.inputs.iter().cloned().chain([current, around]).chain(installed::share()).chain(cache);
     let request = VerifyRequest {
@@ -166,7 +166,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let prepared = verify::prepare(&folders, &request)?;
     let works = prepared.iter().map(|part| part.work(&request)).collect::<Result<Vec<_>>>()?;
     let work = works.into_iter().fold(Work::default(), Work::and);
-    note!("{}", before(&work));
+    note!("{}", describe_plan(&work));
     let mut checked = verify::finish(prepared, &request)?;
     if let Some((_, of_archive)) = unpacked.as_ref() {
         for (check, folder) in checked.iter_mut().zip(&folders) {
@@ -187,7 +187,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
             "{}",
             match code {
                 0 => "all checks passed",
-                3 => "no differences, but some checks were impossible",
+                3 => "no differences found, but some checks could not run",
                 _ => "differences found",
             }
         );
@@ -200,15 +200,15 @@ fn said_folder(folder_check: &FolderCheck) {
     for check in folder_check.checks.iter().filter(|check| check.all > 0 || !check.cannot.is_empty()) {
         println!("  {}", line(check));
         for differs in check.differs.iter().take(SAID) {
-            let by = differs.by.map(|by| format!(", apart by {by:.3e}")).unwrap_or_default();
+            let by = differs.by.map(|by| format!(", difference {by:.3e}")).unwrap_or_default();
             println!("    differs: {}: recorded {}, found {}{by}", differs.at, differs.recorded, differs.found);
         }
         for lacking in check.cannot.iter().take(SAID) {
-            println!("    cannot: {}: missing {}", lacking.at, lacking.lacks);
+            println!("    not checked: {}: missing {}", lacking.at, lacking.lacks);
         }
         let more = check.differs.len().saturating_sub(SAID) + check.cannot.len().saturating_sub(SAID);
         if more > 0 {
-            println!("    and {more} more; --json has all");
+            println!("    … and {more} more (use --json to see all)");
         }
     }
     folder_check.notes.iter().for_each(|note| println!("  {note}"));
@@ -216,9 +216,13 @@ fn said_folder(folder_check: &FolderCheck) {
 }
 
 fn line(check: &Check) -> String {
-    let Check { kind, agreed, largest, all, chance, differs, .. } = check;
-    let apart = if *largest > 0.0 { format!(", at most {largest:.1e} apart") } else { String::new() };
-    let differ = if differs.is_empty() { String::new() } else { format!(", {} differ", differs.len()) };
-    let found = format!("a single changed value is detected with probability {:.1} %", 100.0 * chance);
-    format!("{}: {agreed} of {} agree{apart}{differ}; {all} in all: {found}", kind.words(), check.compared())
+    let Check { kind, largest, all, chance, differs, .. } = check;
+    let result = if differs.is_empty() { "all agree".to_owned() } else { format!("{} differ", differs.len()) };
+    let apart = if *largest > 0.0 { format!(", largest difference {largest:.1e}") } else { String::new() };
+    let probability = 100.0 * chance;
+    format!(
+        "{}: {} of {all} checked, {result}{apart} ({probability:.1} % detection probability)",
+        kind.words(),
+        check.compared()
+    )
 }

@@ -8,13 +8,13 @@ use std::time::SystemTime;
 
 use clap::Args;
 
-use super::answer::done::{Reported, shown};
+use super::answer::done::{Reported, display_path};
 use super::answer::{self, Answer};
 use super::home;
 use super::out::bytes;
 use crate::artifact::claims::{self, CLAIMS, JudgedClaim};
 use crate::artifact::page::{AUDIT, CellNote, FindingRow, PAGE, Page};
-use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, contents, here, page, paper};
+use crate::artifact::{PagePart, PaperPlace, ResultsFolder, audit, contents, page, paper, run_folder};
 use crate::clock::utc;
 use crate::error::{Error, Result};
 use crate::files;
@@ -38,18 +38,18 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let results = home::below(arguments.results.as_ref(), "results", None);
+    let results = home::default_directory(arguments.results.as_ref(), "results", None);
     if !results.is_dir() {
         let error = Error::missing("no results found")
             .at(results.display().to_string())
             .expected("the folder that `run` and `reproduce` write to")
             .found("nothing");
-        return Err(home::or_near(error, &results, "run it in a checkout, or name the folder with --results"));
+        return Err(home::or_near(error, &results, "run the command in a checkout, or set the folder with --results"));
     }
-    let reports = home::below(arguments.reports.as_ref(), "reports", None);
+    let reports = home::default_directory(arguments.reports.as_ref(), "reports", None);
     check(&reports)?;
     let (page, _) = write(&results, &reports, arguments.record)?;
-    answer::show(Reported { page: shown(&page) }, Answer::Report, |answer| println!("written: {}", answer.page))
+    answer::show(Reported { page: display_path(&page) }, Answer::Report, |answer| println!("wrote {}", answer.page))
 }
 
 /// Artifact of the paper's main table.
@@ -73,7 +73,7 @@ pub(super) fn check(reports: &Path) -> Result<()> {
     output(&reports.join(HERE)).check(&names)
 }
 
-/// Hashes the result files that the page is made from.
+/// Hashes the result files that the page is generated from.
 pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for folder in folders(results) {
@@ -115,7 +115,7 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
         return Ok((page, false));
     }
     for (folder, reason) in &parts.left_out {
-        note!("not on the page: {folder}: {reason}");
+        note!("skipped `{folder}`: {reason}");
     }
     let is_part = !parts.left_out.is_empty();
     let shown = parts.folders.clone();
@@ -240,7 +240,7 @@ fn write_claims(folders: &[PathBuf]) -> Result<()> {
         if let Entry::Vacant(new) = profiles.entry(profile.clone()) {
             new.insert(claims::judged_in(folders, &profile)?);
         }
-        let text = claims::written(&claims::about(&name, &profiles[&profile]));
+        let text = claims::format_claims(&claims::claims_about(&name, &profiles[&profile]));
         ResultsFolder::add(folder, &[(CLAIMS.to_owned(), text.into_bytes())])?;
     }
     Ok(())
@@ -266,13 +266,13 @@ fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
 /// Formats the reason why the page omits a directory.
 fn reason(folder: &Path) -> String {
     match Provenance::described(folder) {
-        None => "its record was written by an earlier version and does not name its artifact".into(),
+        None => "the record is from an earlier version and does not name the artifact".into(),
         Some(reproduction) if !reproduction.differs.is_empty() => {
             format!("overridden: {}", reproduction.differs.join(", "))
         }
-        Some(RunDescription { by: By::Run, .. }) => "a run of a grid, not an artifact of the paper".into(),
+        Some(RunDescription { by: By::Run, .. }) => "not a paper artifact".into(),
         Some(reproduction) => {
-            format!("the artifact's folder contains a result other than {}", reproduction.parts().join(", "))
+            format!("the folder contains results other than {}", reproduction.name_parts().join(", "))
         }
     }
 }
@@ -311,7 +311,7 @@ fn is_visible(path: &Path) -> bool {
 /// Lists the results directories, except recorded runs that have a local run next to them.
 fn current(results: &Path) -> Vec<PathBuf> {
     let mut all = folders(results);
-    all.retain(|folder| !here(folder).join(PagePart::FILE).is_file());
+    all.retain(|folder| !run_folder(folder).join(PagePart::FILE).is_file());
     all
 }
 
@@ -331,7 +331,7 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
 
 /// Judges every claim on the paper's numbers and on the profile's existing artifacts. Returns an empty list without
 /// artifacts.
-pub(super) fn judged(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
+pub(super) fn judge_claims(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     claims::judged_in(&current(results), profile)
 }
 
@@ -340,7 +340,7 @@ fn findings() -> Result<Vec<FindingRow>> {
         .into_iter()
         .map(|finding| FindingRow {
             severity: finding.severity,
-            rule: finding.check.about().to_owned(),
+            rule: finding.check.description().to_owned(),
             position: format!("{}: {}, {}", finding.artifact, finding.row, finding.column),
             expected: finding.expected,
             found: finding.found,

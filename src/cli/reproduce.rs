@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 
-use super::answer::done::{CellFailure, MadeArtifact, Refused, Reproduced, all_shown, shown};
+use super::answer::done::{CellFailure, MadeArtifact, Refused, Reproduced, all_shown, display_path};
 use super::answer::{self, Answer};
 use super::artifact_report::{Done, report_outcome};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
@@ -19,7 +19,7 @@ use super::{fetch, progress, report, search, stop};
 use crate::artifact::{self, Artifact, Gated, ResultsFolder, Runner, UpToDateCheck, claims, contents};
 use crate::cluster::Submission;
 use crate::error::{Error, ErrorKind, Result};
-use crate::files::output::apart;
+use crate::files::output::check_separate;
 use crate::grid::Grid;
 use crate::latency::{self, NOISE, TimeSpread};
 use crate::pipeline::exec::RunSettings;
@@ -106,11 +106,11 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     let call = Call {
         arguments,
         experiments: home::own_experiments(arguments.experiments.as_ref())?,
-        results: home::below(arguments.results.as_ref(), "results", None),
-        reports: home::below(arguments.reports.as_ref(), "reports", None),
+        results: home::default_directory(arguments.results.as_ref(), "results", None),
+        reports: home::default_directory(arguments.reports.as_ref(), "reports", None),
     };
     let all = artifact::all(&call.experiments)?;
-    let chosen = chosen(&all, arguments)?;
+    let chosen = select_artifacts(&all, arguments)?;
     arguments.threads.start()?;
     if chosen.is_empty() {
         return call.list(&all);
@@ -145,7 +145,7 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     match errors.first() {
         Some((_, first)) => {
             let names: Vec<&str> = errors.iter().map(|(name, _)| name.as_str()).collect();
-            eprintln!("not made: {}", names.join(", "));
+            eprintln!("failed artifacts: {}", names.join(", "));
             Ok(first.exit_code())
         }
         None if failed > 0 => Ok(4),
@@ -155,13 +155,13 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
 }
 
 /// Selects the named artifacts. Prints a note about artifacts of `all` that lack the profile.
-fn chosen<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Artifact>> {
+fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Artifact>> {
     let names = &arguments.artifacts;
     let profile = arguments.profile.as_deref();
-    let (chosen, skipped) = artifact::of_profile(artifact::chosen(all, names)?, names, profile);
+    let (chosen, skipped) = artifact::of_profile(artifact::select(all, names)?, names, profile);
     if let Some(profile) = profile.filter(|_| !skipped.is_empty()) {
         let names: Vec<&str> = skipped.iter().map(|artifact| artifact.name.as_str()).collect();
-        note!("skipped, because they have no profile `{profile}`: {}", names.join(", "));
+        note!("skipped artifacts without profile `{profile}`: {}", names.join(", "));
     }
     Ok(chosen)
 }
@@ -209,7 +209,7 @@ impl Call<'_> {
         if !apart.is_empty() {
             apart.dedup();
             let apart = apart.join("; ");
-            note!("overridden artifacts ({apart}) are neither on the page nor compared with the paper's claims");
+            note!("artifacts with overrides ({apart}) are left out of the page and of the claims");
             return Ok(None);
         }
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
@@ -217,8 +217,8 @@ impl Call<'_> {
         let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !self.is_quiet());
         let (claims, written) = self.paged(&names, judged, store)?;
         print!("{claims}");
-        note!("page of all artifacts: {}", written.display());
-        Ok(Some(shown(&written)))
+        note!("report of all artifacts: {}", written.display());
+        Ok(Some(display_path(&written)))
     }
 
     /// Whether no tables are printed, because the output is JSON.
@@ -237,7 +237,7 @@ impl Call<'_> {
         };
         let pages = report::pages(reports);
         let pages: Vec<&Path> = pages.iter().map(PathBuf::as_path).collect();
-        if let Some(done) = finished().and_then(|finished| finished.found(&pages)) {
+        if let Some(done) = finished().and_then(|finished| finished.cached_answer(&pages)) {
             return Ok(done);
         }
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
@@ -253,7 +253,7 @@ impl Call<'_> {
 
     /// Formats the claims about the named artifacts, on the paper's numbers and on ours.
     fn claims_about(&self, names: &[&str], profile: &str) -> Result<String> {
-        let mut judged = report::judged(&self.results, profile)?;
+        let mut judged = report::judge_claims(&self.results, profile)?;
         judged.retain(|entry| entry.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
         if judged.is_empty() {
             return Ok(String::new());
@@ -291,7 +291,7 @@ impl Call<'_> {
         self.make_grid(artifact, runner)
     }
 
-    /// Reproduces an artifact that is made from a grid, unless it is up to date.
+    /// Reproduces an artifact that has a grid, unless it is up to date.
     fn make_grid(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
         let arguments = self.arguments;
         let clock = Instant::now();
@@ -305,12 +305,12 @@ impl Call<'_> {
             }
         };
         let target = self.target(artifact, &grid)?;
-        apart(target.path(), &home::inputs(&grid, runner.store))?;
+        check_separate(target.path(), &home::inputs(&grid, runner.store))?;
         if let Some((file, submission)) = arguments.frozen.as_ref().zip(submission.as_ref()) {
             not_over_a_later_one(file, submission, &target, &grid)?;
         }
         let finished = || self.finished(artifact, &grid, &gated, &target, runner);
-        if let Some(done) = finished().and_then(|(check, _)| check.found::<Done>(&target.folders())) {
+        if let Some(done) = finished().and_then(|(check, _)| check.cached_answer::<Done>(&target.folders())) {
             return Ok(done.again(artifact, &grid, &target));
         }
         if target.needs_quiet_times() && will_measure_latency(&grid, runner) {
@@ -386,11 +386,11 @@ fn check_machine_is_quiet(artifact: &str, spread: TimeSpread) -> Result<()> {
     }
     let found = 100.0 * spread.relative();
     let most = 100.0 * NOISE;
-    Err(Error::job("the machine is too busy to record times")
+    Err(Error::job("the machine is too busy to record latencies")
         .at(artifact.to_owned())
-        .expected(format!("times of a test computation within {most:.0} % of their mean"))
+        .expected(format!("latencies of a test computation within {most:.0} % of their mean"))
         .found(format!("{found:.0} %"))
-        .hint("stop other programs and run it again, or add --record-noisy"))
+        .hint("stop other programs and retry, or add --record-noisy"))
 }
 
 #[cfg(test)]

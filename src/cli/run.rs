@@ -15,7 +15,7 @@ use super::{home, out, plan, progress, stop};
 use crate::artifact::{self, Executor, ResultsFolder, Runner, TableShape};
 use crate::cluster::Submission;
 use crate::error::Result;
-use crate::files::output::apart;
+use crate::files::output::check_separate;
 use crate::grid::{Grid, Over};
 use crate::pipeline::exec::{CellResult, GridOutcome, RunSettings};
 use crate::pipeline::plan::{Plan, Reasons, StoreState};
@@ -109,7 +109,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     let (table, files) = artifact::write_run(&grid, &outcome, &target, started, &shape, over, out::width())?;
     let written = all_shown(&files);
     let seconds = clock.elapsed().as_secs_f64();
-    let summary = format!("{} in {seconds:.1} s; written: {}", cells(grid.cells.len()), written.join(", "));
+    let summary = format!("{} in {seconds:.1} s; wrote {}", cells(grid.cells.len()), written.join(", "));
     let ran = Ran {
         grid: grid.name.clone(),
         profile: grid.profile.clone(),
@@ -125,11 +125,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
         answer::show(ran, Answer::Run, |_| println!("{table}"))?;
     }
     if !target.as_described() && !target.description().differs.is_empty() {
-        note!(
-            "results are written to {}, because of {}",
-            target.path().display(),
-            target.description().differs.join(", ")
-        );
+        note!("writing results to {} because of {}", target.path().display(), target.description().differs.join(", "));
     }
     note!("{summary}");
     Ok(exit_code(&outcome, grid.cells.len()))
@@ -144,7 +140,7 @@ fn checked_target(
     store: &Store,
 ) -> Result<ResultsFolder> {
     let target = work::run_folder(&arguments.grid_args, grid, submission, arguments.results.as_ref())?;
-    apart(target.path(), &home::inputs(grid, store))?;
+    check_separate(target.path(), &home::inputs(grid, store))?;
     target.check(&artifact::run_files(grid, shape))?;
     if let Some(submission) = submission {
         work::not_over_a_later_one(arguments.grid_args.file(), submission, &target, grid)?;
@@ -158,10 +154,10 @@ fn exit_code(outcome: &GridOutcome, count: usize) -> u8 {
     let unmade = outcome.unmade();
     let all = cells(count);
     if unmade > 0 {
-        eprintln!("{unmade} of {all} are not complete; run without --stored to compute them");
+        eprintln!("{unmade} of {all} incomplete; run without --stored to compute them");
     }
     if failed > 0 {
-        eprintln!("{failed} of {all} failed; the table shows why");
+        eprintln!("{failed} of {all} failed; see the table for the reasons");
     }
     match (failed, unmade) {
         (0, 0) => 0,

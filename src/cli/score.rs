@@ -124,7 +124,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let mut grid = grid(arguments)?;
     artifact::hold(&mut grid, &work::hash(&store)).map_err(|error| {
-        if error.advice().is_some() { error.hint("the same command with --fetch fetches it again") } else { error }
+        if error.advice().is_some() {
+            error.hint("run the same command with --fetch to download it again")
+        } else {
+            error
+        }
     })?;
     let force = arguments.force;
     let output = arguments.output.as_ref().map(|path| OutputFile {
@@ -197,7 +201,7 @@ fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
 }
 
 fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
-    let commit = commit.as_ref().map_or("a copy of its own".to_owned(), |commit| format!("commit {commit}"));
+    let commit = commit.as_ref().map_or("a local copy".to_owned(), |commit| format!("commit {commit}"));
     format!("{name}: {repository}, {commit}, {}", if *pinned { "pinned" } else { "not pinned" })
 }
 
@@ -221,7 +225,7 @@ fn in_options(error: Error) -> Error {
     let line = format!("{FILE}:");
     let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
     let others: Vec<&str> = position.split(", ").filter(|part| !part.starts_with(&line)).collect();
-    error.placed(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
+    error.at_if_unplaced(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
 }
 
 /// Serializes the grid as JSON, which is valid YAML.
@@ -230,7 +234,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
         return Err(Error::bad_input("nothing to score")
             .expected("--tasks, --perplexity, or both")
             .found("neither")
-            .hint("for example --perplexity wikitext2 --tasks arc_easy,hellaswag"));
+            .hint("pass for example --perplexity wikitext2 --tasks arc_easy,hellaswag"));
     }
     let (name, backbone) = backbone(&arguments.model)?;
     let shared = SharedEntries::of(&arguments.model, arguments.profile.as_ref())?;
@@ -261,7 +265,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
             return Err(Error::bad_input(format!("`{flag}` applies only to tasks with definitions"))
                 .expected("--tasks with a YAML file, a folder of them, or a name in --definitions")
                 .found(arguments.tasks.join(", "))
-                .hint("the nine built-in tasks are zero-shot and have no chat template"));
+                .hint("remove the option: the nine built-in tasks are zero-shot without a chat template"));
         }
     }
     let (corpora, read) =

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use clap::Args;
 
-use super::answer::done::{ExportedCell, MadeArtifact, Searched, all_shown, shown};
+use super::answer::done::{ExportedCell, MadeArtifact, Searched, all_shown, display_path};
 use super::answer::{self, Answer};
 use super::grid_args::{EngineArgs, LimitArgs, Threads};
 use super::home::{self, StoreArgs};
@@ -19,12 +19,12 @@ use crate::artifact::{self, Artifact, Executor, Published, Raced, ResultsFolder,
 use crate::cluster;
 use crate::error::{Error, Result};
 use crate::export::{self, Exporter, Form};
-use crate::files::output::{OutputFolder, apart};
+use crate::files::output::{OutputFolder, check_separate};
 use crate::grid::{self, Grid, RacesEntry, Search};
 use crate::pipeline::exec::{self, DistinctNotes, GridOutcome};
 use crate::quantity::{Gigabytes, counted};
 use crate::results::{StoredResults, put};
-use crate::search::{Found, SearchEnv, parts, search, took};
+use crate::search::{Found, SearchEnv, mean_latency, search, split_searches};
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -75,9 +75,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
             .at(grid.file.display().to_string())
             .expected("`search:` with a budget, instead of `evaluate:`")
             .found("a grid with `evaluate`")
-            .hint("`ghostlab run` runs it")
+            .hint("use `ghostlab run` for a grid without `search`")
     })?;
-    let searches = parts(&grid);
+    let searches = split_searches(&grid);
     if arguments.export.is_some() && searches.len() != 1 {
         return Err(Error::bad_input("only one winner can be exported")
             .at("--export")
@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let near = Some(model).filter(|model| grid::is_yaml(model));
     let target = folder(arguments, &grid, &spec, near);
-    apart(target.path(), &home::inputs(&grid, &store))?;
+    check_separate(target.path(), &home::inputs(&grid, &store))?;
     target.look(&search_names(NAME))?;
     let run = |grid: &Grid| runner.run(grid, target.path());
     let env = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, times: true };
@@ -121,9 +121,9 @@ fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
         fetch::fetch_missing(&[arguments.search_args.needs()?], runner.store, false, runner.stop)?;
     }
     arguments.search_args.grid(runner.settings.engine, &|dense: &Grid| -> Result<Option<f64>> {
-        let outcome = runner.run(dense, &home::below(arguments.results.as_ref(), "results", None))?;
+        let outcome = runner.run(dense, &home::default_directory(arguments.results.as_ref(), "results", None))?;
         let sample = outcome.cells.first().and_then(|cell| cell.prompt(&arguments.search_args.prompt)?.sample.as_ref());
-        Ok(sample.and_then(took).map(|(time, _)| time))
+        Ok(sample.and_then(mean_latency).map(|(time, _)| time))
     })
 }
 
@@ -154,7 +154,7 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
 
 /// Returns the output directory `results/NAME/search+BUDGET`. Each budget has its own.
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
-    let results = home::below(arguments.results.as_ref(), "results", near);
+    let results = home::default_directory(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
     let differs = arguments
         .overrides
@@ -171,8 +171,7 @@ fn export_winner(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>)
     let Runner { store, settings, reporter, stop, .. } = *runner;
     let exporter = Exporter { store, settings, form, reporter, stop, evidence };
     let winner = found.winner.as_ref().and_then(|name| grid.cells.iter().position(|cell| cell.name == *name));
-    let winner =
-        winner.ok_or_else(|| Error::job("no candidate meets the budget when measured, so nothing is exported"))?;
+    let winner = winner.ok_or_else(|| Error::job("nothing to export: no candidate meets the budget when measured"))?;
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
 }
 
@@ -186,25 +185,29 @@ fn print_searches(answer: &Searched) {
     for (found, sentence) in answer.searches.iter().zip(&answer.sentences) {
         println!("{}\n\n{}", found.title(), columns(&found.table(), &[]));
         if !found.judged.is_empty() {
-            println!("Judged on items that the race never saw:\n\n{}", columns(&found.judgement(), &[]));
+            println!("Scores on held-out items:\n\n{}", columns(&found.judgement(), &[]));
         }
-        found.left_out.iter().for_each(|entry| note!("left out: {}: {}", entry.cell, entry.reason));
+        found.left_out.iter().for_each(|entry| note!("skipped {}: {}", entry.cell, entry.reason));
         found.lines().iter().for_each(|line| println!("{line}"));
         let spent = &found.spent;
         if spent.layers > 0.0 && answer.searches.len() == 1 {
-            // With everything cached, the elapsed time says nothing about the cost.
+            // If everything was cached, the elapsed time does not reflect the cost.
             let all = answer.seconds * spent.all_layers / (spent.layers + spent.judged_layers);
-            println!("This took {}; all candidates on all items about {}.", seconds(answer.seconds), seconds(all));
+            println!(
+                "Elapsed: {}. Scoring all candidates on all items would take about {}.",
+                seconds(answer.seconds),
+                seconds(all)
+            );
         }
         println!("\n{sentence}");
     }
-    note!("written: {}", answer.files.join(", "));
+    note!("wrote {}", answer.files.join(", "));
     if let Some(ExportedCell { exported: exported_cell, .. }) = &answer.exported {
-        let code = if exported_cell.needs_code { "; it loads with trust_remote_code=True" } else { "" };
+        let code = if exported_cell.needs_code { "; load it with trust_remote_code=True" } else { "" };
         println!("exported to {}: {}{code}", exported_cell.folder.display(), bytes(exported_cell.bytes));
     }
     if let Some(command) = &answer.export {
-        println!("The winner as a folder for transformers:\n  {command}");
+        println!("To export the winner for transformers, run:\n  {command}");
     }
 }
 
@@ -224,7 +227,7 @@ pub(super) struct Race<'a> {
 pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;
     let started = SystemTime::now();
-    let searches = parts(grid);
+    let searches = split_searches(grid);
     if searches.is_empty() {
         return Err(Error::bad_input("the artifact has no `search`").at(artifact.file.display().to_string()));
     }
@@ -237,7 +240,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
             None => Ok(outcome),
             Some(missing) => Err(Error::missing("the search is not complete")
                 .at(missing.cell.to_string())
-                .hint("run it without --stored to complete it")),
+                .hint("run the command without --stored to complete it")),
         }
     };
     let Runner { store, settings, reporter, stop, stored } = *runner;
@@ -247,13 +250,13 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
     let table_results = StoredResults::read(&results.join(&races.table).join(&profile)).ok();
     let raced = Raced::new(grid, races, &found, table_results.as_ref());
     let dense = Grid { cells: grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect(), ..grid.clone() };
-    let dense = exec::stored(&dense, settings, store, &())?;
+    let dense = exec::read_stored(&dense, settings, store, &())?;
     let Published { files, recorded } = raced.publish(artifact, &dense, target, started)?;
     if !quiet {
         println!("{}\n\n{}", artifact.description.title, columns(&raced.table(), &[]));
         raced.notes().iter().for_each(|note| println!("{note}"));
     }
-    let folder = shown(target.path());
+    let folder = display_path(target.path());
     let outcome = recorded.clone().unwrap_or_else(|| format!("wrote {} to {folder}", counted(files.len(), "file")));
     note!("{}: {outcome}", artifact.name);
     Ok(MadeArtifact {

@@ -33,10 +33,10 @@ pub(super) struct SearchArgs {
     /// `kv_cache=0.5` are shares of the dense model. All bounds must hold.
     #[arg(long, value_name = "BOUND", num_args = 1.., value_delimiter = ',')]
     pub(super) budget: Vec<String>,
-    /// Tasks by name or file, as in `score`; their mean accuracy is maximised.
+    /// Tasks by name or file, as in `score`; their mean accuracy is maximized.
     #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',')]
     pub(super) tasks: Vec<String>,
-    /// Texts by name or file, as in `score --perplexity`; their mean loss is minimised.
+    /// Texts by name or file, as in `score --perplexity`; their mean loss is minimized.
     ///
     /// With --tasks as well, a candidate is eliminated only if one rival is better in both objectives.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
@@ -92,7 +92,7 @@ fn prompt(text: &str) -> Result<Latency, String> {
     let (length, batch) = read.split_once('x').unwrap_or((read, "1"));
     match (parse_count(length), parse_count(batch), new.map(parse_count)) {
         (_, _, Some(None)) | (None, ..) | (_, None, _) => {
-            Err("tokens, optionally × sequences and + new tokens: 512, 512x4, 512x1+64".to_owned())
+            Err("expected LENGTH[xBATCH][+NEW] in tokens, for example 512, 512x4 or 512x1+64".to_owned())
         }
         (Some(length), Some(batch), decode) => Ok(Latency { length, batch, decode: decode.flatten() }),
     }
@@ -170,17 +170,17 @@ impl SearchArgs {
     fn bounds(&self) -> Result<Map<String, Value>> {
         let forms = "`layers=8`, `speedup=1.3`, `latency=25ms`, `memory=12GB`, `params=0.8` or `kv_cache=0.5`";
         if self.tasks.is_empty() && self.texts.is_empty() {
-            return Err(Error::bad_input("no tasks or texts to race on")
+            return Err(Error::bad_input("no tasks or texts to score candidates on")
                 .expected("--tasks, --texts, or both")
                 .found("neither")
-                .hint("for example --texts wikitext2"));
+                .hint("pass for example --texts wikitext2"));
         }
         if self.budget.is_empty() {
             return Err(Error::bad_input("the search has no budget")
                 .at("--budget")
                 .expected(forms)
                 .found("none")
-                .hint("for example --budget speedup=1.3"));
+                .hint("pass for example --budget speedup=1.3"));
         }
         let mut budget = Map::new();
         for bound in &self.budget {

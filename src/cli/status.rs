@@ -38,10 +38,10 @@ fn text(answer: &StatusAnswer, all: bool) {
     let StatusAnswer { store, overview, submissions, damaged_records, scheduler_silent } = answer;
     let Overview { runs, plans, failures } = overview;
     for path in damaged_records {
-        println!("{path}: damaged record (skipped); `ghostlab cache verify --repair` removes it");
+        println!("{path}: skipped damaged record (remove with `ghostlab cache verify --repair`)");
     }
     if runs.is_empty() && plans.is_empty() && submissions.is_empty() {
-        println!("no runs with the store {store}");
+        println!("no runs recorded in {store}");
         return;
     }
     plans.iter().for_each(|plan| print!("{}", shared_plan_text(plan, all)));
@@ -58,7 +58,7 @@ fn text(answer: &StatusAnswer, all: bool) {
     failures.iter().filter(|failure| !is_listed(failure)).for_each(|failure| println!("{}", failure_text(failure)));
     submissions.iter().for_each(|submission| println!("{}", submission_text(submission)));
     if let Some(reason) = scheduler_silent {
-        println!("the scheduler is not available ({reason}); the following is from the store");
+        println!("the scheduler is not available ({reason}); job states are unknown");
     }
 }
 
@@ -77,22 +77,22 @@ fn shared_plan_text(plan: &PlanView, all: bool) -> String {
         let artifacts = counted(job.artifacts, "artifact");
         format!("  {}: {} of {artifacts} stored", job.label, job.stored)
     }));
-    let past = [(plan.ended, "ended"), (plan.interrupted, "asked to end before"), (plan.died, "died")];
+    let past = [(plan.ended, "ended"), (plan.interrupted, "interrupted"), (plan.died, "died")];
     let past = past.into_iter().filter(|(count, _)| *count > 0).map(|(count, how)| format!("{count} {how}"));
     let past: Vec<String> = past.collect();
     let past = if past.is_empty() { String::new() } else { format!(" ({})", past.join(", ")) };
     let speed = match (plan.flop_per_second > 0.0, plan.seconds_left) {
         (true, Some(left)) if plan.left_flop > 0.0 => {
-            format!(", together {}/s, about {} left", flops(plan.flop_per_second), seconds(left))
+            format!(", {}/s in total, about {} left", flops(plan.flop_per_second), seconds(left))
         }
         _ => String::new(),
     };
-    lines.push(format!("  {} alive{past}{speed}", counted(plan.workers.len(), "worker")));
+    lines.push(format!("  {} running{past}{speed}", counted(plan.workers.len(), "worker")));
     const SHOWN: usize = 20;
     let most = if all { plan.workers.len() } else { SHOWN };
     lines.extend(plan.workers.iter().take(most).map(|worker| format!("    {}", worker_text(worker))));
     let more = plan.workers.len() - most.min(plan.workers.len());
-    lines.extend((more > 0).then(|| format!("    … and {more} more (--all shows them)")));
+    lines.extend((more > 0).then(|| format!("    … and {more} more (use --all to show them)")));
     lines.extend(plan.failures.iter().map(|failure| format!("  {}", failure_text(failure))));
     lines.join("\n") + "\n"
 }
@@ -103,7 +103,7 @@ fn worker_text(worker: &WorkerView) -> String {
     let at = worker.jobs.iter().map(|job| format!("{}: {} of {} tokens", job.label, job.tokens_done, job.tokens));
     let at = at.collect::<Vec<_>>().join("; ");
     let rate = worker.flop_per_second.map_or(String::new(), |rate| format!(", {}/s", flops(rate)));
-    format!("{} process {number}{job}{rate}: {}", worker.host, if at.is_empty() { "waits" } else { &at })
+    format!("{} process {number}{job}{rate}: {}", worker.host, if at.is_empty() { "idle" } else { &at })
 }
 
 fn failure_text(failure: &FailureView) -> String {
@@ -130,7 +130,7 @@ fn submission_text(submission: &SubmissionView) -> String {
         let JobEnd { job, exit_code, host, reason, log, time } = end;
         let at = time_text(*time);
         let log = log.display();
-        format!("\n  job {job} ended with exit code {exit_code} on {host} at {at}: {reason}\n    its log: {log}")
+        format!("\n  job {job} ended with exit code {exit_code} on {host} at {at}: {reason}\n    log: {log}")
     });
     queue_text(submission) + &ended.collect::<String>()
 }
@@ -203,11 +203,11 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
             .any(|submission| submission.id == *name || submission.plan == *name || submission.name == *name)
         {
             let known: Vec<&str> = chosen.iter().map(|submission| submission.id.as_str()).collect();
-            return Err(Error::missing("no submission of that name in this store")
+            return Err(Error::missing("no submission with that name in this store")
                 .at(store.root().display().to_string())
                 .expected(if known.is_empty() { "a submission".to_owned() } else { known.join(", ") })
                 .found(format!("`{name}`"))
-                .hint("`ghostlab status` lists the submissions"));
+                .hint("use `ghostlab status` to list the submissions"));
         }
     }
     let all = arguments.which.is_empty();

@@ -29,7 +29,7 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
         if flag.swap(true, Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("{words}; repeat to stop at once");
+        eprintln!("{words}; press Ctrl-C again to stop at once");
     })
     .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error.to_string()))?;
     *known = Some(Arc::clone(&stop));
@@ -93,7 +93,7 @@ impl Signals {
         self.usr1.load(Relaxed)
     }
 
-    pub(super) fn kept(&self) -> bool {
+    pub(super) fn was_kept(&self) -> bool {
         self.kept.load(Relaxed)
     }
 }

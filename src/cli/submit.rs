@@ -82,7 +82,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let (submission, answer, device_memory) = prepare(&work, settings, tried)?;
     if answer.complete == submission.cells {
         let message = format!(
-            "all {} are stored, so nothing is submitted; `ghostlab run` writes the results",
+            "nothing to submit: all {} are cached (use `ghostlab run` to write the results)",
             cells(submission.cells)
         );
         return show(answer, &message);
@@ -95,7 +95,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let text = script.render(&call.folder)?;
     let SubmitCall { submission, .. } = &call;
     note!(
-        "{}: {} of {} to run, {} left to do; about {} of memory for a worker, {} of disk",
+        "{}: {} of {} to run, {} remaining; about {} of memory per worker, {} of disk",
         submission.name,
         submission.cells - answer.complete,
         cells(submission.cells),
@@ -178,7 +178,7 @@ impl SubmitCall<'_> {
             folder.display()
         );
         let code = show(Submitted { workers, jobs: vec![array, report], script: Some(text), ..answer }, &message)?;
-        note!("`ghostlab status` shows its progress, `ghostlab cancel {}` cancels it", submission.id);
+        note!("use `ghostlab status` to see the progress, and `ghostlab cancel {}` to cancel", submission.id);
         Ok(code)
     }
 
@@ -207,7 +207,7 @@ impl SubmitCall<'_> {
         let Self { arguments, store, work, settings, submission, folder, .. } = self;
         let file = absolute(&folder.join(Submission::FILE))?;
         let near = Some(arguments.grid_args.file());
-        let results = absolute(&home::below(arguments.results.as_ref(), "results", near))?;
+        let results = absolute(&home::default_directory(arguments.results.as_ref(), "results", near))?;
         let mut words = vec![program.to_owned()];
         match &work.artifact {
             None => words.extend(["run".into(), file]),
@@ -215,7 +215,7 @@ impl SubmitCall<'_> {
                 let folder = artifact.file.parent().unwrap_or(Path::new("."));
                 words.extend(["reproduce".into(), artifact.name.clone(), "--frozen".into(), file]);
                 words.extend(["--experiments".into(), absolute(folder)?]);
-                words.extend(["--reports".into(), absolute(&home::below(None, "reports", near))?]);
+                words.extend(["--reports".into(), absolute(&home::default_directory(None, "reports", near))?]);
                 words.extend(submission.overrides.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
             }
         }
@@ -229,8 +229,8 @@ impl SubmitCall<'_> {
 fn warn_about_time_limit(script: &JobScript<'_>) {
     if let Some(limit) = time_limit(&script.options).filter(|&limit| limit < SHORTEST) {
         eprintln!(
-            "warning: a time limit of {} leaves a worker little or no time: it stops two minutes before its limit and is \
-             requeued; use {} or more",
+            "warning: the time limit of {} is too short: a worker stops two minutes before its limit and is requeued; \
+             use {} or more",
             seconds(limit.as_secs_f64()),
             seconds(SHORTEST.as_secs_f64()),
         );
@@ -302,9 +302,9 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
         return Ok(None);
     }
     let queue = Queue::ask().map_err(|reason| {
-        Error::missing("this plan was submitted before, and the scheduler does not report its remaining jobs")
+        Error::missing("cannot tell whether jobs of an earlier submission of this plan are queued")
             .found(reason)
-            .hint("try again later; --again submits anyway")
+            .hint("try again later, or use --again to submit anyway")
     })?;
     let mut lines = Vec::new();
     let mut without_report = None;
@@ -313,7 +313,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
         for job in queue.of(&earlier.comment()) {
             let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
             lines.push(format!(
-                "queued already: job {} of {}: {}{reason}",
+                "already queued: job {} of {}: {}{reason}",
                 job.id,
                 earlier.id,
                 job.state.to_lowercase()
@@ -321,7 +321,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
         // Jobs are in submission order; the report job follows its array.
-        let known = earlier.found(store, &queue)?.jobs;
+        let known = earlier.find_jobs(store, &queue)?.jobs;
         let last = known.last().filter(|(what, number)| what == SubmittedJobs::ARRAY && array.as_ref() == Some(number));
         if let Some((_, number)) = last.filter(|_| earlier.id == submission.id) {
             without_report = Some(number.clone());
@@ -330,7 +330,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
     if lines.is_empty() {
         return Ok(None);
     }
-    lines.push("no jobs were added; --again adds workers".to_owned());
+    lines.push("no jobs submitted; use --again to add workers".to_owned());
     Ok(Some((lines, without_report)))
 }
 
@@ -340,13 +340,15 @@ fn resolve_auto(request: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
     let choice = request.choose(&backbone.path)?;
     if request.device.is_none() {
         let class = choice.device().class();
-        note!("--device auto: {class} on this machine, so all workers use it; --device cuda requests GPUs");
+        note!(
+            "--device auto selects {class} on this machine, so all workers use it (use --device cuda to request GPUs)"
+        );
     }
     let kernels = match choice {
         EngineChoice::Cpu(products) if request.kernels.is_none() && products != Products::F32 => {
             let kernels = products.kernels();
             note!(
-                "--kernels auto: {kernels} on this machine, so all workers use them; --kernels portable runs on every CPU"
+                "--kernels auto selects {kernels} on this machine, so all workers use them (--kernels portable runs on every CPU)"
             );
             Some(kernels)
         }
@@ -399,7 +401,7 @@ fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     }
     let why = runs.map_or_else(|error| error.to_string(), |status| status.to_string());
     eprintln!(
-        "warning: the store's disk does not allow running programs ({why}), so jobs run {} directly and fail if it is rebuilt",
+        "warning: cannot run programs from the store's disk ({why}), so jobs run {} directly and fail if it is rebuilt",
         binary.path.display()
     );
     Ok(binary.path.clone())

@@ -113,7 +113,7 @@ pub(super) fn run_folder(
     submission: Option<&Submission>,
     results: Option<&PathBuf>,
 ) -> Result<ResultsFolder> {
-    let results = home::below(results, "results", Some(grid_args.file()));
+    let results = home::default_directory(results, "results", Some(grid_args.file()));
     let overrides = submission.map_or(&grid_args.overrides, |submission| &submission.overrides);
     let is_artifact = submission.is_none() && Artifact::read(grid_args.file())?.is_some();
     let overrides = effective(overrides, grid, || grid_args.plain())?;
@@ -140,7 +140,7 @@ pub(super) fn artifact_folder(
 
 /// Returns the differences between a run and the artifact's definition.
 pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
-    if target.as_described() { Vec::new() } else { target.description().parts() }
+    if target.as_described() { Vec::new() } else { target.description().name_parts() }
 }
 
 /// Fails if a submission would replace the results of a later run with other settings or inputs.
@@ -159,10 +159,10 @@ pub(super) fn not_over_a_later_one(
     }
     Err(Error::bad_input("the results folder contains a later run with other settings")
         .at(target.path().display().to_string())
-        .expected("no results, results from before the submission, or results with its settings")
+        .expected("an empty folder, results older than the submission, or results with the same settings")
         .found(format!("other {}", differs.join(", ")))
         .hint(format!(
-            "the report's command, in {}, writes elsewhere with another `--results` folder",
+            "run the report command in {} with another `--results` folder",
             file.with_file_name(Submission::SCRIPT).display()
         )))
 }
@@ -190,7 +190,7 @@ pub(super) fn with_job_end(file: Option<&Path>, done: impl FnOnce() -> Result<u8
     if let Some(file) = file.filter(|file| Submission::is_one(file)) {
         let bad = match &result {
             Ok(0 | AGAIN) => None,
-            Ok(code) => Some((*code, "some cells have no result; the table shows why".to_owned())),
+            Ok(code) => Some((*code, "some cells have no result (see the table)".to_owned())),
             Err(error) => Some((error.exit_code(), error.one_line())),
         };
         JobEnd::note(file, bad);
@@ -225,7 +225,7 @@ pub(super) fn of_target(
     }
     let all = artifact::all(&experiments()?)?;
     let names = [target.to_owned()];
-    let (chosen, _) = artifact::of_profile(artifact::chosen(&all, &names)?, &names, profile);
+    let (chosen, _) = artifact::of_profile(artifact::select(&all, &names)?, &names, profile);
     let needs = chosen.into_iter().map(|artifact| artifact.needs(profile, overrides));
     Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }

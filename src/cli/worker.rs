@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::grid::Grid;
 use crate::pipeline::exec::{self, GridOutcome, Recorder, Reporter, RunSettings, WorkerLimits, WorkerOutcome};
 use crate::quantity::MAX_SECONDS;
-use crate::search::{SearchEnv, parts, search};
+use crate::search::{SearchEnv, search, split_searches};
 use ghostlab_store::Store;
 
 #[derive(Args)]
@@ -56,20 +56,20 @@ struct WorkedGrid<'a> {
 
 impl WorkedGrid<'_> {
     fn work(&self, settings: RunSettings, grid: &Grid) -> Result<WorkerOutcome> {
-        let recorder = Recorder::worker(grid, self.store, self.reporter)?;
+        let recorder = Recorder::for_worker(grid, self.store, self.reporter)?;
         let worked = exec::work(grid, settings, self.worker_limits, self.store, &recorder, &self.stop.any);
         worked.inspect_err(|error| recorder.end(error))
     }
 
     /// Runs the dense grid of an artifact's gate. It has no store limit, because eviction would not know what the main
     /// grid needs.
-    fn before(&self, dense: &Grid) -> Result<GridOutcome> {
+    fn run_gate(&self, dense: &Grid) -> Result<GridOutcome> {
         let settings = RunSettings { store_limit: None, ..self.settings };
         if self.work(settings, dense)? == WorkerOutcome::IdleTimeout {
             self.left.set(true);
             return Err(Error::interrupted("no work left for this worker"));
         }
-        exec::stored(dense, settings, self.store, &())
+        exec::read_stored(dense, settings, self.store, &())
     }
 }
 
@@ -94,17 +94,15 @@ fn run_worker(arguments: &Arguments) -> Result<u8> {
             describe_end(arguments, &clock, end, counts).map(|_| 0)
         }
         Err(error) if error.kind() == ErrorKind::Interrupted => {
-            note!("stopped after {spent}: finished work is stored, and leases are released");
+            note!("stopped after {spent}; finished work is stored and leases are released");
             describe_end(arguments, &clock, WorkEnd::Stopped, [None; 3])?;
-            if signals.usr1() && !signals.kept() {
-                note!(
-                    "it stored nothing, because the time limit is too short for its first batch; use a longer time limit"
-                );
+            if signals.usr1() && !signals.was_kept() {
+                note!("nothing was stored: the time limit is too short for the first batch; use a longer time limit");
             }
             if arguments.slurm && signals.usr1() {
                 match cluster::scontrol_requeue() {
-                    Ok(()) => note!("Slurm queues it again"),
-                    Err(reason) => eprintln!("Slurm was not asked to queue it again: {reason}"),
+                    Ok(()) => note!("requeued by Slurm"),
+                    Err(reason) => eprintln!("cannot requeue the job: {reason}"),
                 }
             }
             Ok(stop::AGAIN)
@@ -142,7 +140,9 @@ fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome>
     let open = work
         .artifact
         .as_ref()
-        .map(|artifact| artifact::run_gate(&artifact.description, &work.grid, &work.gated, &|dense| part.before(dense)))
+        .map(|artifact| {
+            artifact::run_gate(&artifact.description, &work.grid, &work.gated, &|dense| part.run_gate(dense))
+        })
         .transpose();
     if part.left.get() {
         return Ok(WorkerOutcome::IdleTimeout);
@@ -157,9 +157,9 @@ fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome>
 /// Runs this worker's share of each search round. All workers read the same scores, so they agree on the next round.
 fn work_on_search(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
     let WorkedGrid { store, settings, reporter, stop, .. } = *part;
-    let env = SearchEnv { store, settings, reporter, stop: &stop.any, run: &|grid| part.before(grid), times: false };
+    let env = SearchEnv { store, settings, reporter, stop: &stop.any, run: &|grid| part.run_gate(grid), times: false };
     let mut cells = 0;
-    for one in parts(grid) {
+    for one in split_searches(grid) {
         match search(&one, &env) {
             Ok(found) => cells += found.candidates.len(),
             Err(_) if part.left.get() => return Ok(WorkerOutcome::IdleTimeout),
@@ -172,20 +172,20 @@ fn work_on_search(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
 /// Describes the outcome as text.
 fn outcome_text(worked: WorkerOutcome) -> String {
     match worked {
-        WorkerOutcome::IdleTimeout => "others work on the rest; this worker exited".to_owned(),
+        WorkerOutcome::IdleTimeout => "no unclaimed work left; exiting".to_owned(),
         WorkerOutcome::Done { cells: all, failed: 0, complete } if complete == all => {
-            format!("all {} are stored", cells(all))
+            format!("all {} complete", cells(all))
         }
         // The remaining objects are latencies, or belong to cells that failed on another worker.
         WorkerOutcome::Done { cells: all, failed: 0, complete } => {
             format!(
-                "{} of {} need objects that workers do not compute; `ghostlab status` lists them",
+                "{} of {} need objects that workers do not compute (see `ghostlab status`); exiting",
                 all - complete,
                 cells(all)
             )
         }
         WorkerOutcome::Done { cells: all, failed, .. } => {
-            format!("{failed} of {} have no result; `ghostlab status` shows why; ended", cells(all))
+            format!("{failed} of {} have no result (see `ghostlab status`); exiting", cells(all))
         }
     }
 }

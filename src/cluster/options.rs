@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-const APART: &str = "it is set for workers and report";
-const LOGS: &str = "each job's log is next to its submission; `ghostlab status` shows its path";
-const AGAIN: &str = "it controls how workers are requeued two minutes before their time limit";
-const ONE: &str = "a worker is one process on one machine";
+const APART: &str = "the program sets it for workers and the report";
+const LOGS: &str = "logs are stored next to the submission; run `ghostlab status` for their paths";
+const AGAIN: &str = "the program requeues workers two minutes before their time limit";
+const ONE: &str = "a worker runs as one process on one machine";
 
 /// Reserved options: long name, short name, and what to use instead or why.
 const OWN: [(&str, Option<char>, &str); 20] = [
-    ("array", Some('a'), "set --workers and --at-a-time instead"),
-    ("comment", None, "it identifies the jobs of a submission"),
-    ("cpus-per-task", Some('c'), "the profile file's key `cpus`, or --threads"),
+    ("array", Some('a'), "use --workers and --at-a-time instead"),
+    ("comment", None, "the program uses it to identify jobs"),
+    ("cpus-per-task", Some('c'), "set `cpus` in the profile file, or use --threads"),
     ("dependency", Some('d'), APART),
     ("error", Some('e'), LOGS),
-    ("export", None, "names of variables for jobs belong in the profile file, key `export`"),
-    ("export-file", None, "names of variables for jobs belong in the profile file, key `export`"),
+    ("export", None, "list variables under `export` in the profile file"),
+    ("export-file", None, "list variables under `export` in the profile file"),
     ("input", Some('i'), ONE),
     ("job-name", Some('J'), APART),
     ("no-requeue", None, AGAIN),
@@ -25,11 +25,11 @@ const OWN: [(&str, Option<char>, &str); 20] = [
     ("ntasks", Some('n'), ONE),
     ("open-mode", None, "a requeued job appends to its log"),
     ("output", Some('o'), LOGS),
-    ("parsable", None, "it is needed to read the job number"),
+    ("parsable", None, "the program sets it to read the job number"),
     ("requeue", None, AGAIN),
     ("signal", None, AGAIN),
-    ("test-only", None, "--dry-run submits nothing"),
-    ("wait", Some('W'), "`ghostlab status` shows when it is done"),
+    ("test-only", None, "use --dry-run instead"),
+    ("wait", Some('W'), "use `ghostlab status` to see when jobs are done"),
     ("wrap", None, ONE),
 ];
 
@@ -44,10 +44,10 @@ const FLAGS: &str = "HIOQWhksuvV";
 pub fn check_options(words: &[String]) -> Result<()> {
     for word in words {
         if word.chars().any(char::is_control) {
-            return refused(word, "a line break cannot be passed to the scheduler");
+            return refused(word, "remove control characters, which the scheduler does not accept");
         }
         let reserved = match word.strip_prefix("--") {
-            Some("") => return refused(word, "sbatch would take the next argument for a script"),
+            Some("") => return refused(word, "remove `--`: sbatch would read the next argument as a script"),
             Some(long) => {
                 let name = long.split('=').next().unwrap_or_default();
                 OWN.iter().find(|(long, ..)| long.starts_with(name))
@@ -60,7 +60,7 @@ pub fn check_options(words: &[String]) -> Result<()> {
             }
         };
         if let Some((name, _, hint)) = reserved {
-            return refused(word, &format!("`--{name}`: {hint}"));
+            return refused(word, &format!("remove `--{name}`: {hint}"));
         }
     }
     Ok(())

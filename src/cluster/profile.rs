@@ -56,7 +56,7 @@ impl SlurmProfile {
             Error::bad_input("cannot read the cluster's profile")
                 .at(path.display().to_string())
                 .found(error.to_string())
-                .hint("docs/cluster.md lists its keys")
+                .hint("see docs/cluster.md for its keys")
         })?;
         let numbers = [
             ("cpus", 1, profile.cpus.map(|count| count as u64), u64::from(u16::MAX)),
@@ -100,7 +100,7 @@ impl SlurmProfile {
                 Err(Error::missing("no GPU type in the cluster's profile has enough memory for the largest backbone")
                     .expected(format!("{gigabytes:.1} GB"))
                     .found(format!("{largest:.1} GB at most"))
-                    .hint("--device-memory GB lets workers load layers on demand"))
+                    .hint("set --device-memory GB, so that workers load layers on demand"))
             }
             fit => Ok(fit),
         }
@@ -115,10 +115,10 @@ fn not_secret(name: &str) -> Result<()> {
     if plain && !secret {
         return Ok(());
     }
-    Err(Error::bad_input("this variable is not passed to jobs")
+    Err(Error::bad_input("this variable cannot be passed to jobs")
         .expected("a variable that does not contain a secret")
         .found(format!("`{}`", name.split('=').next().unwrap_or_default()))
-        .hint("workers need no token: all inputs are fetched before they are submitted"))
+        .hint("remove it: inputs are fetched before submission, so workers need no token"))
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl Queue {
                 let format = "JobID,JobName,State,Reason,Comment";
                 let arguments = ["-X", "-n", "-P", "-S", "now-30days", "-o", format];
                 let text = answer("sacct", &arguments, QUERY_TIMEOUT).map_err(|_| reason)?;
-                let jobs = text.lines().filter_map(parsed).filter(|job| !ended(&job.state)).collect();
+                let jobs = text.lines().filter_map(parsed).filter(|job| !is_final_state(&job.state)).collect();
                 Ok(Self { told_by: "sacct", jobs })
             }
         }
@@ -75,7 +75,7 @@ impl Queue {
     }
 }
 
-fn ended(state: &str) -> bool {
+fn is_final_state(state: &str) -> bool {
     let word = state.split_whitespace().next().unwrap_or_default();
     !["PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "CONFIGURING", "COMPLETING"].contains(&word)
 }
@@ -107,7 +107,7 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
         error: Error::missing("sbatch rejected the job")
             .at(script)
             .found(reason)
-            .hint("`ghostlab submit slurm … --dry-run` prints the script; run workers by hand where there is no Slurm"),
+            .hint("print the script with `ghostlab submit slurm … --dry-run`, or start workers by hand without Slurm"),
     })?;
     // sbatch prints `NUMBER` or `NUMBER;CLUSTER`.
     let number = text.trim().split(';').next().unwrap_or_default().to_owned();
@@ -124,9 +124,9 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
 /// Fails if scancel fails, with its message.
 pub fn cancel(numbers: &[String]) -> Result<()> {
     let arguments: Vec<&str> = numbers.iter().map(String::as_str).collect();
-    answer("scancel", &arguments, WORKING)
-        .map(drop)
-        .map_err(|reason| Error::missing("scancel failed").found(reason).hint("`squeue --me` shows the remaining jobs"))
+    answer("scancel", &arguments, WORKING).map(drop).map_err(|reason| {
+        Error::missing("scancel failed").found(reason).hint("run `squeue --me` to see the remaining jobs")
+    })
 }
 
 /// Requeues the Slurm job of this process, which ends it. For an array, only the current task is requeued.
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!((&*job.id, &*job.state, &*job.comment), ("45_[2-3%2]", "PENDING", "ghostlab:p:s"));
         assert_eq!(parsed("46|b|RUNNING|None|(null)").unwrap().reason, "");
         assert!(parsed("slurm_load_jobs error").is_none());
-        assert!(ended("CANCELLED by 0") && !ended("PENDING"));
+        assert!(is_final_state("CANCELLED by 0") && !is_final_state("PENDING"));
     }
 
     #[cfg(unix)]

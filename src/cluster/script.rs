@@ -120,7 +120,7 @@ impl JobScript<'_> {
     }
 }
 
-/// Converts a path to text for a scheduler.
+/// Converts a path to a string for a scheduler.
 ///
 /// # Errors
 /// Fails if the path is not UTF-8 or contains control characters.

@@ -165,17 +165,17 @@ impl Submission {
 
     /// Reads all submissions of a store, skipping unreadable ones.
     pub fn all(store: &Store) -> Vec<Self> {
-        let mut all: Vec<Self> = Self::each(store).filter_map(Result::ok).collect();
+        let mut all: Vec<Self> = Self::read_each(store).filter_map(Result::ok).collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
     }
 
     /// Reads all submissions, or returns `None` if one is unreadable.
     pub(super) fn every(store: &Store) -> Option<Vec<Self>> {
-        Self::each(store).map(Result::ok).collect()
+        Self::read_each(store).map(Result::ok).collect()
     }
 
-    fn each(store: &Store) -> impl Iterator<Item = Result<Self>> + use<> {
+    fn read_each(store: &Store) -> impl Iterator<Item = Result<Self>> + use<> {
         let folders = fs::read_dir(store.submissions()).into_iter().flatten().flatten();
         folders.map(|folders| Self::read(&folders.path().join(Self::FILE)))
     }
@@ -261,14 +261,14 @@ impl Submission {
             }
             error
         })?;
-        fault::here("handed-over");
+        fault::fault_point("handed-over");
         jobs.handing = None;
         jobs.jobs.push((what.to_owned(), number.clone()));
         self.note(store, &jobs).map(|()| number)
     }
 
     /// Adds jobs of this submission that the scheduler lists and that were not recorded.
-    pub fn found(&self, store: &Store, queue: &Queue) -> Result<SubmittedJobs> {
+    pub fn find_jobs(&self, store: &Store, queue: &Queue) -> Result<SubmittedJobs> {
         let mut jobs = self.jobs(store);
         for job in queue.of(&self.comment()) {
             let (number, what) = match job.id.split_once('_') {

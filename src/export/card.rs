@@ -38,7 +38,7 @@ struct CardValues {
     kept: usize,
     /// Removed layers, or sublayers by kind. Empty for the dense backbone.
     removed: String,
-    /// Amount removed, such as `7 of 32 layers` or `8 of 32 attentions`.
+    /// Amount removed, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
     amount: String,
     /// Layers of the checkpoint without attention, and those without MLP.
     without: Vec<String>,
@@ -53,7 +53,7 @@ struct CardValues {
     dtype: Option<&'static str>,
     /// Smallest sliding window of the layers, in tokens.
     window: Option<usize>,
-    /// One sentence per repair folded into the weights.
+    /// One sentence for each repair that is folded into weights.
     folded: Vec<String>,
     /// One sentence per attached operator.
     attached: Vec<String>,
@@ -173,11 +173,11 @@ fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
                 Sublayer::Mlp => "mlp.down_proj",
             };
             let what = match (operator.factor().ok().flatten(), operator.is_diagonal()) {
-                (Some(factor), _) => format!("a factor of {factor} on all that it gives"),
+                (Some(factor), _) => format!("a factor of {factor} for all output channels"),
                 (None, true) => "a factor for each output channel".to_owned(),
-                (None, false) => "a linear map of its output".to_owned(),
+                (None, false) => "a linear map of the output".to_owned(),
             };
-            Some(format!("`model.layers.{index}.{weight}` (layer {layer} of the backbone) holds {what}."))
+            Some(format!("`model.layers.{index}.{weight}` (layer {layer} of the backbone) includes {what}."))
         })
         .collect()
 }
@@ -189,8 +189,8 @@ fn amount(removed: &Cut, layers: usize) -> String {
     }
     let count = removed.len();
     match Sublayer::BOTH.into_iter().find(|&kind| removed.iter().all(|(_, found)| found == kind)) {
-        Some(Sublayer::Attention) => format!("{count} of {layers} attentions"),
-        Some(Sublayer::Mlp) => format!("{count} of {layers} MLPs"),
+        Some(Sublayer::Attention) => format!("{count} of {layers} attention sublayers"),
+        Some(Sublayer::Mlp) => format!("{count} of {layers} MLP sublayers"),
         None => format!("{count} of {} sublayers", 2 * layers),
     }
 }
@@ -208,17 +208,17 @@ fn without(layout: &Layout) -> Vec<String> {
 fn describe_operator(attached: &Attached) -> String {
     let Attached { layer, place, operator } = attached;
     let position = match place {
-        BranchPlace::Before => format!("on the stream that enters layer {layer}"),
-        BranchPlace::After => format!("on the stream that leaves layer {layer}, the last one"),
-        BranchPlace::Norm(norm) => format!("behind `{norm}` of layer {layer}"),
+        BranchPlace::Before => format!("on the input of layer {layer}"),
+        BranchPlace::After => format!("on the output of layer {layer}, the last layer"),
+        BranchPlace::Norm(norm) => format!("after `{norm}` of layer {layer}"),
     };
     let bias = if operator.has_bias() { " with a bias" } else { "" };
     if operator.is_bias_only() {
         return format!("a constant added {position}");
     }
     if operator.is_normed() {
-        return format!("a full map{bias} of the norm of the stream, whose result is added {position}");
+        return format!("a full linear map{bias} of the normalized residual stream, added {position}");
     }
     let form = if operator.is_diagonal() { "diagonal" } else { "full" };
-    format!("a {form} map{bias} {position}")
+    format!("a {form} linear map{bias} {position}")
 }

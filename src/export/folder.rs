@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{MadeCell, goes_on, source};
+use super::{MadeCell, check_stop, source};
 use crate::checkpoint::{self, INDEX, MODELING, trimmed};
 use crate::corpus;
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ use crate::model::FloatType;
 use crate::quantity::distinct_sizes;
 use ghostlab_store::fault;
 
-/// File that records what an export was made from.
+/// File that records the inputs of an export.
 pub const MARK: &str = "ghostlab.json";
 /// Files that are copied unchanged if the backbone has them.
 const BESIDES: [&str; 12] = [
@@ -79,13 +79,13 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
         Err(_) => folder.symlink_metadata().is_ok(),
     };
     if occupied {
-        let found = if folder.is_dir() { "a folder without an export" } else { "not a folder" };
+        let found = if folder.is_dir() { "a folder that is not an export" } else { "not a folder" };
         let error = Error::bad_input("the output path already exists").at(folder.display().to_string());
         let error = error.expected("a new folder, or one from an earlier export").found(found);
         let earlier = folder.join(MARK).is_file();
         return Err(match earlier {
             true => error.hint(
-                "the folder has no list of exported files (earlier versions wrote none): move it, or choose another one with --to",
+                "move the folder, or choose another with --to: it has no list of exported files (earlier versions wrote none)",
             ),
             false => error.hint("use another folder with --to"),
         });
@@ -113,7 +113,7 @@ pub(super) fn write(
     let draft = output.stage()?;
     enough_room(draft.path(), bytes + BESIDE)?;
     fill(draft.path(), made, card, form, stop)?;
-    fault::here("place");
+    fault::fault_point("place");
     draft.publish()?;
     let parameters = made.layout.parameters();
     let needs_code = made.layout.needs_code();
@@ -134,14 +134,14 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     let MadeCell { layout, backbone, result, .. } = made;
     let config = &backbone.config;
     let source = &backbone.folder;
-    let files = layout.write(draft, form.shard, &mut |_| goes_on(stop, "folder"))?;
+    let files = layout.write(draft, form.shard, &mut |_| check_stop(stop, "folder"))?;
     if let Some(index) = &files.index {
         put(draft, INDEX, pretty(index)?.as_bytes())?;
     }
     if !is_gguf(source) {
         source::find(source, "config.json")?;
     }
-    let source_config = config_of(source)?;
+    let source_config = read_config(source)?;
     let generation = generation(source, &source_config)?;
     let trimmed = trimmed(source_config, config, layout, form.dtype)?;
     put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
@@ -173,7 +173,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
 /// Returns the backbone's generation settings, or settings derived from its config.
 fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
     let name = "generation_config.json";
-    let folder = parts::beside(source, name).parent().map(Path::to_path_buf).unwrap_or_default();
+    let folder = parts::sibling_file(source, name).parent().map(Path::to_path_buf).unwrap_or_default();
     if let Some(file) = source::find(&folder, name)? {
         return object(&file);
     }
@@ -205,7 +205,7 @@ fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
 }
 
 /// Reads the config of a backbone.
-pub(super) fn config_of(source: &Path) -> Result<Map<String, Value>> {
+pub(super) fn read_config(source: &Path) -> Result<Map<String, Value>> {
     let file = parts::config(source);
     if !is_gguf(&file) {
         return object(&file);
@@ -225,6 +225,6 @@ fn pretty(value: &Value) -> Result<String> {
 
 fn put(folder: &Path, name: &str, bytes: &[u8]) -> Result<()> {
     let path = folder.join(name);
-    fault::here("export");
+    fault::fault_point("export");
     write_atomically(&path, |file| file.write_all(bytes).map_err(|error| Error::io("write", &path, &error)))
 }

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use candle_core::quantized::gguf_file::Value as Entry;
-use folder::{config_of, enough_room, object};
+use folder::{enough_room, object, read_config};
 use serde_json::Value;
 
 use crate::checkpoint::{GgufText, GgufType, Layout, fits_deci, fits_deci_step, fits_gguf};
@@ -62,7 +62,7 @@ impl Exporter<'_> {
             recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
         }
         let numbers = self.numbers(grid, &grid.cells[cell])?;
-        self.made(grid, cell, &mut |made| {
+        self.with_cell(grid, cell, &mut |made| {
             let card = card::card(self, grid, &made, numbers.clone())?;
             made.inputs
                 .guarded(&[&made.backbone.folder], || folder::write(&output, &made, &card, &self.form, self.stop))
@@ -70,12 +70,12 @@ impl Exporter<'_> {
     }
 
     /// Computes the missing parts of a cell, and calls `then` with them.
-    fn made<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(MadeCell<'_>) -> Result<T>) -> Result<T> {
+    fn with_cell<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(MadeCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let export_grid = made_of(grid, cell);
         let Self { store, settings, reporter, stop, .. } = self;
         let outcome = exec::run(&export_grid, *settings, store, *reporter, stop)?;
-        let result = outcome.cells.first().ok_or_else(|| Error::job("the cell has no result").at(cell.to_string()))?;
+        let result = outcome.cells.first().ok_or_else(|| Error::job("no result for the cell").at(cell.to_string()))?;
         result.ok()?;
         let plan = Plan::new(&export_grid, store, settings.engine, settings.batch_tokens)?;
         let Some((backbone, variant)) = plan.variants().next() else {
@@ -142,9 +142,9 @@ const CELL: &str = "ghostlab.cell";
 /// Fails with exit code 2 if another file exists, or if the name does not end in `.gguf`.
 pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
     if !is_gguf(path) {
-        return Err(Error::bad_input("the name of a GGUF file must end in .gguf")
+        return Err(Error::bad_input("GGUF file names must end in .gguf")
             .at(path.display().to_string())
-            .hint("for example --to model.gguf"));
+            .hint("use a name such as --to model.gguf"));
     }
     let ours = path.is_file() && Gguf::open(path).is_ok_and(|file| file.keys().contains(&CELL));
     OutputFile { path, inputs, force: ours, is_ours: |_| false }.check()
@@ -168,7 +168,7 @@ impl Exporter<'_> {
         if let Some(recovery) = &grid.cells[cell].recovery {
             recovery.rule.check_export().map_err(|error| error.at(grid.cells[cell].to_string()))?;
         }
-        self.made(grid, cell, &mut |MadeCell { layout, backbone, result, inputs, .. }| {
+        self.with_cell(grid, cell, &mut |MadeCell { layout, backbone, result, inputs, .. }| {
             let config = &backbone.config;
             fits_gguf(config, layout).map_err(|error| error.at(result.cell.to_string()))?;
             let (mut entries, notes) = gguf_texts(&backbone.folder, config)?;
@@ -181,7 +181,8 @@ impl Exporter<'_> {
             inputs.guarded(&[&backbone.folder], || {
                 write_atomically(path, |file| {
                     let mut out = BufWriter::new(file);
-                    layout.write_gguf(config, numbers, &text, path, &mut out, &mut |_| goes_on(self.stop, "file"))?;
+                    layout
+                        .write_gguf(config, numbers, &text, path, &mut out, &mut |_| check_stop(self.stop, "file"))?;
                     out.flush().map_err(|error| Error::io("write", path, &error))
                 })
             })?;
@@ -206,18 +207,19 @@ fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
 }
 
 /// Fails if the user interrupted the export.
-fn goes_on(stop: &AtomicBool, what: &str) -> Result<()> {
-    fault::here("export");
+fn check_stop(stop: &AtomicBool, what: &str) -> Result<()> {
+    fault::fault_point("export");
     match stop.load(Relaxed) {
         true => Err(Error::interrupted(format!("stopped; the incomplete {what} was removed"))),
         false => Ok(()),
     }
 }
 
-/// GGUF metadata entries, and notes on differences in llama.cpp.
+/// GGUF metadata entries, and notes on text that llama.cpp tokenizes differently.
 type Texts = (Vec<(String, Entry)>, Vec<String>);
 
-/// Returns the GGUF metadata of a backbone's tokenizer and chat template, and notes on differences in llama.cpp.
+/// Returns the GGUF metadata of a backbone's tokenizer and chat template, and notes on text that llama.cpp tokenizes
+/// differently.
 ///
 /// # Errors
 /// Fails like [`to_gguf`], or if a file cannot be read.
@@ -225,8 +227,8 @@ pub fn gguf_texts(backbone: &Path, config: &Config) -> Result<Texts> {
     let file = parts::tokenizer(backbone);
     let tokenizer: Value = serde_json::from_slice(&corpus::description(&file, config.vocab)?)
         .map_err(|error| Error::bad_input("malformed JSON").at(file.display().to_string()).found(error.to_string()))?;
-    let source_config = Value::Object(config_of(backbone)?);
-    let folder = parts::beside(backbone, ".");
+    let source_config = Value::Object(read_config(backbone)?);
+    let folder = parts::sibling_file(backbone, ".");
     let settings = match source::find(&folder, "tokenizer_config.json")? {
         Some(file) => Value::Object(object(&file)?),
         None => Value::Null,

@@ -39,7 +39,7 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     if target.starts_with(repository(&folder).unwrap_or(&folder)) {
         return Ok(Some(path));
     }
-    Err(Error::bad_input("a file of the model is a link to a file outside its folder")
+    Err(Error::bad_input("a model file is a symlink to a file outside its folder")
         .at(path.display())
         .expected(format!("a file in {}", folder.display()))
         .found(target.display())

@@ -223,8 +223,11 @@ impl Description {
     /// # Errors
     /// Fails if the file is invalid, with file, line and column, and the expected and found values.
     pub fn read(path: &Path) -> Result<Option<(Self, bool)>> {
-        let shape =
-            FileShape { what: "the artifact", expected: "`artifact: …` and a grid", hint: "docs/grid.md shows one" };
+        let shape = FileShape {
+            what: "the artifact",
+            expected: "`artifact: …` and a grid",
+            hint: "see docs/grid.md for an example",
+        };
         let mut root = yaml::read(path, &shape)?;
         let Value::Map(keys) = &mut root.value else { return Ok(None) };
         let Some(at) = keys.iter().position(|entry| entry.key == KEY) else { return Ok(None) };
@@ -237,7 +240,7 @@ impl Description {
         Ok(Some((artifact, has_grid)))
     }
 
-    /// Whether sublayers can be told from whole layers.
+    /// Whether sublayers are distinguishable from whole layers.
     pub fn shows_sublayers(&self) -> bool {
         let in_table = self.table.as_ref().is_none_or(|table| table.lead.contains(&RowHeader::Removed));
         in_table && self.figure.as_ref().is_none_or(|figure| figure.kind == FigureKind::Pareto)
@@ -276,7 +279,7 @@ impl Description {
             return wrong(&format!("the figure next to a table draws `{other}`"), "metrics of the table");
         }
         if self.table.as_ref().is_some_and(|table| table.metrics.is_empty() || table.rows.is_empty()) {
-            return wrong("the table is empty", "at least one entry in both `rows` and `metrics`");
+            return wrong("the table is empty", "at least one entry in `rows` and in `metrics`");
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ impl Cell {
     }
 
     #[cfg(test)]
-    pub(crate) fn named(backbone: &str, name: &str) -> Self {
+    pub(crate) fn with_name(backbone: &str, name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::dense(backbone) }
     }
 
@@ -175,7 +175,7 @@ impl<M: MethodAxis + ?Sized> Method<M> {
     }
 
     #[cfg(test)]
-    pub(crate) fn named(name: &str) -> Self {
+    pub(crate) fn with_name(name: &str) -> Self {
         Self::new(name, &Options::new()).unwrap()
     }
 }

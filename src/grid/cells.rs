@@ -36,21 +36,24 @@ impl Axes {
     pub(super) fn read(at: &At<'_>, entries: &IncludeEntry) -> Result<Self> {
         let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entries;
         let calibrations =
-            calibration.written().map(|written| calibrations(&at.key("calibration"), written)).transpose()?;
+            calibration.explicit_values().map(|written| calibrations(&at.key("calibration"), written)).transpose()?;
         let (calibration, corpora) = calibrations.unzip();
         Ok(Self {
             position: at.position(),
-            backbone: backbone.written().map(|names| validate::values(&at.key("backbone"), names)).transpose()?,
-            criterion: criterion.written().map(|entries| built(at, entries)).transpose()?,
-            depth: depth.written().map(|entries| depths(&at.key("depth"), entries)).transpose()?,
-            recovery: recovery.written().map(|entries| built(at, entries)).transpose()?,
+            backbone: backbone
+                .explicit_values()
+                .map(|names| validate::values(&at.key("backbone"), names))
+                .transpose()?,
+            criterion: criterion.explicit_values().map(|entries| built(at, entries)).transpose()?,
+            depth: depth.explicit_values().map(|entries| depths(&at.key("depth"), entries)).transpose()?,
+            recovery: recovery.explicit_values().map(|entries| built(at, entries)).transpose()?,
             calibration,
             corpora: corpora.unwrap_or_default(),
         })
     }
 
     /// Fills in missing axes from `grid`.
-    pub(super) fn within(&self, grid: &Self) -> Self {
+    pub(super) fn or_axes_of(&self, grid: &Self) -> Self {
         let Self { position, backbone, criterion, depth, recovery, calibration, corpora } = self.clone();
         Self {
             position,
@@ -71,7 +74,8 @@ impl Axes {
     ) -> Result<()> {
         let Some(names) = self.backbone.take_if(|_| !weights.is_empty()) else { return Ok(()) };
         let all = names.iter().flat_map(|name| weights.iter().map(move |weight| (name, weight)));
-        let all = all.map(|(name, weights)| rounded(name, weights.value, backbones)).collect::<Result<_>>()?;
+        let all =
+            all.map(|(name, weights)| add_rounded_backbone(name, weights.value, backbones)).collect::<Result<_>>()?;
         self.backbone = Some(all);
         Ok(())
     }
@@ -94,19 +98,19 @@ impl Axes {
 }
 
 /// Registers a backbone with rounded weights and returns its name.
-fn rounded(
+fn add_rounded_backbone(
     name: &Positioned<String>,
     weights: Weights,
     backbones: &mut BTreeMap<String, Backbone>,
 ) -> Result<Positioned<String>> {
-    let Some((to, calibrated)) = weights.rounded() else { return Ok(name.clone()) };
+    let Some((to, calibrated)) = weights.rounding() else { return Ok(name.clone()) };
     let full_name = format!("{}@{weights}", name.value);
     let rounding = Rounded { backbone: name.value.clone(), to, calibrated };
     let made = Backbone { weights: Some(rounding), ..backbones[&name.value].clone() };
     if backbones.insert(full_name.clone(), made.clone()).is_some_and(|known| known != made) {
         return Err(Error::bad_input("two backbones have the same name")
             .at(name.position.to_string())
-            .found(format!("`{full_name}`, the name that the axis `weights` gives to another backbone"))
+            .found(format!("`{full_name}`, which is also the name of a rounded backbone of the axis `weights`"))
             .hint("rename the other backbone"));
     }
     Ok(Positioned { value: full_name, position: name.position.clone() })
@@ -133,11 +137,11 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
     let what = "the number of calibration sequences";
     let sequences = validate::counts(&at.key("sequences"), &entry.sequences, 1, what)?;
     let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of a calibration sequence")?;
-    let seeds = entry.seed.written().map(|seeds| validate::values(&at.key("seed"), seeds)).transpose()?;
+    let seeds = entry.seed.explicit_values().map(|seeds| validate::values(&at.key("seed"), seeds)).transpose()?;
     let what = "the number of sequences for the operator";
     let operators = entry
         .operator_sequences
-        .written()
+        .explicit_values()
         .map(|values| validate::counts(&at.key("operator_sequences"), values, 1, what))
         .transpose()?;
     let seeds = optional(at, seeds);
@@ -182,7 +186,7 @@ pub(super) fn optional<T>(at: &At<'_>, values: Option<Vec<Positioned<T>>>) -> Ve
         Some(values) => {
             values.into_iter().map(|value| Positioned { value: Some(value.value), position: value.position }).collect()
         }
-        None => vec![at.placed(None)],
+        None => vec![at.with_position(None)],
     }
 }
 
@@ -192,10 +196,10 @@ fn too_many_for_the_operator(calibration: &Calibration, position: &YamlPosition,
         .at(position.to_string())
         .expected(format!("at most {sequences}, the entry's `sequences`"));
     if !of_lists {
-        return error.found(operator_sequences.to_string()).hint("leave `operator_sequences` out to use all");
+        return error.found(operator_sequences.to_string()).hint("remove `operator_sequences` to use all sequences");
     }
     error
-        .found(format!("{operator_sequences}, in the combination `{calibration}` of the entry's lists"))
+        .found(format!("{operator_sequences}, in the combination `{calibration}` of the lists"))
         .hint("write the valid combinations as separate entries")
 }
 
@@ -300,19 +304,19 @@ fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Opt
         return None;
     }
     if repaired != DepthUnit::Layers {
-        let error = Error::bad_input(format!("`{}` only repairs removed {repaired}", recovery.name));
+        let error = Error::bad_input(format!("`{}` repairs only removed {repaired}", recovery.name));
         return Some(
             error
                 .expected(format!("a depth such as `{{{repaired}: {}}}`", depth.count))
-                .found(format!("`{recovery}` with a depth of {depth}"))
-                .hint("combine each recovery with a depth that it repairs in an entry of `include`"),
+                .found(format!("`{recovery}` with depth {depth}"))
+                .hint("add an entry of `include` that combines the recovery with a suitable depth"),
         );
     }
     Some(
         Error::bad_input(format!("`{}` repairs whole layers, but the depth counts sublayers", recovery.name))
             .expected("`recovery: none` with a depth of sublayers")
-            .found(format!("`{recovery}` with a depth of {depth}"))
-            .hint("combine sublayers with `recovery: none` in an entry of `include`"),
+            .found(format!("`{recovery}` with depth {depth}"))
+            .hint("add an entry of `include` that combines sublayers with `recovery: none`"),
     )
 }
 
@@ -373,7 +377,7 @@ impl PrunedCell {
             false => depth.to_string(),
             true => format!("`{}`, which is {depth} layers of `{backbone}`", self.depth),
         };
-        Err(Error::bad_input(format!("a depth removes all layers of the backbone `{backbone}`"))
+        Err(Error::bad_input(format!("the depth removes all layers of the backbone `{backbone}`"))
             .at(self.position.to_string())
             .expected(format!("a number below {layers}, the layers of `{backbone}`"))
             .found(found)

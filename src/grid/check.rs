@@ -84,13 +84,14 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
             return Err(root
                 .bad("the grid has no key `evaluate`")
                 .expected("`evaluate: …`, or `search: …`")
-                .hint("docs/grid.md begins with a complete example"));
+                .hint("see the complete example at the top of docs/grid.md"));
         }
-        (_, Some(search)) => evaluations(&root.key("search"), &search.scored())?,
+        (_, Some(search)) => evaluations(&root.key("search"), &search.evaluate_entry())?,
         (Some(evaluate), None) => evaluations(&root.key("evaluate"), evaluate)?,
     };
 
-    let weights = schema.weights.written().map(|entries| Weights::read(&root.key("weights"), entries)).transpose()?;
+    let weights =
+        schema.weights.explicit_values().map(|entries| Weights::read(&root.key("weights"), entries)).transpose()?;
     let weights = weights.unwrap_or_default();
     not_timed(&weights, &evaluate)?;
     let every = [&axes].into_iter().chain(&includes);
@@ -109,13 +110,13 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
 /// Rejects `latency` for rounded weights: they are computed as floats, so times and memory would not be those of the
 /// rounded types.
 fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()> {
-    match weights.iter().find(|weight| weight.value.rounded().is_some() && !evaluate.latency.is_empty()) {
+    match weights.iter().find(|weight| weight.value.rounding().is_some() && !evaluate.latency.is_empty()) {
         None => Ok(()),
         Some(weight) => Err(Error::bad_input("latency cannot be measured with quantized weights")
             .at(weight.position.to_string())
             .expected("`weights: as-stored` together with `latency`")
             .found(format!("`{}`", weight.value))
-            .hint("quantized weights are computed as floats; measure the backbones as stored")),
+            .hint("measure the backbones as stored: quantized weights are computed as floats")),
     }
 }
 
@@ -151,7 +152,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
             .bad("a grid cannot have both `evaluate` and `search`")
             .expected("`evaluate` or `search`")
             .found("both")
-            .hint("`ghostlab run` of a file with `search` scores all candidates"));
+            .hint("remove `evaluate`; to score all candidates, use `ghostlab run` with the same file"));
     }
     let search = entry.checked(&at)?;
     if axes.depth.is_none() {
@@ -160,7 +161,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
                 .bad("the search has no depths")
                 .expected("`depth: [4, 5, 6]` with the other axes, or `layers` in the budget")
                 .found("neither")
-                .hint("`ghostlab search MODEL` chooses them automatically"));
+                .hint("use `ghostlab search MODEL` to choose the depths automatically"));
         }
         let depths: Vec<DepthEntry> = search.budget.layers.iter().map(|&count| DepthEntry::layers(count)).collect();
         axes.depth = Some(depth::depths(&at.key("budget").key("layers"), &depths)?);
@@ -174,10 +175,10 @@ fn all_or_none(axes: &Axes) -> Result<()> {
     if written.is_empty() || absent.is_empty() {
         return Ok(());
     }
-    Err(lacks("the grid", axes, &absent)
+    Err(missing_axes("the grid", axes, &absent)
         .expected(format!("all four of {}, or none of them", CUT_AXES.join(", ")))
         .found(format!("only {}", written.join(", ")))
-        .hint("without all four a grid scores its dense backbones"))
+        .hint("add the missing axes, or remove the others to score only the dense backbones"))
 }
 
 fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
@@ -188,18 +189,18 @@ fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
             .bad("an entry of `include` is empty")
             .expected(format!("one or more of {}", AXES.join(", ")))
             .found("an empty map")
-            .hint("it would add the cells of the axes again"));
+            .hint("remove the entry, or name the values to add"));
     }
     if grid.of_cuts().0.is_empty() && !absent.is_empty() {
-        return Err(lacks("an entry of `include`", &axes, &absent)
+        return Err(missing_axes("an entry of `include`", &axes, &absent)
             .expected(CUT_AXES.join(", "))
             .found(if written.is_empty() { "none of them".to_owned() } else { format!("only {}", written.join(", ")) })
-            .hint("missing axes are taken from the grid, which does not have these either"));
+            .hint("add the missing axes to the entry or to the grid"));
     }
     Ok(axes)
 }
 
-fn lacks(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
+fn missing_axes(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
     let keys: Vec<String> = absent.iter().map(|key| format!("`{key}`")).collect();
     let word = if keys.len() == 1 { "key" } else { "keys" };
     Error::bad_input(format!("{subject} has no {word} {}", keys.join(", "))).at(axes.position.to_string())
@@ -215,9 +216,9 @@ struct Used {
 
 fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)> {
     let written = [
-        entries.perplexity.written().is_some(),
-        entries.tasks.written().is_some(),
-        entries.latency.written().is_some(),
+        entries.perplexity.explicit_values().is_some(),
+        entries.tasks.explicit_values().is_some(),
+        entries.latency.explicit_values().is_some(),
     ];
     if written == [false; 3] {
         return Err(at
@@ -228,18 +229,18 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let TextUses { perplexity, corpora } = TextUses::read(&at.key("perplexity"), &entries.perplexity)?;
     let TaskUses { known, defined } = TaskUses::read(&at.key("tasks"), &entries.tasks)?;
     // A list that is present must not be empty.
-    if entries.perplexity.written().is_some() {
+    if entries.perplexity.explicit_values().is_some() {
         validate::each_once(&at.key("perplexity"), &perplexity)?;
     }
-    if entries.tasks.written().is_some() {
+    if entries.tasks.explicit_values().is_some() {
         validate::neither_empty_nor_long(&at.key("tasks"), &entries.tasks)?;
-        let placed: Vec<_> = known.iter().map(|(at, task)| at.placed(task.clone())).collect();
+        let placed: Vec<_> = known.iter().map(|(at, task)| at.with_position(task.clone())).collect();
         validate::none_twice(&at.key("tasks").name(), &placed)?;
     }
     known.iter().try_for_each(|(at, task)| defined::check(at, task.how.max_length, task.how.limit))?;
     let used = Used {
         corpora,
-        tasks: known.iter().map(|(at, task)| at.key("name").placed(task.name.clone())).collect(),
+        tasks: known.iter().map(|(at, task)| at.key("name").with_position(task.name.clone())).collect(),
         meant: Meant::read(&defined)?,
     };
     let Meant { uses, groups, .. } = &used.meant;
@@ -254,7 +255,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
         return Err(at
             .key("metrics")
             .item(index)
-            .bad("no text is compared with the dense model")
+            .bad("the metric needs a text that is compared with the dense model")
             .expected("an entry of `perplexity` with `damage: true`")
             .found(format!("`{}`", metrics[index]))
             .hint("add `damage: true` to an entry of `perplexity`"));
@@ -325,10 +326,10 @@ impl<'a> TaskUses<'a> {
 /// Reads the names of additional metrics.
 fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     let names: Vec<String> = entries.iter().cloned().collect();
-    if entries.written().is_some() {
+    if entries.explicit_values().is_some() {
         validate::values(at, &names)?;
     }
-    let known: Vec<&str> = metric::named().collect();
+    let known: Vec<&str> = metric::opt_in_names().collect();
     match names.iter().enumerate().find(|(_, name)| !known.contains(&name.as_str())) {
         None => Ok(names),
         Some((i, name)) => Err(at.item(i).bad("unknown metric").none_of(name, known)),
@@ -342,7 +343,7 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
         let at = at.item(i);
         let lengths = validate::counts(&at.key("length"), &entry.length, 1, "the length of a timed prompt")?;
         let batches = optional_counts(&at, "batch", &entry.batch, "the number of sequences of a timed prompt")?;
-        let new = optional_counts(&at, "decode", &entry.decode, "the number of tokens decoded behind a timed prompt")?;
+        let new = optional_counts(&at, "decode", &entry.decode, "the number of tokens decoded after a timed prompt")?;
         validate::few_enough(&[lengths.len(), batches.len(), new.len()], &at.position())?;
         for (length, batch) in lengths.iter().flat_map(|length| batches.iter().map(move |batch| (length, batch))) {
             let (length, batch, position) = (length.value, batch.value.unwrap_or(1), &length.position);
@@ -352,13 +353,13 @@ fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> 
             }));
         }
     }
-    if entries.written().is_some() {
+    if entries.explicit_values().is_some() {
         validate::each_once(at, &prompts)?;
     }
     Ok(prompts.into_iter().map(|prompt| prompt.value).collect())
 }
 
 fn optional_counts(at: &At<'_>, key: &str, values: &Many<usize>, what: &str) -> Result<Vec<Positioned<Option<usize>>>> {
-    let counts = values.written().map(|values| validate::counts(&at.key(key), values, 1, what)).transpose()?;
+    let counts = values.explicit_values().map(|values| validate::counts(&at.key(key), values, 1, what)).transpose()?;
     Ok(optional(at, counts))
 }

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::eval_task::{Asking, EvalTask, TaskData, TaskSource};
-use super::input::{Found, InputRef, InputResolver, from_here};
+use super::input::{Found, InputRef, InputResolver, resolve_path};
 use super::node::{At, Positioned};
 use super::validate;
 use crate::error::{Error, Result};
@@ -143,8 +143,8 @@ impl Meant {
             for definition in tasks {
                 check_supported(&definition)?;
                 let task_use = EvalTask { name: definition.name.clone(), how: how.clone(), defined: true };
-                validate::shown("task", &task_use.name, &at.position())?;
-                shown.push(at.placed(task_use.to_string()));
+                validate::check_printable("task", &task_use.name, &at.position())?;
+                shown.push(at.with_position(task_use.to_string()));
                 meant.uses.push(task_use);
                 let defined =
                     DefinedTask { origin: origin(at, entry, &definition)?, generated: entry.generated, definition };
@@ -156,7 +156,7 @@ impl Meant {
             }
             for group in groups.into_iter().filter(|group| !group.metrics.is_empty()) {
                 let group_use = GroupUse { group, how: how.clone() };
-                shown.push(at.placed(group_use.to_string()));
+                shown.push(at.with_position(group_use.to_string()));
                 meant.groups.push(group_use);
             }
         }
@@ -192,7 +192,7 @@ impl Meant {
     ///
     /// # Errors
     /// Fails if a split is missing.
-    pub(super) fn found(&self, around: &InputResolver<'_>) -> Result<BTreeMap<String, TaskData>> {
+    pub(super) fn locate_rows(&self, around: &InputResolver<'_>) -> Result<BTreeMap<String, TaskData>> {
         let found = self.tasks.iter().map(|(name, DefinedTask { definition, origin, generated })| {
             let splits = self.splits(name);
             let (rows, hub) = match origin {
@@ -204,7 +204,7 @@ impl Meant {
                     let rows = if path.is_file() {
                         single_split(path, &splits, &need.position())?
                     } else {
-                        FileRows::below(&path, &definition.data, &splits)?
+                        FileRows::find_in(&path, &definition.data, &splits)?
                     };
                     (rows, hub)
                 }
@@ -229,8 +229,8 @@ fn check_supported(definition: &Definition) -> Result<()> {
 /// Returns the tasks and groups of an entry: a file, all files of a directory, or a name in the given directory.
 fn select(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let named = at.key("definition");
-    let path = from_here(Path::new(&entry.definition), &named).value;
-    let folder = entry.folder.as_ref().map(|folder| from_here(folder, &at.key("folder")).value);
+    let path = resolve_path(Path::new(&entry.definition), &named).value;
+    let folder = entry.folder.as_ref().map(|folder| resolve_path(folder, &at.key("folder")).value);
     let add_position =
         |error: Error| if error.parts().place.is_none() { error.at(named.position().to_string()) } else { error };
     let probe = Probe::Definitions { path: path.clone(), name: entry.definition.clone(), folder: folder.clone() };
@@ -238,9 +238,9 @@ fn select(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let Some(selection) = Library::at(&path, &entry.definition, folder.as_deref()) else {
         return Err(named
             .bad("definition not found")
-            .expected("a file, a folder of files, or a name together with `folder`")
+            .expected("a file, a folder of files, or a name with `folder`")
             .found(format!("`{}`", entry.definition))
-            .hint(format!("{} does not exist", path.display())));
+            .hint(format!("check the path: {} does not exist", path.display())));
     };
     selection.map_err(add_position)
 }
@@ -256,7 +256,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
             return Ok(RowsOrigin::OneOrMore(splits, at.position().to_string()));
         }
         Some(DataEntry::Place(folder)) => {
-            let Positioned { value, position } = from_here(folder, &at);
+            let Positioned { value, position } = resolve_path(folder, &at);
             return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(value), None, position))));
         }
         None => {}
@@ -307,7 +307,7 @@ fn files_from_here(at: &At<'_>, entry: &OneOrMore) -> Vec<PathBuf> {
         OneOrMore::One(file) => std::slice::from_ref(file),
         OneOrMore::More(files) => files.as_slice(),
     };
-    files.iter().map(|file| from_here(file, at).value).collect()
+    files.iter().map(|file| resolve_path(file, at).value).collect()
 }
 
 /// Builders of `datasets` whose local files are supported.
@@ -337,10 +337,10 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
             .hint("convert the rows to .jsonl or .parquet"));
     }
     if BUILDERS.contains(&path) {
-        return Err(Error::bad_input(format!("`{path}` is a builder of `datasets`, but no files are given"))
+        return Err(Error::bad_input(format!("`{path}` is a builder of `datasets` without files"))
             .at(position)
             .expected("`dataset_kwargs: {data_files: {SPLIT: FILE}}`")
-            .hint("alternatively, set `data: {SPLIT: FILE}` in the grid, or pass `--rows` to `ghostlab score`"));
+            .hint("add the files, set `data: {SPLIT: FILE}` in the grid, or pass `--rows` to `ghostlab score`"));
     }
     Ok(())
 }
@@ -379,7 +379,7 @@ fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&s
             .at(position.to_owned())
             .expected(format!("a file at {}", file.display()))
             .found("nothing")
-            .hint("if they are elsewhere, set `data` in the grid, or pass `--rows` to `ghostlab score`")),
+            .hint("set `data` in the grid, or pass `--rows` to `ghostlab score`, if the rows are elsewhere")),
         None => Ok(((*split).to_owned(), split_files.clone())),
     }
 }
@@ -388,7 +388,7 @@ fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&s
 fn single_split(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
     match splits {
         [split] => Ok(FileRows { splits: BTreeMap::from([((*split).to_owned(), vec![file])]) }),
-        several => Err(Error::bad_input("one file is given for several splits")
+        several => Err(Error::bad_input("one file for several splits")
             .at(position.to_owned())
             .expected("`data: {SPLIT: FILE, …}`, or a folder")
             .found(format!("the splits {}", several.join(", ")))),

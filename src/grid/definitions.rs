@@ -46,7 +46,7 @@ impl Definers<'_> {
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
     ) -> Result<BTreeMap<String, NamedEntry<BackboneEntry>>> {
-        self.each(EntryKind::Backbone, &self.schema.backbones, used, |_, entry: &BackboneEntry| {
+        self.read_each(EntryKind::Backbone, &self.schema.backbones, used, |_, entry: &BackboneEntry| {
             let BackboneEntry { path, hub, revision, files, package, .. } = entry;
             Ok(WrittenSource { package: package.as_deref(), ..WrittenSource::of(path, hub, revision, files) })
         })
@@ -58,8 +58,8 @@ impl Definers<'_> {
         used: impl Iterator<Item = &'n Positioned<String>>,
         seeds: &BTreeMap<&str, BTreeSet<u64>>,
     ) -> Result<BTreeMap<String, NamedEntry<CorpusEntry>>> {
-        self.each(EntryKind::Corpus, &self.schema.corpora, used, |(name, at), corpus: &CorpusEntry| {
-            known("window rule", &corpus.rule, &rules(), &at.key("rule"))?;
+        self.read_each(EntryKind::Corpus, &self.schema.corpora, used, |(name, at), corpus: &CorpusEntry| {
+            check_builtin_name("window rule", &corpus.rule, &rules(), &at.key("rule"))?;
             if let Some(limit) = corpus.limit {
                 validate::count(1, limit, "the limit on evaluation windows", &at.key("limit").position())?;
             }
@@ -75,19 +75,20 @@ impl Definers<'_> {
         used: impl Iterator<Item = &'n Positioned<String>>,
     ) -> Result<BTreeMap<String, NamedEntry<TaskEntry>>> {
         let used: Vec<&Positioned<String>> = used.collect();
-        let mut data = self.each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, entry: &TaskEntry| {
-            let TaskEntry { path, hub, revision, files, .. } = entry;
-            Ok(WrittenSource::of(path, hub, revision, files))
-        })?;
+        let mut data =
+            self.read_each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, entry: &TaskEntry| {
+                let TaskEntry { path, hub, revision, files, .. } = entry;
+                Ok(WrittenSource::of(path, hub, revision, files))
+            })?;
         for (name, NamedEntry { entry, .. }) in &mut data {
             let task = entry.task.get_or_insert_with(|| name.clone());
-            known("kind of task", task, &tasks(), &self.root.key("tasks").key(name).key("task"))?;
+            check_builtin_name("kind of task", task, &tasks(), &self.root.key("tasks").key(name).key("task"))?;
         }
         Ok(data)
     }
 
     /// Reads the used entries of a kind. `read` rejects invalid entries and locates their files.
-    fn each<'n, T: Clone>(
+    fn read_each<'n, T: Clone>(
         &self,
         kind: EntryKind,
         defined: &BTreeMap<String, T>,
@@ -99,7 +100,7 @@ impl Definers<'_> {
             if all.contains_key(name) {
                 continue;
             }
-            validate::shown(kind.word(), name, position)?;
+            validate::check_printable(kind.word(), name, position)?;
             let Some(definition) = defined.get(name) else {
                 let inline = defined.keys().map(String::as_str);
                 return Err(named::unknown(self.library, kind, name, inline, position.to_string()));
@@ -121,7 +122,7 @@ pub fn tasks() -> Vec<&'static str> {
 }
 
 /// Rejects a name that is not built in.
-fn known(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Result<()> {
+fn check_builtin_name(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Result<()> {
     if known.contains(&name) {
         return Ok(());
     }
@@ -192,7 +193,7 @@ impl Corpus {
     /// Fails if the seed is not one of the grid's seeds and requires an unavailable shard.
     pub fn files_of(&self, seed: u64) -> Result<Vec<PathBuf>> {
         let Some(stream) = &self.stream else { return Ok(self.files()) };
-        let first = stream.shards.first(stream.count, seed, stream.read);
+        let first = stream.shards.opened_shards(stream.count, seed, stream.read);
         first.into_iter().map(|shard| self.shard(shard)).collect()
     }
 
@@ -205,7 +206,7 @@ impl Corpus {
         let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
         file.ok_or_else(|| {
             let (count, read) = stream.map_or((1, 1), |stream| (stream.count, stream.read));
-            Error::missing("the shards to read contain too few tokens")
+            Error::missing("too few tokens in the shards to read")
                 .expected(format!("shard {number} of {count}"))
                 .found(format!("`shards_read: {read}`"))
                 .hint(format!("set `shards_read: {}`, then run `ghostlab fetch`", read + 1))

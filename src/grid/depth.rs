@@ -23,7 +23,7 @@ pub(super) struct DepthEntry {
     amount: AmountEntry,
 }
 
-/// Amount as written in the file. [`Amount::read`] parses texts as shares.
+/// Amount as written in the file. [`Amount::read`] parses strings as shares.
 #[derive(Debug, Clone, PartialEq)]
 enum AmountEntry {
     Count(usize),
@@ -55,7 +55,7 @@ impl Depth {
     /// Parses a depth.
     ///
     /// # Errors
-    /// Fails if the depth is 0, or the text is not a share above 0% and below 100%. The caller adds the position.
+    /// Fails if the depth is 0, or the string is not a share above 0% and below 100%. The caller adds the position.
     pub(super) fn read(entry: &DepthEntry) -> Result<Self> {
         Ok(Self { unit: entry.unit, amount: Amount::read(&entry.amount)? })
     }
@@ -85,9 +85,9 @@ impl Amount {
     fn read(entry: &AmountEntry) -> Result<Self> {
         match entry {
             AmountEntry::Count(0) => Err(Error::bad_input("invalid depth 0")
-                .expected("number of layers to remove, 1 or more")
+                .expected("1 or more layers to remove")
                 .found("0")
-                .hint("remove it: every grid includes the dense backbone")),
+                .hint("remove this depth: every grid includes the dense backbone")),
             AmountEntry::Count(count) => Ok(Self::Count(*count)),
             AmountEntry::Text(text) => Self::share(text),
         }
@@ -95,9 +95,11 @@ impl Amount {
 
     fn share(text: &str) -> Result<Self> {
         let Some(number) = text.strip_suffix('%') else {
-            let error = bad_share(text, "a depth is neither a count nor a share of the layers");
+            let error = bad_share(text, "invalid depth");
             return Err(match text.trim().parse::<f64>() {
-                Ok(number) => error.hint(format!("`{number}` without quotes is a count, `{number}%` a share")),
+                Ok(number) => {
+                    error.hint(format!("write `{number}` without quotes for a count, or `{number}%` for a share"))
+                }
                 Err(_) => error,
             });
         };
@@ -111,7 +113,7 @@ impl Amount {
         if millionths == 0 || millionths >= 100_000_000 {
             return Err(bad_share(text, "a share of the layers is out of range")
                 .expected("more than 0% and less than 100%")
-                .hint("every grid includes the dense backbone, and at least one layer must remain"));
+                .hint("keep at least one layer; every grid includes the dense backbone"));
         }
         Ok(Self::Share { millionths })
     }
@@ -131,7 +133,7 @@ impl Amount {
 fn bad_share(text: &str, what: &str) -> Error {
     Error::bad_input(what)
         .expected("a count such as `7`, or a share of the layers such as `25%`")
-        .found(format!("the text `{text}`"))
+        .found(format!("the string `{text}`"))
 }
 
 impl fmt::Display for Amount {
@@ -244,16 +246,16 @@ impl JsonSchema for DepthEntry {
         let share = format!(r"^[0-9]+(\.[0-9]{{1,{DECIMALS}}})?%$");
         let amount = json!({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": share}]});
         let mut forms = vec![
-            json!({"description": "How many layers.", "type": "integer", "minimum": 1}),
+            json!({"description": "Number of layers.", "type": "integer", "minimum": 1}),
             json!({
-                "description": "A share of the backbone's layers, rounded half up.",
+                "description": "Share of the backbone's layers, rounded half up.",
                 "type": "string",
                 "pattern": share,
             }),
         ];
         forms.extend(DepthUnit::OF_SUBLAYERS.iter().map(|unit| {
             json!({
-                "description": "How many sublayers of a kind, or a share of them.",
+                "description": "Number of sublayers of a kind, or a share of them.",
                 "type": "object",
                 "properties": {unit.name(): amount},
                 "required": [unit.name()],
@@ -326,9 +328,9 @@ mod tests {
             ("%", "digits"),
             ("1.1234567%", "at most 6"),
             ("99999999999999999999%", "digits"),
-            ("7", "`7` without quotes is a count, `7%` a share"),
-            ("many", "neither a count nor a share"),
-            ("", "neither a count nor a share"),
+            ("7", "write `7` without quotes for a count, or `7%` for a share"),
+            ("many", "invalid depth"),
+            ("", "invalid depth"),
         ] {
             let message = share(text).unwrap_err().to_string();
             assert!(message.contains(words) && message.contains(&format!("`{text}`")), "{text}: {message}");

@@ -27,7 +27,7 @@ enum Complaint {
         key: String,
         known: &'static [&'static str],
     },
-    /// Missing key, with a hint if it was written without the blank after its colon.
+    /// Missing key, with a hint if it was written without the space after its colon.
     MissingKey {
         key: String,
         glued: Option<String>,
@@ -66,7 +66,7 @@ impl Fault {
             Complaint::UnknownKey { key, known } => unknown_key(&key, &subject, known),
             Complaint::MissingKey { key, glued } => Error::bad_input(format!("{subject} has no key `{key}`"))
                 .expected(format!("`{key}: …`"))
-                .hint(glued.unwrap_or_else(|| "docs/grid.md begins with a complete example".to_owned())),
+                .hint(glued.unwrap_or_else(|| "see the complete example at the top of docs/grid.md".to_owned())),
             Complaint::Other(message) => Error::bad_input(format!("{subject}: {message}")),
         };
         match position {
@@ -109,7 +109,7 @@ impl de::Error for Fault {
 /// Creates the error for an unknown key. `subject` names the map.
 pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
-        .hint("remove the key, or write it as a comment")
+        .hint("remove the key, or comment it out")
         .none_of(key, known.iter().copied());
     match glued(key, known) {
         Some(how) => error.hint(how),
@@ -120,7 +120,7 @@ pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
 /// Returns a hint for `{name:copa}`, which YAML reads as one key. Returns `None` for other keys.
 fn glued(key: &str, known: &[&str]) -> Option<String> {
     let (name, value) = key.split_once(':').filter(|(name, _)| known.contains(&name.trim()))?;
-    Some(format!("write `{}: {}`, with a blank after the colon", name.trim(), value.trim()))
+    Some(format!("write `{}: {}`, with a space after the colon", name.trim(), value.trim()))
 }
 
 /// Describes serde's expected type in YAML terms.
@@ -141,7 +141,7 @@ fn found_in_words(found: Unexpected<'_>) -> String {
         Unexpected::Unsigned(value) => format!("the number {value}"),
         Unexpected::Signed(value) => format!("the number {value}"),
         Unexpected::Float(value) => format!("the number {value}"),
-        Unexpected::Str(text) => format!("the text `{text}`"),
+        Unexpected::Str(text) => format!("the string `{text}`"),
         Unexpected::Unit | Unexpected::Option => "nothing".to_owned(),
         Unexpected::Seq => "a list".to_owned(),
         Unexpected::Map => "a map".to_owned(),

@@ -212,7 +212,7 @@ impl TaskData {
         }
     }
 
-    /// Returns the files or the directory of the rows.
+    /// Returns the paths of the data files, or of their directory.
     pub fn paths(&self) -> Vec<&PathBuf> {
         match &self.source {
             TaskSource::Native { path, .. } => vec![path],
@@ -220,7 +220,7 @@ impl TaskData {
         }
     }
 
-    /// Returns the files or the directory of the rows.
+    /// Returns the paths of the data files, or of their directory.
     pub fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         match &mut self.source {
             TaskSource::Native { path, .. } => vec![path],

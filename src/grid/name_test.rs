@@ -39,7 +39,7 @@ fn number_of(number: u64) -> usize {
 
 fn names(cells: &[Cell]) -> Vec<String> {
     let mut cells = cells.to_vec();
-    give(&mut cells);
+    assign_names(&mut cells);
     cells.into_iter().map(|cell| cell.name).collect()
 }
 
@@ -63,7 +63,7 @@ fn of_calibrations(calibrations: &[Value]) -> Vec<String> {
 #[test]
 fn a_name_has_backbone_criterion_depth_and_recovery() {
     assert_eq!(of_recoveries(&[json!({"name": "ghosted"})]), ["llama-3.1-8b.streamline-7.ghosted"]);
-    assert_eq!(names(&[Cell::named("llama-3.1-8b", "")]), ["llama-3.1-8b.dense"]);
+    assert_eq!(names(&[Cell::with_name("llama-3.1-8b", "")]), ["llama-3.1-8b.dense"]);
     // Cells without neighbors have no further parts, whatever their options.
     let alone = [json!({"name": "ghosted", "solver": "svd", "finetune": {"sequences": 4, "length": 32}})];
     assert_eq!(of_recoveries(&alone), ["llama-3.1-8b.streamline-7.ghosted"]);
@@ -119,7 +119,7 @@ fn names_of(all: &[Value]) -> Vec<String> {
 #[test]
 fn names_that_would_be_alike_are_told_apart_by_digits_of_a_hash() {
     let names_of =
-        |backbones: &[&str]| names(&backbones.iter().map(|backbone| Cell::named(backbone, "")).collect::<Vec<_>>());
+        |backbones: &[&str]| names(&backbones.iter().map(|backbone| Cell::with_name(backbone, "")).collect::<Vec<_>>());
     assert_eq!(names_of(&["my model"]), ["my-model.dense"]);
     let two = names_of(&["my model", "My-model", "other"]);
     assert!(two[0].starts_with("my-model.dense.") && two[1].starts_with("My-model.dense."), "{two:?}");
@@ -199,7 +199,7 @@ fn grid(dice: &mut Dice, backbones: &[&str], count: usize) -> Vec<Cell> {
         });
         let backbone: &str = backbones[dice.below(backbones.len())];
         let drawn = match dice.below(12) {
-            0 => Cell::named(backbone, ""),
+            0 => Cell::with_name(backbone, ""),
             _ => {
                 let criterion = dice.one(&criteria).clone();
                 let recovery = dice.one(&recoveries).clone();
@@ -285,7 +285,7 @@ fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
         let begins = format!("{option}-");
         assert!(
             !last.iter().any(|name| map && *name == option || name.starts_with(&begins)),
-            "{option} is like a recovery"
+            "{option} could be mistaken for a recovery"
         );
     }
 }

@@ -80,7 +80,7 @@ impl Library {
     pub(super) fn load(&self, root: &mut YamlNode, use_of: &YamlNode) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
-            for name in kind.used(use_of) {
+            for name in kind.used_names(use_of) {
                 let Some(path) = self.files.get(&(kind, name.clone())) else { continue };
                 let inline = root.get(kind.key()).and_then(|entries| entries.get(&name)).cloned();
                 if inline.as_ref().is_some_and(|inline| {
@@ -104,10 +104,10 @@ fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
     let expected = match kind {
         EntryKind::Backbone => "`path: …` or `hub: …`",
         EntryKind::Corpus => "`path: …` or `hub: …`, and `rule: …`",
-        EntryKind::Task => "`path: …` or `hub: …`, and `task: …` where the file's name is not the task's",
+        EntryKind::Task => "`path: …` or `hub: …`, and `task: …` if the file is not named after the task",
     };
     let what = format!("the {} `{name}`", kind.word());
-    let hint = format!("the file holds the value of `{name}:` in a grid's `{}`", kind.key());
+    let hint = format!("write the value of `{name}:` in a grid's `{}` to the file", kind.key());
     yaml::read(path, &FileShape { what: &what, expected, hint: &hint })
 }
 
@@ -174,7 +174,7 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
             Some(known) => *known = entry,
             None => entries.push(entry),
         },
-        // `typed` rejects malformed entries such as `corpora: 3`.
+        // `deserialize` rejects malformed entries such as `corpora: 3`.
         Some(_) => {}
         None => {
             let key = kind.key().to_owned();
@@ -209,14 +209,14 @@ pub(super) fn unknown<'a>(
     let known: BTreeSet<&str> = inline.chain(library.names(kind)).collect();
     let error = Error::bad_input(format!("unknown {} `{name}`", kind.word())).at(position).found(format!("`{name}`"));
     let error = if known.is_empty() {
-        error.expected(format!("the name of a {} that the grid or a file defines; there is none", kind.word()))
+        error.expected(format!("the name of a {}, but neither the grid nor a file defines one", kind.word()))
     } else {
         error.expected(format!("one of {}", known.iter().copied().collect::<Vec<_>>().join(", ")))
     };
     let near = crate::error::nearest(name, known).map(|near| format!("did you mean `{near}`?\n")).unwrap_or_default();
     let key = kind.key();
     let looked = library.looked(kind);
-    error.hint(format!("{near}it is not in the grid's `{key}`, and there is no `{name}.yaml` in\n{looked}"))
+    error.hint(format!("{near}add it to the grid's `{key}`, or add `{name}.yaml` to one of\n{looked}"))
 }
 
 #[cfg(test)]

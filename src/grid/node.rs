@@ -78,7 +78,7 @@ impl YamlNode {
             Value::Null => "nothing".to_owned(),
             Value::Bool(value) => format!("the boolean `{value}`"),
             Value::Number(number) => format!("the number {number}"),
-            Value::Text(text) => format!("the text `{text}`"),
+            Value::Text(text) => format!("the string `{text}`"),
             Value::List(nodes) if nodes.is_empty() => "an empty list".to_owned(),
             Value::List(_) => "a list".to_owned(),
             Value::Map(_) => "a map".to_owned(),
@@ -186,7 +186,7 @@ impl<'a> At<'a> {
         self.root.deepest(&self.steps).position.clone()
     }
 
-    pub(super) fn placed<T>(&self, value: T) -> Positioned<T> {
+    pub(super) fn with_position<T>(&self, value: T) -> Positioned<T> {
         Positioned { value, position: self.position() }
     }
 
@@ -223,12 +223,12 @@ mod tests {
             (["a", "b"], "the number 1 at g.yaml:1:8"),
             (["a", "c"], "the number 3 at p.yaml:1:8"),
             (["a", "d"], "the number 4 at p.yaml:1:14"),
-            (["n", "name"], "the text `x` at g.yaml:3:11"),
+            (["n", "name"], "the string `x` at g.yaml:3:11"),
             (["n", "o"], "the number 2 at p.yaml:3:8"),
         ] {
             let node = root.deepest(&keys.map(PathStep::Key));
             assert_eq!(format!("{} at {}", node.describe(), node.position), expected);
         }
-        assert!(root.get("m").unwrap().get("o").is_none(), "another method's options stayed");
+        assert!(root.get("m").unwrap().get("o").is_none(), "options of the other method were kept");
     }
 }

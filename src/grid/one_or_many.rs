@@ -10,13 +10,13 @@ use serde_json::{Map, Value, json};
 use super::cell::{CUT_AXES, DEPTH};
 
 /// List of at least `MIN` values, or a single value written without a list. Absent if the key is missing. A key
-/// without a value is rejected by `typed`.
+/// without a value is rejected by `deserialize`.
 #[derive(Debug, Clone)]
 pub(super) struct Many<T, const MIN: usize = 1>(Option<Vec<T>>);
 
 impl<T, const MIN: usize> Many<T, MIN> {
     /// Returns the values if the key is present, even with an empty list.
-    pub(super) fn written(&self) -> Option<&[T]> {
+    pub(super) fn explicit_values(&self) -> Option<&[T]> {
         self.0.as_deref()
     }
 }
@@ -31,7 +31,7 @@ impl<T, const MIN: usize> Deref for Many<T, MIN> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.written().unwrap_or_default()
+        self.explicit_values().unwrap_or_default()
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) fn task(_: &mut SchemaGenerator) -> Schema {
 
 /// Builds the schema of a task name in the grid, which may differ from the built-in task's name.
 pub(super) fn task_name(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "string", "description": "A name in `tasks`, or of a file `tasks/NAME.yaml`."})
+    json_schema!({"type": "string", "description": "Name in `tasks`, or of a file `tasks/NAME.yaml`."})
 }
 
 pub(super) fn criteria(_: &mut SchemaGenerator) -> Schema {
@@ -113,7 +113,7 @@ pub(super) fn counts(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 1}), 1)
 }
 
-/// Builds the schema of lengths, from 2, because a single token cannot be predicted.
+/// Builds the schema of window lengths. The minimum is 2, because the first token has no context.
 pub(super) fn lengths(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 2}), 1)
 }

@@ -33,7 +33,7 @@ pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
 fn refuse_profile(key: &str) -> Result<()> {
     let hint = match key.split(['.', '[']).next() {
         Some("profile") => "choose a profile with --profile NAME",
-        Some("profiles") => "set the key of the grid instead: overrides are applied after the profile",
+        Some("profiles") => "set the grid key instead: overrides are applied after the profile",
         _ => return Ok(()),
     };
     Err(Error::bad_input("an override cannot change the profiles").found(format!("`{key}`")).hint(hint))
@@ -48,7 +48,7 @@ fn read(text: &str) -> Result<(&str, YamlNode)> {
                 .at(shown)
                 .expected("key=value")
                 .found(format!("`{text}`"))
-                .hint("for example: --set depth=7,9,11"));
+                .hint("use for example --set depth=7,9,11"));
         }
     };
     // An empty text is YAML null, which the schema accepts or rejects.
@@ -75,7 +75,7 @@ fn assign(node: &mut YamlNode, rest: &str, done: &str, new: &YamlNode) -> Result
             return Err(Error::bad_input(format!("{here} has no positions"))
                 .expected("a list")
                 .found(found)
-                .hint(format!("leave out `[{position}]`")));
+                .hint(format!("remove `[{position}]`")));
         };
         let length = items.len();
         return match position.parse::<usize>().ok().and_then(|position| items.get_mut(position)) {
@@ -157,7 +157,7 @@ mod tests {
         let root = grid_with(&["depth=7, 9,11"]).unwrap();
         assert_eq!(at(&root, &[PathStep::Key("depth"), PathStep::Item(2)]), "the number 11");
         let root = grid_with(&["depth='7,9'"]).unwrap();
-        assert_eq!(at(&root, &[PathStep::Key("depth")]), "the text `7,9`");
+        assert_eq!(at(&root, &[PathStep::Key("depth")]), "the string `7,9`");
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
             ("list[2].a=1", "list has no element at this position", "below 2"),
             ("list[x]=1", "list has no element at this position", "below 2"),
             ("list[1=1", "missing `]` after a list position", "`]`"),
-            ("depth[0]=1", "depth has no positions", "leave out `[0]`"),
+            ("depth[0]=1", "depth has no positions", "remove `[0]`"),
             ("depth.a=1", "depth has no keys", "the number 3"),
             ("depth=[1", "this is not valid YAML", "--set depth=[1"),
             ("profile=tiny", "cannot change the profiles", "--profile NAME"),

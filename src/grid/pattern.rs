@@ -28,19 +28,19 @@ impl CellPattern {
     pub(super) fn read(at: &At<'_>, entry: &PatternEntry) -> Result<Self> {
         let PatternEntry { backbone, criterion, depth, recovery, calibration } = entry;
         let lengths = [length(backbone), length(criterion), length(depth), length(recovery), length(calibration)];
-        let hint = "it would match every cell; name the cells to leave out";
+        let hint = "name the cells to exclude: an empty pattern matches every cell";
         some_values(at, &AXES, &lengths, "a pattern", hint)?;
-        let names = backbone.iter().enumerate().map(|(i, name)| at.key("backbone").item(i).placed(name.clone()));
+        let names = backbone.iter().enumerate().map(|(i, name)| at.key("backbone").item(i).with_position(name.clone()));
         let calibration = calibration.iter().enumerate().map(|(i, entry)| {
             let at = at.key("calibration").item(i);
             check_calibration(&at, entry)?;
-            Ok(at.placed(entry.clone()))
+            Ok(at.with_position(entry.clone()))
         });
         Ok(Self {
             position: at.position(),
             backbone: names.collect(),
             criterion: cell::methods::<dyn Criterion>(at, criterion)?,
-            depth: depth.written().map_or(Ok(Vec::new()), |depths| depth::depths(&at.key("depth"), depths))?,
+            depth: depth.explicit_values().map_or(Ok(Vec::new()), |depths| depth::depths(&at.key("depth"), depths))?,
             recovery: cell::methods::<dyn Recovery>(at, recovery)?,
             calibration: calibration.collect::<Result<_>>()?,
         })
@@ -56,13 +56,13 @@ fn check_calibration(at: &At<'_>, entry: &CalibrationPattern) -> Result<()> {
         &KEYS,
         &lengths,
         "a calibration in a pattern",
-        "leave out the key `calibration` to match all of them",
+        "remove the key `calibration` to match all calibrations",
     )
 }
 
 /// Returns the number of values of a key, if it is present.
 fn length<T>(values: &Many<T>) -> Option<usize> {
-    values.written().map(<[T]>::len)
+    values.explicit_values().map(<[T]>::len)
 }
 
 /// Rejects a map without any of the keys, and a key with an empty list.
@@ -80,7 +80,7 @@ fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], su
         .bad(format!("`{}` is empty", at.name()))
         .expected("at least one value")
         .found("an empty list")
-        .hint("leave out the key to match all values of its axis"))
+        .hint("remove the key to match all values of its axis"))
 }
 
 impl CellPattern {
@@ -111,14 +111,14 @@ impl CellPattern {
     pub(super) fn check(&self, product: &[(&Cell, usize)]) -> Result<()> {
         let missing = |key: &str, position: &YamlPosition, shown: String, known: Vec<String>| {
             let expected = match known.as_slice() {
-                [] => "no such key, because the grid has only dense cells".to_owned(),
+                [] => "no such key: the grid has only dense cells".to_owned(),
                 known => format!("one of {}", known.join(", ")),
             };
             let error = Error::bad_input(format!("`{key}` in a pattern matches no cell"))
                 .at(position.to_string())
                 .expected(expected)
                 .found(format!("`{shown}`"));
-            let error = error.hint("`exclude` applies to the product of the axes, before `include`");
+            let error = error.hint("remove the value; `exclude` applies to the product of the axes, before `include`");
             match known.contains(&shown) {
                 true => error,
                 false => error.near(&shown, known.iter().map(String::as_str)),
@@ -153,7 +153,7 @@ impl CellPattern {
         Err(Error::bad_input("a pattern matches no cell")
             .at(self.position.to_string())
             .expected("values that occur together in a cell of the product")
-            .found("values that occur, but never together")
+            .found("a combination of values that does not occur")
             .hint("remove the pattern; `exclude` applies to the product of the axes, before `include`"))
     }
 
@@ -163,7 +163,7 @@ impl CellPattern {
             .at(self.position.to_string())
             .expected("at least one backbone that no pattern excludes")
             .found("patterns that exclude every backbone")
-            .hint("a pattern with only `backbone` also excludes its dense cell")
+            .hint("keep at least one backbone; a pattern with only `backbone` also excludes its dense cell")
     }
 }
 

@@ -70,7 +70,7 @@ fn as_searched(changes: &mut YamlNode, search: &YamlNode) {
 
 fn shared(file: &Path, name: &str) -> Result<YamlNode> {
     let what = format!("the profile `{name}`");
-    let hint = format!("the file holds the value of `{name}:` in a grid's `profiles`");
+    let hint = format!("write the value of `{name}:` in a grid's `profiles` to the file");
     let changes = yaml::read(file, &FileShape { what: &what, expected: "keys of a grid", hint: &hint })?;
     check_keys(&changes, &what)?;
     Ok(changes)
@@ -98,12 +98,12 @@ fn own_profile(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<Chose
         },
         (None, None) => {
             return match profiles {
-                Some(profiles) => Err(Error::bad_input("no profile is chosen")
+                Some(profiles) => Err(Error::bad_input("no profile selected")
                     .at(profiles.position.to_string())
                     .expected(format!("one of {}", names(&profiles).join(", ")))
                     .found("neither `--profile` nor a key `profile`")
                     .hint(format!(
-                        "--profile {}, or `profile: …` in the grid for a default",
+                        "pass `--profile {}`, or set a default with `profile:` in the grid",
                         names(&profiles).first().unwrap_or(&"")
                     ))),
                 None => Ok(None),
@@ -113,13 +113,13 @@ fn own_profile(root: &mut YamlNode, chosen: Option<&str>) -> Result<Option<Chose
     let Some(profiles) = profiles else {
         return Err(unknown_profile(name, &position, "the grid has no profiles".to_owned())
             .expected("a grid with a map `profiles`")
-            .hint("leave out the profile, or add `profiles: {NAME: {…}}` to the grid"));
+            .hint("omit the profile, or add `profiles: {NAME: {…}}` to the grid"));
     };
     match profiles.get(name) {
         Some(changes) => Ok(Some(ChosenProfile { name: name.to_owned(), changes: changes.clone() })),
         None => {
             let error = unknown_profile(name, &position, format!("unknown profile `{name}`"));
-            Err(error.hint(format!("the profiles are at {}", profiles.position)).none_of(name, names(&profiles)))
+            Err(error.hint(format!("see the profiles at {}", profiles.position)).none_of(name, names(&profiles)))
         }
     }
 }
@@ -143,14 +143,14 @@ fn check(profiles: &YamlNode) -> Result<()> {
             .at(profiles.position.to_string())
             .expected("a map from names to changes, such as `tiny: {depth: 3}`")
             .found(profiles.describe())
-            .hint("leave out the key if there are no profiles"));
+            .hint("remove the key if there are no profiles"));
     }
     for profile in profiles.entries() {
         let subject = format!("`profiles.{}`", profile.key);
         if !matches!(profile.node.value, Value::Map(_)) {
             return Err(Error::bad_input(format!("{subject} has the wrong type"))
                 .at(profile.node.position.to_string())
-                .expected("a map of keys of the grid")
+                .expected("a map with keys of the grid")
                 .found(profile.node.describe())
                 .hint("write `{}` for a profile that changes nothing"));
         }
@@ -159,7 +159,7 @@ fn check(profiles: &YamlNode) -> Result<()> {
                 .at(profile.key_place.to_string())
                 .expected("a plain name without `/`, `\\` or `:`, not starting with a dot")
                 .found(format!("`{}`", profile.key))
-                .hint("its results are written to a folder of this name"));
+                .hint("rename the profile: its results are written to a folder of this name"));
         }
         check_keys(&profile.node, &subject)?;
     }
@@ -174,7 +174,7 @@ fn check_keys(changes: &YamlNode, subject: &str) -> Result<()> {
                 .at(change.key_place.to_string())
                 .expected(format!("one of {}", KEYS.join(", ")))
                 .found(format!("`{key}`"))
-                .hint("it applies to the whole grid: write it at the top level"));
+                .hint("move the key to the top level: it applies to the whole grid"));
         }
         if !KEYS.contains(&key) {
             return Err(unknown_key(key, subject, &KEYS).at(change.key_place.to_string()));

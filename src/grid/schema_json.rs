@@ -22,12 +22,12 @@ pub fn json_schema() -> Value {
         partial(&mut schema["properties"][kind.key()], &definitions);
     }
     let profile = profile(&schema);
-    schema["title"] = json!("A grid of ghostlab");
+    schema["title"] = json!("ghostlab grid");
     let known = json!({
-        "Criterion": methods(&<dyn Criterion>::described(), "A rule that picks the layers to remove."),
-        "Recovery": methods(&<dyn Recovery>::described(), "What is put at the cut."),
-        "WindowRule": names(&definitions::rules(), "How rows are joined and windows drawn."),
-        "Task": names(&definitions::tasks(), "A multiple-choice task."),
+        "Criterion": methods(&<dyn Criterion>::described(), "Criterion that selects the layers to remove."),
+        "Recovery": methods(&<dyn Recovery>::described(), "Recovery applied at the cut."),
+        "WindowRule": names(&definitions::rules(), "Rule for joining rows and drawing windows."),
+        "Task": names(&definitions::tasks(), "Multiple-choice task."),
         "Profile": profile,
     });
     if let (Some(definitions), Value::Object(more)) = (schema["definitions"].as_object_mut(), known) {
@@ -117,7 +117,7 @@ fn partial(schema: &mut Value, definitions: &Value) {
 }
 
 /// Converts an f32 to its shortest decimal: `0.0001`, not `0.00009999999747378752`.
-#[allow(clippy::cast_possible_truncation, reason = "whether anything is lost is what it asks")]
+#[allow(clippy::cast_possible_truncation, reason = "the comparison detects lost digits")]
 fn shortest(value: f64) -> f64 {
     let narrow = value as f32;
     if f64::from(narrow) == value { narrow.to_string().parse().unwrap_or(value) } else { value }

@@ -153,7 +153,7 @@ const PROMPT: Latency = Latency { length: 512, batch: 1, decode: None };
 
 impl SearchEntry {
     /// Returns the texts and tasks as an `evaluate` entry.
-    pub(super) fn scored(&self) -> EvaluateEntry {
+    pub(super) fn evaluate_entry(&self) -> EvaluateEntry {
         EvaluateEntry { perplexity: self.perplexity.clone(), tasks: self.tasks.clone(), ..EvaluateEntry::default() }
     }
 
@@ -165,7 +165,7 @@ impl SearchEntry {
                 .bad("a search does not support task definitions")
                 .expected("the name of a task, or texts")
                 .found("a `definition`")
-                .hint("`ghostlab run` scores them"));
+                .hint("use `ghostlab run` to score tasks with definitions"));
         }
         let budget = self.budget.checked(&at.key("budget"))?;
         let alpha = self.alpha.unwrap_or(ALPHA);
@@ -197,7 +197,12 @@ impl BudgetEntry {
         let Self { layers, speedup, latency, memory, params, kv_cache } = self;
         let shares = [("params", *params), ("kv_cache", *kv_cache)];
         let has_share = shares.iter().any(|(_, share)| share.is_some());
-        if layers.written().is_none() && speedup.is_none() && latency.is_none() && memory.is_none() && !has_share {
+        if layers.explicit_values().is_none()
+            && speedup.is_none()
+            && latency.is_none()
+            && memory.is_none()
+            && !has_share
+        {
             return Err(at
                 .bad("the search has no budget")
                 .expected(
@@ -206,12 +211,12 @@ impl BudgetEntry {
                 )
                 .found("none"));
         }
-        let removed = match layers.written() {
+        let removed = match layers.explicit_values() {
             Some(layers) => validate::values(&at.key("layers"), layers)?.into_iter().map(|value| value.value).collect(),
             None => Vec::new(),
         };
         if removed.contains(&0) {
-            return Err(at.key("layers").bad("the budget removes no layer").expected("1 or more").found("0"));
+            return Err(at.key("layers").bad("the budget removes no layers").expected("1 or more").found("0"));
         }
         if let Some(speedup) = speedup.filter(|speedup| !(*speedup > 1.0 && speedup.is_finite())) {
             return Err(at
@@ -219,7 +224,7 @@ impl BudgetEntry {
                 .bad("the dense backbone already meets the budget")
                 .expected("a speedup above 1")
                 .found(speedup.to_string())
-                .hint("1.3 is 30 % faster: a pass takes 1/1.3 of the dense one's time"));
+                .hint("set for example 1.3: a pass then takes 1/1.3 of the time of the dense backbone"));
         }
         for (key, share) in shares {
             if let Some(share) = share.filter(|share| !(*share > 0.0 && *share < 1.0)) {

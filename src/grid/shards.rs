@@ -61,7 +61,7 @@ impl WrittenShards {
             names.extend(expanded(pattern).map_err(|error| error.at(files_at.position().to_string()))?);
         }
         if names.iter().any(|name| folder(name) != folder(&names[0])) {
-            return Err(files_at.bad("the shards of a text are in several folders").expected("one folder"));
+            return Err(files_at.bad("the shards are in several folders").expected("one folder"));
         }
         if read == Some(0) {
             return Err(at
@@ -73,12 +73,12 @@ impl WrittenShards {
         Ok(Some(Self { order: order.unwrap_or_default(), read: read.unwrap_or(READ), names, seeds }))
     }
 
-    pub(super) fn wanted(&self) -> Vec<String> {
+    pub(super) fn patterns(&self) -> Vec<String> {
         self.of(self.names.len()).into_iter().map(|shard| self.names[shard].clone()).collect()
     }
 
     fn of(&self, count: usize) -> BTreeSet<usize> {
-        self.seeds.iter().flat_map(|seed| self.order.first(count, *seed, self.read)).collect()
+        self.seeds.iter().flat_map(|seed| self.order.opened_shards(count, *seed, self.read)).collect()
     }
 
     /// Returns the directory of the shards in the repository.
@@ -90,9 +90,9 @@ impl WrittenShards {
     ///
     /// # Errors
     /// Fails if the directory cannot be listed or a required shard is missing.
-    pub(super) fn below(&self, path: &Path) -> Result<Stream> {
+    pub(super) fn find_in_dir(&self, path: &Path) -> Result<Stream> {
         let names = match self.names.as_slice() {
-            [] => listed(path)?,
+            [] => list_names(path)?,
             names => names.iter().map(|name| name.rsplit('/').next().unwrap_or(name).to_owned()).collect(),
         };
         let files: BTreeMap<usize, String> =
@@ -114,7 +114,7 @@ fn folder(name: &str) -> &str {
 }
 
 /// Lists the visible files of a directory by name.
-fn listed(folder: &Path) -> Result<Vec<String>> {
+fn list_names(folder: &Path) -> Result<Vec<String>> {
     let entries = std::fs::read_dir(folder).map_err(|error| Error::io("list", folder, &error))?;
     let names = entries.filter_map(|entry| {
         let entry = entry.ok().filter(|entry| entry.path().is_file())?;
@@ -176,14 +176,14 @@ mod tests {
         }
         std::fs::write(folder.path().join(".hidden"), "x").unwrap();
         // Reference orders of eight shards: 2, 4, 3, … for seed 0, and 5, 0, 1, … for seed 1.
-        let stream = written(&[], &[0, 1], 1).below(folder.path()).unwrap();
+        let stream = written(&[], &[0, 1], 1).find_in_dir(folder.path()).unwrap();
         assert_eq!((stream.count, stream.files.keys().copied().collect::<Vec<_>>()), (8, vec![2, 5]));
         assert_eq!(stream.files[&5], "part-5.json.gz");
         let names = expanded("x/part-{0..7}.json.gz").unwrap();
-        assert_eq!(written(&names, &[0], 2).wanted(), ["x/part-2.json.gz", "x/part-4.json.gz"]);
-        assert_eq!(written(&names, &[0], 1).below(folder.path()).unwrap().files.len(), 1);
+        assert_eq!(written(&names, &[0], 2).patterns(), ["x/part-2.json.gz", "x/part-4.json.gz"]);
+        assert_eq!(written(&names, &[0], 1).find_in_dir(folder.path()).unwrap().files.len(), 1);
         std::fs::remove_file(folder.path().join("part-2.json.gz")).unwrap();
-        let error = written(&names, &[0], 1).below(folder.path()).unwrap_err();
+        let error = written(&names, &[0], 1).find_in_dir(folder.path()).unwrap_err();
         assert!(error.exit_code() == 3 && error.to_string().contains("part-2.json.gz"), "{error}");
     }
 

@@ -26,7 +26,7 @@ pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosit
     let error = Error::bad_input(format!("{what} is too small")).at(position.to_string());
     let error = error.expected(format!("{least} or more")).found(found.to_string());
     // A single token has no context to predict it from.
-    Err(if least == 2 { error.hint("a single token has no token to predict") } else { error })
+    Err(if least == 2 { error.hint("use 2 or more tokens: a single token has no context") } else { error })
 }
 
 /// Rejects lists whose lengths multiply to more than [`MAX_CELLS`].
@@ -39,11 +39,11 @@ pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<(
         .at(position.to_string())
         .expected(format!("at most {MAX_CELLS}"))
         .found(product.join(" × "))
-        .hint("split it into several grids"))
+        .hint("split the grid into several grids"))
 }
 
 /// Rejects a name that cannot be printed or contains `/`, which separates names.
-pub(super) fn shown(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
+pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
     if is_shown(name) && !name.contains('/') {
         return Ok(());
     }
@@ -52,7 +52,7 @@ pub(super) fn shown(what: &str, name: &str, position: &YamlPosition) -> Result<(
         .at(position.to_string())
         .expected(format!("1 to {MAX_NAME} bytes without `/` and control characters"))
         .found(format!("{} bytes: `{}`", name.len(), start.escape_debug()))
-        .hint("choose any short name; the model's path belongs after `path` or `hub`"))
+        .hint("choose a short name, and move the model's path to `path` or `hub`"))
 }
 
 /// Rejects a grid name that is not a plain directory name, so that results stay below the results directory.
@@ -64,7 +64,7 @@ pub(super) fn plain(name: &str, position: &YamlPosition) -> Result<()> {
         .at(position.to_string())
         .expected(format!("a plain name of at most {MAX_NAME} bytes without `/`, `\\` or `:`, not starting with a dot"))
         .found(format!("`{name}`"))
-        .hint("the results are written to a folder of this name"))
+        .hint("rename the grid: the results are written to a folder of this name"))
 }
 
 /// Returns whether a name can be printed on a line.
@@ -80,7 +80,7 @@ pub(super) fn is_plain(name: &str) -> bool {
 /// Returns the values of a non-empty list without duplicates, with their positions.
 pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
     let values: Vec<Positioned<T>> =
-        values.iter().enumerate().map(|(i, value)| at.item(i).placed(value.clone())).collect();
+        values.iter().enumerate().map(|(i, value)| at.item(i).with_position(value.clone())).collect();
     each_once(at, &values)?;
     Ok(values)
 }
@@ -108,7 +108,7 @@ pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()>
         .bad(format!("the axis `{}` is empty", at.name()))
         .expected("at least one value")
         .found("an empty list")
-        .hint("every axis needs a value"))
+        .hint("add a value to the axis"))
 }
 
 /// Rejects duplicate values on an axis, compared by their display text.

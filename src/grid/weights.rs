@@ -108,7 +108,7 @@ impl Weights {
             let at = at.item(i);
             let (name, calibrated) = match entry {
                 WeightsEntry::Name(name) => (*name, None),
-                WeightsEntry::Map(WeightsMap { r#type, calibrated }) => (*r#type, calibrated.written()),
+                WeightsEntry::Map(WeightsMap { r#type, calibrated }) => (*r#type, calibrated.explicit_values()),
             };
             let to = match name {
                 WeightsName::AsStored if calibrated.is_some() => {
@@ -119,7 +119,7 @@ impl Weights {
                         .found("`as-stored`"));
                 }
                 WeightsName::AsStored => {
-                    all.push(at.placed(Self(None)));
+                    all.push(at.with_position(Self(None)));
                     continue;
                 }
                 WeightsName::Q8_0 => WeightType::Q8_0,
@@ -127,14 +127,14 @@ impl Weights {
                 WeightsName::Q4K => WeightType::Q4K,
             };
             let calibrated = calibrated.unwrap_or(&[CalibratedOn::Full]);
-            all.extend(calibrated.iter().map(|on| at.placed(Self(Some((to, *on))))));
+            all.extend(calibrated.iter().map(|on| at.with_position(Self(Some((to, *on))))));
         }
         validate::each_once(at, &all)?;
         Ok(all)
     }
 
     /// Returns the weight type and the weights used for repairs. Returns `None` for stored weights.
-    pub(super) fn rounded(self) -> Option<(WeightType, CalibratedOn)> {
+    pub(super) fn rounding(self) -> Option<(WeightType, CalibratedOn)> {
         self.0
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn parse_map(text: &str, path: &Path, shape: &FileShape<'_>) -> Resul
         .hint("write `key: value` on each line of the top level"))
 }
 
-/// Returns whether a text has only blank lines, comments and document markers.
+/// Returns whether a string has only blank lines, comments and document markers.
 fn is_blank(text: &str) -> bool {
     text.trim_start_matches('\u{feff}').lines().all(|line| {
         let line = line.trim();
@@ -104,7 +104,9 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
     };
     let hint = match error {
         YamlError::DuplicateMappingKey { .. } => "keep one of the two, or make the values a list",
-        YamlError::NonFiniteFloat { .. } => "write a number between -1.8e308 and 1.8e308, or put quotes around a text",
+        YamlError::NonFiniteFloat { .. } => {
+            "write a number between -1.8e308 and 1.8e308, or quote the value to make it a string"
+        }
         // The parser reports the value before the tab, which looks correct.
         _ if message.contains("found a tab") => {
             "indent with spaces: there is a tab here or at the start of the next line"
@@ -225,7 +227,7 @@ mod tests {
             assert_eq!(root.deepest(steps).position.to_string(), position);
         }
         let Value::Map(entries) = &root.deepest(&[PathStep::Key("b"), PathStep::Item(0)]).value else {
-            panic!("no map")
+            panic!("expected a map")
         };
         assert_eq!(entries[1].key_place.to_string(), "g.yaml:3:12");
         assert!(matches!(&entries[1].node.value, Value::Text(text) if text == "no"));
@@ -244,7 +246,7 @@ mod tests {
             assert!(error.contains("g.yaml:2:4") && error.contains("write a number between"), "{value}: {error}");
             assert!(!error.contains("indentation"), "{value}: {error}");
         }
-        assert!(parse("b: \"1e400\"\n", "g.yaml").is_ok(), "quoted, it is a text");
+        assert!(parse("b: \"1e400\"\n", "g.yaml").is_ok(), "a quoted number is a string");
     }
 
     #[test]

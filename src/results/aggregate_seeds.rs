@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::equal_selections::equal_selections;
 use super::measurement::{CellSummary, Measurement, OfSeed, Results, Sample};
-use super::notes::drawn;
+use super::notes::drawn_texts_note;
 use super::settings::SEED;
 use super::{MeasuredProgram, Settings, distinct};
 use crate::grid::Over;
@@ -24,7 +24,11 @@ impl Results {
     /// Returns the notes about these numbers: seeds, equal selections and dependent windows.
     pub fn notes(&self) -> Vec<String> {
         let numbers = || self.numbers().map(AsRef::as_ref);
-        seed_notes(numbers()).into_iter().chain(equal_selections(&self.cells)).chain(drawn(numbers())).collect()
+        seed_notes(numbers())
+            .into_iter()
+            .chain(equal_selections(&self.cells))
+            .chain(drawn_texts_note(numbers()))
+            .collect()
     }
 
     /// Merges cells that differ only in calibration seed. The dense cell is unchanged.
@@ -105,7 +109,7 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     let word = |name: &str| rest.get(name).map(|rest| rest.as_str().map_or_else(|| rest.to_string(), str::to_owned));
     let [corpus, sequences, length] =
         ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
-    // All questions, in order of first appearance.
+    // All metric keys, in order of first appearance.
     let keys = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.key));
     CellSummary {
         numbers: keys
@@ -159,7 +163,7 @@ mod tests {
 
     use super::super::measurement::{ResultRow, Setup};
     use super::super::record::{Condition, Record};
-    use super::super::settings::below;
+    use super::super::settings::flatten_below;
     use super::*;
     use crate::metric::Metric;
     use crate::results::{MetricKey, PrintedNumber};
@@ -177,7 +181,7 @@ mod tests {
         };
         let metric = Metric::task("rte");
         let settings = match seed {
-            Some(seed) => below("", &json!({"recovery": "ghosted", "calibration": {"seed": seed}})),
+            Some(seed) => flatten_below("", &json!({"recovery": "ghosted", "calibration": {"seed": seed}})),
             None => Settings::new(),
         };
         let row = ResultRow {

@@ -76,7 +76,7 @@ fn summary(result: &CellResult) -> CellSummary {
         recovery: cell.recovery.as_ref().map(ToString::to_string),
         calibration: cell.calibration.as_ref().map(ToString::to_string),
         settings: Arc::new(settings::of_cell(cell)),
-        written: settings::written(cell),
+        written: settings::explicit_options(cell),
         seconds: result.seconds,
         notes: result.notes(),
         failure: result.failure.clone(),
@@ -157,7 +157,8 @@ impl Numbers<'_> {
             let settings = json!({"corpus": text.corpus, "length": text.length, "limit": limit});
             let measured = result.text(text);
             let protocol = Protocol::text(grid, text, outcome.text_read(result, text));
-            let setup = self.setup(measured, settings::below(&protocol.measures().id, &settings), Some(protocol));
+            let setup =
+                self.setup(measured, settings::flatten_below(&protocol.measures().id, &settings), Some(protocol));
             let windows = result.text_sample(text);
             for entry in shown {
                 match entry.of {
@@ -176,7 +177,7 @@ impl Numbers<'_> {
                     items,
                 );
             }
-            all.measure.extend(settings::below(&text.to_string(), &json!({"limit": limit})));
+            all.measure.extend(settings::flatten_below(&text.to_string(), &json!({"limit": limit})));
             all.scored.extend(setup.scored);
             all.measures.extend(setup.measures);
             samples.push(windows);
@@ -200,7 +201,7 @@ impl Numbers<'_> {
         for used in grid.evaluate.native() {
             let measured = result.task(used);
             let protocol = outcome.task(used).and_then(|extent| Protocol::task(grid, used, extent));
-            let setup = self.setup(measured, settings::below(&used.name, used), protocol);
+            let setup = self.setup(measured, settings::flatten_below(&used.name, used), protocol);
             let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.native());
             let dense = outcome.dense_answers(&result.cell.backbone, used);
             let sample = answers.map(|answers| TaskSample { answers, dense });
@@ -214,7 +215,7 @@ impl Numbers<'_> {
                 let estimate = sample.and_then(|sample| sample.estimate(entry));
                 self.push(entry.on(&used.name), Some(key), &setup, estimate, items);
             }
-            all.measure.extend(settings::below(&used.to_string(), used));
+            all.measure.extend(settings::flatten_below(&used.to_string(), used));
             all.scored.extend(setup.scored);
             all.measures.extend(setup.measures);
             samples.push(sample);
@@ -250,13 +251,15 @@ impl Numbers<'_> {
             let name = metric;
             let metric = protocol.measures();
             let (score, measure, members) = match (task, group) {
-                (Some(task), _) => {
-                    (judged.map(|(score, _)| score.clone()), settings::below(&metric.id, task), vec![task.clone()])
-                }
+                (Some(task), _) => (
+                    judged.map(|(score, _)| score.clone()),
+                    settings::flatten_below(&metric.id, task),
+                    vec![task.clone()],
+                ),
                 (None, Some(group)) => {
                     let found = result.group(group).and_then(|scores| scores.into_iter().find(is_it));
                     let members = group.group.tasks.iter().map(|name| group.task(name));
-                    (found, settings::below(&metric.id, &group.how), members.collect())
+                    (found, settings::flatten_below(&metric.id, &group.how), members.collect())
                 }
                 (None, None) => continue,
             };
@@ -311,7 +314,7 @@ impl Numbers<'_> {
                         && timing
                             .and_then(|timing| timing.decode.as_ref())
                             .is_some_and(DecodeResult::has_noisy_speedup));
-                let setup = self.setup(measured, settings::below(metric.family(), prompt), Some(protocol));
+                let setup = self.setup(measured, settings::flatten_below(metric.family(), prompt), Some(protocol));
                 let sample = match timing {
                     Some(sample) if sample.times.is_none() => Some(Sample::OutOfMemory),
                     _ => is_noisy_speedup.then_some(Sample::NoisyTimes),
@@ -421,10 +424,10 @@ mod tests {
     #[test]
     fn a_failed_cell_has_boundary_errors_without_a_value() {
         let cell = |criterion: Option<&str>| Cell {
-            criterion: criterion.map(Method::named),
+            criterion: criterion.map(Method::with_name),
             depth: 4.into(),
-            recovery: criterion.map(|_| Method::named("ghosted")),
-            ..Cell::named("a", "a")
+            recovery: criterion.map(|_| Method::with_name("ghosted")),
+            ..Cell::with_name("a", "a")
         };
         let missing = [&metric::BOUNDARY_ERROR, &metric::CHANNEL_ERROR].map(|entry| (entry.metric(), None));
         assert_eq!(pushed(cell(Some("sleb")), Some("it failed")), missing);

@@ -173,7 +173,7 @@ fn value_difference(
     if number.record.value == other.record.value {
         return None;
     }
-    let same_items = identified && of_same_items(&pair.differences, &other.record.metric);
+    let same_items = identified && have_same_items(&pair.differences, &other.record.metric);
     let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
     let engines = [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
     // No bound is known for other settings. The batch size follows from the engine.
@@ -191,7 +191,7 @@ fn all_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {
 }
 
 /// Returns whether two numbers have the same items: windows of equal tokens, or equal documents.
-fn of_same_items(differences: &[Difference], metric: &str) -> bool {
+fn have_same_items(differences: &[Difference], metric: &str) -> bool {
     /// Fields of a measure that do not affect the items.
     const BESIDE: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
     differences.iter().all(|Difference { path, .. }| match path.is_of("measure") {

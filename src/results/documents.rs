@@ -190,7 +190,7 @@ mod channels_tests {
     use crate::pipeline::stage::operator::BoundaryResult;
 
     fn cell(backbone: &str, boundaries: &[(usize, Vec<f64>)]) -> CellResult {
-        let cell = Cell::named(backbone, &format!("{backbone}.dense"));
+        let cell = Cell::with_name(backbone, &format!("{backbone}.dense"));
         CellResult {
             boundaries: boundaries
                 .iter()

@@ -104,7 +104,7 @@ impl SharedSelection {
             _ if is_unrepaired(&unrepaired, identical) => format!(" Repaired rows differ{reason}."),
             labels => format!(" {} differ{reason}.", capital(&rows_of(labels))),
         };
-        format!("{} remove the same layers on {places}{rows}.{differ}", listed(criteria))
+        format!("{} remove the same layers on {places}{rows}.{differ}", join_names(criteria))
     }
 }
 
@@ -156,7 +156,7 @@ fn label(key: &Settings) -> String {
 fn rows_of(labels: &[String]) -> String {
     format!(
         "rows with {}",
-        listed(
+        join_names(
             &labels
                 .iter()
                 .map(|label| if label == recovery::NONE { "no recovery".to_owned() } else { label.clone() })
@@ -166,7 +166,7 @@ fn rows_of(labels: &[String]) -> String {
 }
 
 /// Formats `A`, `A and B`, or `A, B and C`.
-fn listed(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     match names.split_last() {
         Some((last, [])) => last.clone(),
         Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
@@ -175,7 +175,7 @@ fn listed(names: &[String]) -> String {
 }
 
 fn possessive(names: &[String]) -> String {
-    listed(&names.iter().map(|name| format!("{name}'s")).collect::<Vec<_>>())
+    join_names(&names.iter().map(|name| format!("{name}'s")).collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::pipeline::stage::operator::BoundaryResult;
     use crate::results::MeasuredProgram;
-    use crate::results::settings::below;
+    use crate::results::settings::flatten_below;
 
     /// Builds a cell whose operators are named after their inputs.
     fn cell(backbone: &str, criterion: &str, removed: &[usize], recovery: &str, boundary: &str) -> CellSummary {
@@ -204,7 +204,8 @@ mod tests {
                 .unwrap()
             })
             .collect();
-        let mut settings = below("", &json!({"recovery": recovery, "calibration": {"corpus": "c4", "seed": 0}}));
+        let mut settings =
+            flatten_below("", &json!({"recovery": recovery, "calibration": {"corpus": "c4", "seed": 0}}));
         if recovery != "none" {
             settings.insert(BOUNDARY.to_owned(), boundary.into());
         }

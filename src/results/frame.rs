@@ -44,7 +44,7 @@ pub fn run_frame(table: &Table) -> Result<DataFrame> {
         let has_seeds = counts().any(|count| count.is_some());
         for kind in Spread::ALL {
             if column_head.metric.spread == Some(kind) || (has_seeds && kind == Spread::OverSeeds) {
-                let errors = table.rows.iter().map(|row| row.cells[at].as_ref()?.measurement.error_of(kind));
+                let errors = table.rows.iter().map(|row| row.cells[at].as_ref()?.measurement.error_if(kind));
                 columns.push(column(&spread_head(&column_head.head, kind), errors));
             }
         }
@@ -73,7 +73,7 @@ fn header_series(table: &Table, leads: &[RowHeader], cells: &dyn Fn(&TableRow) -
 /// shown for several depths appears once.
 pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFrame> {
     let mut rows: Vec<&PrintedNumber> = Vec::new();
-    for (_, shown) in table.shown() {
+    for (_, shown) in table.numbers() {
         if rows.iter().all(|known| !Arc::ptr_eq(&known.measurement, &shown.measurement)) {
             rows.push(shown);
         }
@@ -152,7 +152,7 @@ fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Col
         column("metric", records().map(|records| records.metric.as_str())),
         column("value", records().map(|records| records.value)),
     ];
-    columns.extend(Spread::ALL.map(|kind| column(kind.column(), numbers.iter().map(|number| number.error_of(kind)))));
+    columns.extend(Spread::ALL.map(|kind| column(kind.column(), numbers.iter().map(|number| number.error_if(kind)))));
     if conditions().any(|condition| !condition.unit.is_layers()) {
         columns.insert(UNIT_POSITION, column("unit", conditions().map(|condition| condition.unit.name())));
     }

@@ -30,7 +30,7 @@ pub struct FrameDifference {
     pub rows: usize,
     /// Grid cells of these rows.
     pub cells: BTreeSet<String>,
-    /// Differing columns of other types, such as texts, counts and flags.
+    /// Differing columns of other types, such as strings, counts and flags.
     pub other_columns: Vec<String>,
 }
 

@@ -27,7 +27,7 @@ pub const NOISY: &str = "~";
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.
 pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBuf>> {
-    if cells.iter().all(|cell| timed(cell).next().is_none()) {
+    if cells.iter().all(|cell| timed_prompts(cell).next().is_none()) {
         return Ok(None);
     }
     let path = dir.join(LATENCY);
@@ -38,7 +38,7 @@ pub fn write_latencies(dir: &Path, cells: &[CellResult]) -> Result<Option<PathBu
 fn frame(cell: Option<&CellResult>) -> Result<DataFrame> {
     let name = cell.map(|cell| cell.cell.to_string()).unwrap_or_default();
     let mut passes = Vec::new();
-    for TimedPrompt { prompt, result, .. } in cell.into_iter().flat_map(timed) {
+    for TimedPrompt { prompt, result, .. } in cell.into_iter().flat_map(timed_prompts) {
         let decode = result.decode.as_ref().map(|decode| ("decode", decode.first, [&decode.times, &decode.by_channel]));
         let prefill = ("prefill", result.first, [&result.times, &result.by_channel]);
         for (what, first, [full, by_channel]) in [prefill].into_iter().chain(decode) {
@@ -70,7 +70,7 @@ struct TimedPrompt<'a> {
     result: &'a LatencyResult,
 }
 
-fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
+fn timed_prompts(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
     cell.prompts.iter().filter_map(move |prompt| {
         Some(TimedPrompt { cell, prompt: &prompt.requested, result: prompt.sample.as_ref()? })
     })
@@ -78,13 +78,13 @@ fn timed(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
 
 /// Returns the notes for a table of latencies: timing of diagonal operators, and disturbances.
 pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
-    let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed).collect();
+    let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed_prompts).collect();
     if all.is_empty() {
         return Vec::new();
     }
     let mut notes = vec![
-        "Latencies: what weights can take in (Prune and Comp; ReplaceMe before a branch without a norm) is folded there and \
-         costs nothing."
+        "Latencies: repairs that can be folded into weights (Prune and Comp; ReplaceMe before a branch without a norm) are \
+         folded and cost nothing."
             .to_owned(),
     ];
     notes.extend(by_channel(&all));
@@ -92,8 +92,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     notes.extend(repeated(&all));
     notes.extend(noise(&all));
     if all.iter().any(|timed| timed.result.times.is_some() && timed.result.intermediate_bytes.is_none()) {
-        notes
-            .push("Memory is not counted where tensors lie in a device's own, or weights are made by need.".to_owned());
+        notes.push("Memory is not counted if tensors are in device memory or weights are loaded on demand.".to_owned());
     }
     notes
 }
@@ -114,8 +113,8 @@ fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
     }));
     (!of_cells.is_empty()).then(|| {
         format!(
-            "A diagonal operator is timed as a full product, as in the paper. As one multiplication a channel, and in \
-             brackets in full, it takes (ms) {}.",
+            "Diagonal operators are timed as full products, as in the paper. Times in ms if applied channel-wise, with the \
+             full product in brackets: {}.",
             of_cells
                 .into_iter()
                 .map(|(name, texts)| format!("{name}: {}", texts.join(", ")))
@@ -143,7 +142,7 @@ fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     }
     (!texts.is_empty()).then(|| {
         format!(
-            "Rounds went on while times were noise; those in a row count that are the quietest: {}.",
+            "Rounds were added while times were noisy. The most stable consecutive rounds are counted: {}.",
             texts.join(", ")
         )
     })
@@ -161,7 +160,7 @@ fn repeated(all: &[TimedPrompt<'_>]) -> Option<String> {
     }
     (!texts.is_empty()).then(|| {
         format!(
-            "Sessions with unstable times were measured again, with all variants, and the last session counts: {}.",
+            "Sessions with unstable times were repeated with all variants. The last session is counted: {}.",
             texts.join(", ")
         )
     })
@@ -181,7 +180,7 @@ pub struct NoisyTimes {
 impl NoisyTimes {
     /// Returns the noisy times of a run, or `None` if there are none.
     pub fn of(outcome: &GridOutcome) -> Option<Self> {
-        Self::among(&outcome.cells.iter().flat_map(timed).collect::<Vec<_>>())
+        Self::among(&outcome.cells.iter().flat_map(timed_prompts).collect::<Vec<_>>())
     }
 
     fn among(all: &[TimedPrompt<'_>]) -> Option<Self> {
@@ -220,8 +219,8 @@ fn spreads(prompt: &TimedPrompt<'_>) -> [Option<TimeSpread>; 2] {
 fn noise(all: &[TimedPrompt<'_>]) -> Option<String> {
     let found = NoisyTimes::among(all)?;
     Some(format!(
-        "{NOISY}: unstable timing, as where something else runs on the machine, or a speedup of such times: {}. No claim is \
-         judged by them; the same command with --retime on an idle machine measures again.",
+        "{NOISY}: unstable times, for example because other programs ran, and speedups of such times: {}. Claims do not use \
+         them. To measure again, run the same command with --retime on an idle machine.",
         found.sentence()
     ))
 }
@@ -263,7 +262,7 @@ mod tests {
                 sample,
             })
             .collect();
-        let cell = CellResult { prompts, ..CellResult::unmeasured(Cell::named("a", "a.dense"), 8, None) };
+        let cell = CellResult { prompts, ..CellResult::unmeasured(Cell::with_name("a", "a.dense"), 8, None) };
         GridOutcome {
             cells: vec![cell],
             inputs: Default::default(),
@@ -300,7 +299,7 @@ mod tests {
         let quiet = latency_notes(&outcome(vec![result(Some(&[10.0, 10.1]), None), result(None, None)]));
         assert_eq!(quiet.len(), 1, "{quiet:?}");
         let noted = latency_notes(&outcome(vec![result(Some(&[10.0, 20.0]), Some(&[1.0, 3.0])), None]));
-        assert!(noted[1].ends_with("it takes (ms) a.dense: 8×1 2.0 (15.0)."), "{noted:?}");
+        assert!(noted[1].ends_with("in brackets: a.dense: 8×1 2.0 (15.0)."), "{noted:?}");
         assert!(noted[2].contains("1 of 1 times deviates by more than 5 %"), "{noted:?}");
         assert!(noted[2].contains("47 % (a.dense over 8×1)") && noted[2].contains("--retime"), "{noted:?}");
         assert_eq!(latency_notes(&outcome(vec![None, None])), Vec::<String>::new());
@@ -313,7 +312,7 @@ mod tests {
         assert_eq!(adapted.spread(), Some(TimeSpread { mean: 10.0, deviation: 0.0 }));
         let outcome = outcome(vec![Some(adapted), None]);
         let noted = latency_notes(&outcome);
-        assert!(noted[1].ends_with("the quietest: 3 to 12 of 12 over 8×1 (a)."), "{noted:?}");
+        assert!(noted[1].ends_with("are counted: 3 to 12 of 12 over 8×1 (a)."), "{noted:?}");
         assert_eq!(noted.len(), 2, "{noted:?}");
         let folder = tempfile::tempdir().unwrap();
         let path = write_latencies(folder.path(), &outcome.cells).unwrap().unwrap();
@@ -325,7 +324,7 @@ mod tests {
     fn repeated_sessions_are_noted() {
         let repeated = LatencyResult { sessions: 3, ..result(Some(&[10.0, 10.0]), None).unwrap() };
         let noted = latency_notes(&outcome(vec![Some(repeated), result(Some(&[1.0, 1.0]), None)]));
-        assert!(noted[1].ends_with("the last session counts: 3 of a over 8×1."), "{noted:?}");
+        assert!(noted[1].ends_with("The last session is counted: 3 of a over 8×1."), "{noted:?}");
         assert_eq!(noted.len(), 2, "{noted:?}");
     }
 }

@@ -27,7 +27,7 @@ const LETTER: f64 = 0.52;
 pub fn latex(table: &Table, label: &str) -> String {
     let columns = columns(table);
     let star = if columns.len() >= WIDE { "*" } else { "" };
-    let notes = if table.below().next().is_some() { NOTES } else { "" };
+    let notes = if table.footer_lines().next().is_some() { NOTES } else { "" };
     let mut text = format!("{PACKAGES}\n{notes}\\begin{{table{star}}}[t]\n{SETTING}\n");
     text.push_str(&format!("\\caption[{}]{{{}}}\n", escaped(&title(table)), caption(table)));
     text.push_str(&format!(
@@ -59,7 +59,7 @@ pub fn notes_file(name: &str) -> String {
 
 /// Formats protocol and notes of the table with the given label as running text. Returns `None` without notes.
 pub fn latex_notes(table: &Table, label: &str) -> Option<String> {
-    let notes: Vec<String> = table.below().map(|note| sentence(note)).collect();
+    let notes: Vec<String> = table.footer_lines().map(|note| sentence(note)).collect();
     (!notes.is_empty()).then(|| {
         let notes = notes.join("\n\n");
         format!("\\begin{{flushleft}}\n\\footnotesize\n\\textbf{{Table~\\ref{{tab:{label}}}.}} {notes}\n\\end{{flushleft}}\n")
@@ -235,7 +235,7 @@ fn caption(table: &Table) -> String {
     }
     if table.has_paper() {
         let signs = escaped(&table.signs());
-        parts.push(format!("Small: the paper's value, ours less it, and a sign: {signs}."));
+        parts.push(format!("Small: the paper's value, our difference from it, and a sign: {signs}."));
     }
     parts.retain(|part| !part.is_empty());
     parts.join(" ")

@@ -70,7 +70,7 @@ pub struct ResultRow {
     pub sample: Sample,
 }
 
-/// Row with the inputs of its number, which only the run that made it knows.
+/// Row with the inputs of its number, which only the run that computed it knows.
 #[derive(Debug, Clone)]
 pub struct Measurement {
     pub row: ResultRow,
@@ -221,7 +221,7 @@ impl Measurement {
     }
 
     /// Returns the error if it is of the given kind.
-    pub fn error_of(&self, kind: Spread) -> Option<f64> {
+    pub fn error_if(&self, kind: Spread) -> Option<f64> {
         self.record.error.filter(|_| self.spread() == kind)
     }
 
@@ -234,8 +234,8 @@ impl Measurement {
         }
     }
 
-    /// Returns whether two numbers have the same selection, by criterion and calibration. Numbers that were never
-    /// planned are compared by settings.
+    /// Returns whether two numbers have the same selection, using criterion and calibration. For numbers that were
+    /// never planned, compares their settings.
     pub(super) fn same_selection(&self, other: &Self) -> bool {
         let solved = |measurement: &Self| measurement.setup.variant.get(OPERATOR_SEQUENCES).cloned();
         match (&self.setup.identity, &other.setup.identity) {

@@ -28,11 +28,11 @@ pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item =
     }
     let protocols = || numbers.iter().flat_map(|number| &number.setup.scored);
     let texts = protocols().filter(|protocol| matches!(protocol, Protocol::Windows { .. }));
-    parts.extend(scored(metric::TEXT.name, texts));
+    parts.extend(group_columns(metric::TEXT.name, texts));
     let tasks = protocols().filter(|protocol| matches!(protocol, Protocol::MultipleChoice { .. }));
-    parts.extend(scored(metric::TASK.name, tasks));
+    parts.extend(group_columns(metric::TASK.name, tasks));
     let defined = protocols().filter(|protocol| matches!(protocol, Protocol::Defined { .. }));
-    parts.extend(scored("lm-evaluation-harness' definitions", defined));
+    parts.extend(group_columns("lm-evaluation-harness' definitions", defined));
     let prompts = protocols().filter_map(|protocol| match protocol {
         Protocol::Latency { length, batch, decode, .. } => {
             let prompt = PromptName { length: *length, batch: *batch, decode: *decode };
@@ -51,13 +51,13 @@ pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item =
             .iter()
             .any(|number| number.setup.calibration.as_ref().is_some_and(|calibration| calibration.shards.is_some()))
     {
-        parts.push("which order of the shards the authors had is not known".to_owned());
+        parts.push("the authors' shard order is unknown".to_owned());
     }
     parts.join("; ")
 }
 
 /// Groups columns with the same protocol: `perplexity: wikitext2, c4: all windows of 2048 tokens`.
-fn scored<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Option<String> {
+fn group_columns<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Option<String> {
     let named = protocols.map(|protocol| (protocol.short(), protocol.name().to_owned()));
     let lines: Vec<String> = by_how(named).map(|(how, names)| format!("{names}: {how}")).collect();
     (!lines.is_empty()).then(|| format!("{what} on {}", lines.join("; ")))
@@ -91,7 +91,7 @@ fn line(calibrated: &Calibrated, sample: &Sample) -> String {
 }
 
 /// Formats a line about texts whose windows are drawn with replacement, if any.
-pub(super) fn drawn<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Option<String> {
+pub(super) fn drawn_texts_note<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Option<String> {
     let texts = numbers
         .into_iter()
         .filter(|number| matches!(number.sample, Sample::Losses(_)))

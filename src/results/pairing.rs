@@ -74,7 +74,7 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
             None => found.only_first.push(at),
         }
     }
-    let aside = aside(&one.iter().chain(&mapped).collect::<Vec<_>>(), &two.iter().collect::<Vec<_>>());
+    let aside = common_differences(&one.iter().chain(&mapped).collect::<Vec<_>>(), &two.iter().collect::<Vec<_>>());
     pair(&mut one, &mut two, &mut found, |number| (number.kind.clone(), number.without(&BTreeSet::new())));
     one.extend(mapped);
     pair(&mut one, &mut two, &mut found, |number| {
@@ -151,7 +151,7 @@ impl NumberIdentity {
         let names = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
         let flat = match run.flat_settings(number).filter(|_| known) {
             Some(flat) => flat,
-            // Identify a number that was never planned by its question.
+            // Identify a number that was never planned by its metric key.
             None if known => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
             None => by_condition(number),
         };
@@ -230,7 +230,7 @@ fn by_condition(number: &ResultRow) -> FlatSettings {
 
 /// Returns the aspects that are constant within each run but differ between the runs, with the named input or method
 /// they belong to.
-fn aside(one: &[&NumberIdentity], two: &[&NumberIdentity]) -> BTreeSet<(SettingPath, Option<String>)> {
+fn common_differences(one: &[&NumberIdentity], two: &[&NumberIdentity]) -> BTreeSet<(SettingPath, Option<String>)> {
     let one = values(one);
     let two = values(two);
     let changed = one.keys().chain(two.keys()).filter(|path| {
@@ -282,7 +282,7 @@ impl Renamed {
         for (name, run, which) in
             names.iter().flat_map(|(from, to)| [(from, first, "the first run"), (to, second, "the second run")])
         {
-            let known = known(run);
+            let known = mappable_names(run);
             if known.contains(name) {
                 continue;
             }
@@ -338,7 +338,7 @@ impl Renamed {
 }
 
 /// Returns all names of a run that can be mapped.
-fn known(run: &StoredResults) -> BTreeSet<String> {
+fn mappable_names(run: &StoredResults) -> BTreeSet<String> {
     let all_conditions = run.numbers.iter().map(|number| &number.record.condition);
     let conditions = all_conditions.flat_map(|condition| {
         let corpus = condition.calibrated().0.to_owned();

@@ -285,7 +285,7 @@ impl Protocol {
         })
     }
 
-    /// Returns the question that the column answers.
+    /// Returns the metric key of the column.
     pub fn key(&self) -> MetricKey {
         match self {
             Self::Windows { corpus, length, .. } => MetricKey::Text(

@@ -77,7 +77,7 @@ impl Protocol {
                 let made = if *generated { " (generated)" } else { "" };
                 let shots = shots.or(how.shots).map(|shots| format!(", {shots}-shot")).unwrap_or_default();
                 let chat = how.chat.map(|many| if many { ", chat" } else { ", chat in one turn" }).unwrap_or_default();
-                let system = if how.system.is_some() { ", with a system text" } else { "" };
+                let system = if how.system.is_some() { ", with a system prompt" } else { "" };
                 let cut =
                     how.max_length.map(|length| format!(", inputs of at most {length} tokens")).unwrap_or_default();
                 format!("{count}{made}{shots}{chat}{system}{cut}")
@@ -88,8 +88,10 @@ impl Protocol {
             Self::Size { .. } => "no data".to_owned(),
             Self::Latency { metric, decode, warmups, rounds, machine, .. } => {
                 let how = match (metric.of, decode) {
-                    (Of::Decode(_), Some(new)) => format!("{new} tokens of each sequence decoded greedily behind it"),
-                    _ => "the head at every position".to_owned(),
+                    (Of::Decode(_), Some(new)) => {
+                        format!("{new} tokens of each sequence decoded greedily after the prompt")
+                    }
+                    _ => "output head at every position".to_owned(),
                 };
                 format!("{rounds} rounds after {warmups} warm-ups, {how}, on {machine}")
             }
@@ -129,8 +131,8 @@ impl Protocol {
 pub(super) fn streamed(shards: Option<ShardOrder>) -> &'static str {
     match shards {
         None => "",
-        Some(ShardOrder::OneByOne) => ", streamed with its shards one by one",
-        Some(ShardOrder::ByTurns) => ", streamed with its shards by turns",
+        Some(ShardOrder::OneByOne) => ", streamed shard by shard",
+        Some(ShardOrder::ByTurns) => ", streamed from its shards in turn",
     }
 }
 

@@ -175,7 +175,7 @@ impl RunDescription {
     }
 
     /// Returns the parts that distinguish the directory name.
-    pub fn parts(&self) -> Vec<String> {
+    pub fn name_parts(&self) -> Vec<String> {
         match self.differs.as_slice() {
             [] => vec![words(&self.engines), if self.by == By::Run { "run" } else { "reproduce" }.to_owned()],
             differs => differs.to_vec(),

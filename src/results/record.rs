@@ -1,6 +1,6 @@
 //! Number of a table from any source. The paper's tables and ours are both lists of these records and can be compared.
-//! [`MetricKey`] identifies a column of a run. Two backbones may measure the same question differently, because each has
-//! its own context length, so cell and question together identify a number.
+//! [`MetricKey`] identifies a column of a run. Two backbones may measure the same metric key differently, because each
+//! has its own context length, so cell and metric key together identify a number.
 //!
 //! Names follow the paper's tables as data (`data/paper/*.csv`), in both profiles.
 

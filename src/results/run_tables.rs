@@ -14,7 +14,7 @@ use crate::metric::Nearness;
 use crate::{criterion, recovery};
 
 pub(super) const OK: &str = "ok";
-const UNMADE: &str = "not made yet";
+const UNMADE: &str = "not computed";
 
 /// Builds the table of all results. `besides` are additional notes.
 pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
@@ -106,7 +106,7 @@ fn long_table_row(
             .protocols
             .iter()
             .zip(decimals)
-            .map(|(protocol, &decimals)| shown(cell, &protocol.key(), decimals))
+            .map(|(protocol, &decimals)| printed_number(cell, &protocol.key(), decimals))
             .collect(),
         tail: setting_names
             .iter()
@@ -131,7 +131,7 @@ fn remark_of(head: &str) -> RowHeader {
 }
 
 /// Returns a cell's printed number, if there is one.
-pub(super) fn shown(cell: &CellSummary, key: &MetricKey, decimals: usize) -> Option<PrintedNumber> {
+pub(super) fn printed_number(cell: &CellSummary, key: &MetricKey, decimals: usize) -> Option<PrintedNumber> {
     Some(PrintedNumber::printed(
         cell.number(key).filter(|number| number.record.value.is_some() || number.sample == Sample::OutOfMemory)?,
         decimals,
@@ -139,7 +139,7 @@ pub(super) fn shown(cell: &CellSummary, key: &MetricKey, decimals: usize) -> Opt
     ))
 }
 
-/// Returns a cell's setting as text, or an empty text.
+/// Returns a cell's setting as a string, or an empty string.
 fn setting_text(cell: &CellSummary, name: &str) -> String {
     cell.settings
         .get(name)
@@ -174,7 +174,7 @@ type Setting = (String, Depth, usize);
 /// # Errors
 /// Fails if the results do not have the metric, or have no metric at all.
 pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec<String>) -> Result<Table> {
-    let protocol = chosen(&results.protocols, metric)?;
+    let protocol = select_protocol(&results.protocols, metric)?;
     let key = protocol.key();
     let decimals = decimals(results, protocol);
     let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth.count > 0).map(setting_of).collect();
@@ -190,7 +190,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
                 // Repeat the dense value in each column of its backbone.
                 let is_shown =
                     |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth.count == 0);
-                shown(
+                printed_number(
                     results.cells.iter().filter(is_shown).find(|cell| variant(cell) == *row_settings)?,
                     &key,
                     decimals,
@@ -227,7 +227,7 @@ fn setting_of(cell: &CellSummary) -> Setting {
     (cell.backbone.clone(), cell.depth, cell.layers)
 }
 
-fn chosen<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Protocol> {
+fn select_protocol<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Protocol> {
     let average = protocols.iter().find(|protocol| matches!(protocol, Protocol::Average { .. }));
     let found = match metric {
         Some(metric) => protocols.iter().find(|protocol| protocol.column() == metric),

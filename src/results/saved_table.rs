@@ -81,7 +81,7 @@ pub struct SavedCell {
     #[serde(skip_serializing_if = "usual")]
     #[serde(rename = "beside")]
     pub comparison: Option<SavedComparison>,
-    /// Key of the note that the number opens. A key without a note makes no link.
+    /// Key of the note that the number opens. Keys without a note are not links.
     #[serde(skip_serializing_if = "usual")]
     pub key: Option<String>,
     /// SHA-256 of the number's identity (variant, measurement, metric), as in `numbers.json`; `None` for a text and
@@ -93,7 +93,7 @@ pub struct SavedCell {
 }
 
 impl SavedColumn {
-    pub fn named(name: impl Into<String>) -> Self {
+    pub fn with_name(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
 }
@@ -146,12 +146,13 @@ pub struct SavedComparison {
 impl From<&Table> for SavedTable {
     fn from(table: &Table) -> Self {
         let mut groups = table.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head.clone(), *count));
-        let lead = table.lead.iter().skip(1).map(|lead| SavedColumn { choice: true, ..SavedColumn::named(&lead.head) });
+        let lead =
+            table.lead.iter().skip(1).map(|lead| SavedColumn { choice: true, ..SavedColumn::with_name(&lead.head) });
         let measured = table.columns.iter().map(|column| SavedColumn {
             group: groups.next(),
             numeric: true,
             higher_is_better: column.higher_is_better(),
-            ..SavedColumn::named(&column.head)
+            ..SavedColumn::with_name(&column.head)
         });
         SavedTable {
             protocol: table.protocol.clone(),

@@ -64,9 +64,10 @@ impl<'a> ModelScores<'a> {
                 windows: true,
             });
         }
-        let (native, defined): (Vec<_>, Vec<_>) = result.scored().partition(|task| task.answers.native().is_some());
+        let (native, defined): (Vec<_>, Vec<_>) =
+            result.task_scores().partition(|task| task.answers.native().is_some());
         scores.extend(native.into_iter().flat_map(ModelScore::of_task));
-        let results: Vec<&TaskResult> = result.answered().map(|(_, answered)| &answered.result).collect();
+        let results: Vec<&TaskResult> = result.answered_tasks().map(|(_, answered)| &answered.result).collect();
         // Average each task's own metric, as in the paper's tables.
         if let Some(mean) = tasks::average(results.iter().copied()).filter(|_| results.len() > 1) {
             scores.push(ModelScore {
@@ -219,7 +220,7 @@ pub fn add_task(file: &mut Value, definition: &Definition, how: &Asking, scores:
     file["higher_is_better"][name] = Value::Object(better.collect());
     let mut config = match scores.answers.native() {
         Some(answered) => native_config(answered.result.task),
-        None => json!(definition.said()),
+        None => json!(definition.plain_value()),
     };
     config["num_fewshot"] = json!(shots);
     config["output_type"] = json!(definition.output.name());

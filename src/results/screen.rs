@@ -20,7 +20,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     let texts =
         TextTable::of(table, |visibility| visibility != Visibility::Data, &|_, _, text, _| one_line(text), &numbers);
     match width {
-        None => text.push_str(&ScreenTable::whole(texts).to_string()),
+        None => text.push_str(&ScreenTable::from_texts(texts).to_string()),
         Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).folded(width)),
     }
     let mut legend = Vec::new();
@@ -33,7 +33,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     if !legend.is_empty() {
         text.push_str(&format!("\n{}\n", wrapped(&legend.join("; "), width)));
     }
-    table.below().for_each(|note| text.push_str(&format!("{}\n", wrapped(note, width))));
+    table.footer_lines().for_each(|note| text.push_str(&format!("{}\n", wrapped(note, width))));
     text
 }
 
@@ -95,7 +95,7 @@ struct ScreenTable {
 
 impl ScreenTable {
     /// Creates a table with all columns in all rows.
-    fn whole(texts: TextTable) -> Self {
+    fn from_texts(texts: TextTable) -> Self {
         let units = (texts.lead..texts.columns.len()).map(|at| vec![at]).collect();
         let blocks = texts.breaks.iter().map(|row| (*row, String::new())).collect();
         let lead = (0..texts.lead).collect();
@@ -161,7 +161,7 @@ impl ScreenTable {
     /// Formats the table in as few parts as possible, each with the leading columns.
     fn folded(&self, width: usize) -> String {
         let mut text = self.above.clone();
-        let parts = parts(&self.units, &|units: &[Vec<usize>]| {
+        let parts = split_units(&self.units, &|units: &[Vec<usize>]| {
             self.wide(&[self.lead.as_slice(), &units.concat()].concat()) <= width
         });
         let count: usize = self.units.iter().map(Vec::len).sum();
@@ -193,7 +193,7 @@ impl ScreenTable {
         let shown = self.lead.iter().chain(behind);
         let columns: Vec<(usize, usize, &TextColumn)> =
             shown.map(|&at| (at, self.width(at), &self.texts.columns[at])).collect();
-        let mut text = if self.texts.groups.is_empty() { String::new() } else { self.over(&columns) };
+        let mut text = if self.texts.groups.is_empty() { String::new() } else { self.group_headers(&columns) };
         let height = columns.iter().map(|(_, _, column)| self.head(column).len()).max().unwrap_or(0);
         for row in 0..height {
             text.push_str(&joined_line(&columns, &|column| {
@@ -218,7 +218,7 @@ impl ScreenTable {
     }
 
     /// Formats the headers of column groups, restricted to the shown columns.
-    fn over(&self, columns: &[(usize, usize, &TextColumn)]) -> String {
+    fn group_headers(&self, columns: &[(usize, usize, &TextColumn)]) -> String {
         let mut at = self.texts.lead;
         let mut text = " ".repeat(width_over(columns, &|at| at < self.texts.lead));
         for (head, count) in &self.texts.groups {
@@ -410,7 +410,7 @@ fn remark_lines(texts: &TextTable, remarks: &[usize], gone: &[usize]) -> Vec<Str
 }
 
 /// Splits column units into as few parts as fit, with about equal numbers of units.
-fn parts(units: &[Vec<usize>], has_room: &dyn Fn(&[Vec<usize>]) -> bool) -> Vec<Vec<Vec<usize>>> {
+fn split_units(units: &[Vec<usize>], has_room: &dyn Fn(&[Vec<usize>]) -> bool) -> Vec<Vec<Vec<usize>>> {
     let mut filled: Vec<Vec<Vec<usize>>> = Vec::new();
     for unit in units {
         match filled.last_mut() {

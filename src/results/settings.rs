@@ -23,7 +23,7 @@ pub const CORPUS: &str = "calibration.corpus";
 pub const OF_CALIBRATION: [&str; 5] = [CORPUS, "calibration.sequences", "calibration.length", SEED, OPERATOR_SEQUENCES];
 
 /// Returns the options that the grid sets explicitly.
-pub fn written(cell: &Cell) -> BTreeSet<String> {
+pub fn explicit_options(cell: &Cell) -> BTreeSet<String> {
     let mut all = Settings::new();
     let criterion = cell.criterion.iter().map(|method| ("criterion", &method.options));
     for (axis, options) in criterion.chain(cell.recovery.iter().map(|method| ("recovery", &method.options))) {
@@ -58,20 +58,20 @@ pub(super) fn is_ours(settings: &Settings) -> bool {
 fn calibrated(calibration: &Calibration) -> Settings {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = calibration;
     Settings::from([
-        named("corpus", corpus.clone().into()),
-        named("sequences", (*sequences).into()),
-        named("length", (*length).into()),
-        named("seed", (*seed).into()),
-        named("operator_sequences", (*operator_sequences).into()),
+        named_setting("corpus", corpus.clone().into()),
+        named_setting("sequences", (*sequences).into()),
+        named_setting("length", (*length).into()),
+        named_setting("seed", (*seed).into()),
+        named_setting("operator_sequences", (*operator_sequences).into()),
     ])
 }
 
-fn named(name: &str, value: Value) -> (String, Value) {
+fn named_setting(name: &str, value: Value) -> (String, Value) {
     (format!("calibration.{name}"), value)
 }
 
 /// Flattens a value into settings with names below `name`.
-pub fn below(name: &str, value: &impl Serialize) -> Settings {
+pub fn flatten_below(name: &str, value: &impl Serialize) -> Settings {
     let mut all = Settings::new();
     if let Ok(value) = serde_json::to_value(value) {
         flatten_into(name, &value, &mut all);
@@ -101,7 +101,7 @@ pub fn fewest<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
     };
     let all = kinds(&varying);
     (0..=varying.len().min(MAX_SETTINGS))
-        .find_map(|count| chosen(&varying, count, &|names| kinds(names) == all))
+        .find_map(|count| first_combination(&varying, count, &|names| kinds(names) == all))
         .unwrap_or(varying)
 }
 
@@ -109,7 +109,11 @@ pub fn fewest<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
 const MAX_SETTINGS: usize = 3;
 
 /// Returns the first combination of `count` settings that satisfies `will_do`.
-fn chosen<'a>(candidates: &[&'a str], count: usize, will_do: &dyn Fn(&[&str]) -> bool) -> Option<Vec<&'a str>> {
+fn first_combination<'a>(
+    candidates: &[&'a str],
+    count: usize,
+    will_do: &dyn Fn(&[&str]) -> bool,
+) -> Option<Vec<&'a str>> {
     fn extended<'a>(
         known: &mut Vec<&'a str>,
         candidates: &[&'a str],
@@ -201,7 +205,7 @@ mod tests {
     use super::*;
 
     fn row(options: &Value) -> Settings {
-        below("", options)
+        flatten_below("", options)
     }
 
     #[test]

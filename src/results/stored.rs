@@ -124,14 +124,13 @@ impl StoredResults {
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(Self::FILE);
         let text = std::fs::read_to_string(&path).map_err(|error| {
-            Error::io("read", &path, &error)
-                .hint("`ghostlab run` and `ghostlab reproduce` write it next to their tables")
+            Error::io("read", &path, &error).hint("pass a folder that `ghostlab run` or `ghostlab reproduce` wrote")
         })?;
         serde_json::from_str(&text).map_err(|error| {
             Error::damaged("cannot read the numbers of the results folder")
                 .at(path.display().to_string())
                 .found(error.to_string())
-                .hint("run the grid again: stored results are reused")
+                .hint("run the grid again; cached results are reused")
         })
     }
 
@@ -165,8 +164,8 @@ impl StoredResults {
         let mut all = self.identities.get(&number.cell)?.flat_settings();
         for (at, measure) in self.measures(number).iter().enumerate() {
             let settings = flatten(&serde_json::to_value(measure).unwrap_or_default());
-            let path = SettingPath::new("measure").below(&at.to_string());
-            all.extend(settings.into_iter().map(|(inner, value)| (path.below(inner.as_str()), value)));
+            let path = SettingPath::new("measure").child(&at.to_string());
+            all.extend(settings.into_iter().map(|(inner, value)| (path.child(inner.as_str()), value)));
         }
         Some(all)
     }
@@ -193,8 +192,8 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         let task = grid.task(used);
         let Ok(definition) = task.definition() else { continue };
         let files: Vec<&String> = task.paths().into_iter().flat_map(|path| data_hashes(outcome, path)).collect();
-        let asks = sha256::of_bytes(definition.asks());
-        let judges = sha256::of_bytes(definition.judges());
+        let asks = sha256::of_bytes(definition.request_keys());
+        let judges = sha256::of_bytes(definition.scoring_keys());
         let protocol = json!({"data": files, "asks": asks, "judges": judges, "how": used.how});
         for column in defined_columns(&used.to_string(), definition) {
             all.insert(column.metric().id, protocol.clone());

@@ -98,14 +98,14 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Resu
         let mut tasks: Vec<Vec<bool>> = Vec::new();
         for OneValue { index: column_index, value, error, failure, right, losses } in values {
             let OneColumn { column, metric } = columns.get(column_index).ok_or_else(|| {
-                de::Error::custom(format!("a number of {cell} is of column {column_index}, and there is none"))
+                de::Error::custom(format!("{cell} has a number in column {column_index}, which does not exist"))
             })?;
             let sample = match right.as_deref() {
                 Some(ABOVE) => Sample::Tasks(tasks.clone()),
                 Some(all) => {
                     let unpacked: Option<Vec<Vec<bool>>> = all.split(',').map(unpacked).collect();
                     let mut answers = unpacked.ok_or_else(|| {
-                        de::Error::custom(format!("the answers of {column} of {cell} are no `N:HEX`"))
+                        de::Error::custom(format!("the answers of {cell} in {column} are not in the form `N:HEX`"))
                     })?;
                     if answers.len() == 1 { Sample::Right(answers.remove(0)) } else { Sample::Tasks(answers) }
                 }
@@ -192,8 +192,9 @@ pub(super) mod identities {
         cells
             .into_iter()
             .map(|(cell, indices)| {
-                let lacking =
-                    |index| de::Error::custom(format!("the identity of {cell} has a part {index}, and there is none"));
+                let lacking = |index| {
+                    de::Error::custom(format!("the identity of {cell} refers to part {index}, which does not exist"))
+                };
                 let object = indices
                     .into_iter()
                     .map(|(name, index)| Ok((name, parts.get(index).cloned().ok_or_else(|| lacking(index))?)))

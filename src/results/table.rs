@@ -193,8 +193,8 @@ impl PrintedNumber {
 impl Table {
     /// Marks the best and second-best value of each column and block, and tests ours against the best other row.
     ///
-    /// Values that print equally are equal. Failed cells and cells whose calibration does not determine the operator
-    /// are not ranked. A column of equal values has no best.
+    /// Values with the same printed text are equal. Failed cells and cells whose calibration does not determine the
+    /// operator are not ranked. A column of equal values has no best.
     #[must_use]
     pub fn ranked(mut self) -> Self {
         for block in distinct(self.rows.iter().map(|row| &row.block)) {
@@ -249,12 +249,12 @@ impl Table {
     }
 
     /// Iterates over all shown numbers with their rows.
-    pub fn shown(&self) -> impl Iterator<Item = (&TableRow, &PrintedNumber)> {
+    pub fn numbers(&self) -> impl Iterator<Item = (&TableRow, &PrintedNumber)> {
         self.rows.iter().flat_map(|row| row.cells.iter().flatten().map(move |shown| (row, shown)))
     }
 
     /// Iterates over the lines below the table: protocol and notes.
-    pub fn below(&self) -> impl Iterator<Item = &String> {
+    pub fn footer_lines(&self) -> impl Iterator<Item = &String> {
         Some(&self.protocol).filter(|protocol| !protocol.is_empty()).into_iter().chain(&self.notes)
     }
 
@@ -284,18 +284,18 @@ impl Table {
 
     /// Returns whether anything is ranked. A table of one variant has no best.
     pub fn has_ranks(&self) -> bool {
-        self.shown().any(|(_, shown)| shown.best)
+        self.numbers().any(|(_, shown)| shown.best)
     }
 
     /// Returns whether the paper has a value for any shown number.
     pub fn has_paper(&self) -> bool {
-        self.shown().any(|(_, shown)| shown.comparison.is_some())
+        self.numbers().any(|(_, shown)| shown.comparison.is_some())
     }
 
     /// Explains the verdict signs that occur in the table.
     pub fn signs(&self) -> String {
         let mut known: Vec<(&str, &str)> = self
-            .shown()
+            .numbers()
             .filter_map(|(_, shown)| shown.comparison.as_ref())
             .map(|comparison| (comparison.verdict.sign(), comparison.verdict.word()))
             .filter(|(sign, _)| !sign.is_empty())
@@ -323,7 +323,7 @@ impl Table {
 
     /// Returns whether any paired test is significant.
     pub fn significant(&self) -> bool {
-        self.shown().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::significant))
+        self.numbers().any(|(_, shown)| shown.paired.as_ref().is_some_and(Paired::significant))
     }
 }
 

@@ -130,7 +130,7 @@ pub fn markdown(table: &Table) -> String {
             (text, false) => escaped(text),
         },
         &|all: &[Option<&PrintedNumber>]| {
-            all.iter().map(|shown| shown.map_or_else(|| NONE.to_owned(), marked)).collect()
+            all.iter().map(|shown| shown.map_or_else(|| NONE.to_owned(), with_marks)).collect()
         },
     );
     text.push_str(&texts.markdown());
@@ -143,16 +143,16 @@ pub fn markdown(table: &Table) -> String {
         legend.push(format!("⁺ and ⁻: {}.", table.marks()));
     }
     if table.has_paper() {
-        legend.push(format!("Small: the paper's value, ours less it, and a sign: {}.", table.signs()));
+        legend.push(format!("Small: the paper's value, our difference from it, and a sign: {}.", table.signs()));
     }
     let legend = Some(legend.join(" ")).filter(|legend| !legend.is_empty());
     let caption = Some(table.caption.trim().to_owned()).filter(|caption| !caption.is_empty());
-    let notes = table.below().map(|note| escaped(note));
+    let notes = table.footer_lines().map(|note| escaped(note));
     legend.into_iter().chain(notes).chain(caption).for_each(|part| text.push_str(&format!("\n{part}\n")));
     text
 }
 
-fn marked(shown: &PrintedNumber) -> String {
+fn with_marks(shown: &PrintedNumber) -> String {
     let mark = match shown.mark() {
         "+" => "⁺",
         "-" => "⁻",

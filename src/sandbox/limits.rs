@@ -59,7 +59,7 @@ impl Exceeded {
     pub(super) fn in_words(self, limits: Limits) -> (&'static str, String) {
         match self {
             Self::Heap => ("memory", format!("at most {} MB of memory", limits.heap_bytes >> 20)),
-            Self::Time => ("time", format!("at most {} s of computing", limits.milliseconds.div_ceil(1_000))),
+            Self::Time => ("time", format!("at most {} s", limits.milliseconds.div_ceil(1_000))),
             Self::Stack => ("stack", format!("at most {} MB of stack", CHILD_STACK_BYTES >> 20)),
         }
     }

@@ -87,7 +87,7 @@ fn run(request: &Request, text: &str) -> Result<()> {
     let mut child = start().map_err(|error| {
         Error::job("cannot start the sandbox for untrusted inputs")
             .found(error.to_string())
-            .hint("the program starts itself as a child process: check limits on processes and memory")
+            .hint("check the limits on processes and memory; the sandbox is a child process")
     })?;
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();
@@ -196,7 +196,7 @@ impl Outcome {
     }
 }
 
-const HINT: &str = "task definitions and chat templates are programs: check for loops, repetition and deep nesting";
+const HINT: &str = "check the task definition or chat template for loops, repetition and deep nesting";
 
 fn first_line(text: &str) -> &str {
     text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default()

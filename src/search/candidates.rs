@@ -16,7 +16,7 @@ use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::Stratified;
 
 /// Splits a grid into searches: one per backbone and layer count in its budget.
-pub fn parts(grid: &Grid) -> Vec<Grid> {
+pub fn split_searches(grid: &Grid) -> Vec<Grid> {
     let Some(search) = &grid.search else { return Vec::new() };
     let depths: Vec<Vec<usize>> = match search.budget.layers.as_slice() {
         [] => vec![Vec::new()],
@@ -75,10 +75,10 @@ pub fn depths(
     let most = config.layers.saturating_sub(1);
     let reached = sought.costs_text(most);
     Err(sought
-        .refused("the budget is too tight even for a single layer")
-        .expected(format!("at most the result of removing {most} of {} layers: {reached}", config.layers))
+        .refused("the budget is out of reach even with a single layer left")
+        .expected(format!("at most what removing {most} of {} layers achieves: {reached}", config.layers))
         .found(budget.to_string())
-        .hint("the embedding and the head are never removed"))
+        .hint("loosen the budget; the embedding and the head cannot be removed"))
 }
 
 /// Budget, with the cost model to check cuts against it.
@@ -94,7 +94,7 @@ impl Sought<'_> {
     /// Returns whether at least one cut of a depth meets the budget, and whether every cut does.
     fn meeting(&self, depth: Depth) -> (bool, bool) {
         let estimates = self.model.estimates(depth).into_iter();
-        let meets: Vec<bool> = estimates.map(|costs| costs.misses(self.budget, self.dense).is_none()).collect();
+        let meets: Vec<bool> = estimates.map(|costs| costs.violated_bound(self.budget, self.dense).is_none()).collect();
         (meets.contains(&true), !meets.contains(&false))
     }
 
@@ -126,7 +126,7 @@ impl Sought<'_> {
         let time = self.dense.map_or_else(String::new, |dense| format!(", {:.2} ms", dense / speedup));
         let shares = [(params, "of the parameters"), (kv_cache, "of the KV cache")].into_iter();
         let shares: String = shares.filter_map(|(share, what)| Some(format!(", {:.3} {what}", share?))).collect();
-        format!("{speedup:.3} times as fast{time}, {:.4} GB{shares}", gigabytes(bytes))
+        format!("speedup {speedup:.3}{time}, {:.4} GB{shares}", gigabytes(bytes))
     }
 }
 
@@ -157,9 +157,9 @@ pub(super) fn candidates(
             continue;
         }
         let estimates = model.estimates(cell.depth).into_iter();
-        let misses: Option<Vec<String>> = estimates.map(|costs| costs.misses(budget, dense)).collect();
+        let misses: Option<Vec<String>> = estimates.map(|costs| costs.violated_bound(budget, dense)).collect();
         let wrong = budget.layers.first().filter(|layers| cell.depth != **layers);
-        let wrong = wrong.map(|layers| format!("{} removed, not {layers}", depth_text(cell.depth)));
+        let wrong = wrong.map(|layers| format!("removes {}, but the budget requires {layers}", depth_text(cell.depth)));
         let distance = cell.depth.count.abs_diff(budget.layers.first().copied().unwrap_or(usize::MAX));
         match wrong.or_else(|| misses.and_then(|reasons| reasons.into_iter().next())) {
             Some(reason) => nearest.push((distance, LeftOut::new(cell, reason))),
@@ -174,8 +174,7 @@ pub(super) fn candidates(
             nearest.iter().take(3).map(|(_, entry)| format!("{}: {}", entry.cell, entry.reason)).collect();
         let near =
             if near.is_empty() { left_out.iter().take(3).map(|entry| entry.reason.clone()).collect() } else { near };
-        let found =
-            if near.is_empty() { "no pruned cell".to_owned() } else { format!("the nearest: {}", near.join("; ")) };
+        let found = if near.is_empty() { "no pruned cell".to_owned() } else { format!("closest: {}", near.join("; ")) };
         return Err(none_meets("no candidate meets the budget", grid, budget, &found));
     }
     left_out.extend(nearest.into_iter().map(|(_, entry)| entry));
@@ -190,7 +189,7 @@ fn depth_text(depth: Depth) -> String {
 /// Creates the error for a budget that no candidate meets.
 pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
     let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
-    error.found(found).hint("use other depths or a looser budget")
+    error.found(found).hint("try other depths or a looser budget")
 }
 
 /// Moves cells to `left_out` if a shallower cell of the same method also meets the budget.
@@ -201,7 +200,8 @@ pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> V
     }
     let (kept, deeper): (Vec<Cell>, Vec<Cell>) = cells.into_iter().partition(|cell| least[&kind(cell)] == cell.depth);
     left_out.extend(deeper.into_iter().map(|cell| {
-        let reason = format!("{} of the same kind meet the budget", depth_text(least[&kind(&cell)]));
+        let reason =
+            format!("with the same methods, removing {} already meets the budget", depth_text(least[&kind(&cell)]));
         LeftOut { cell: cell.name, reason }
     }));
     kept
@@ -242,7 +242,8 @@ impl Racer {
 
     pub(super) fn into_candidate(self, tracks: &[Track], budget: &Budget) -> Candidate {
         let scores = tracks.iter().zip(&self.gains).filter(|(_, gains)| gains.iter().any(|gain| !gain.is_empty()));
-        let scores = scores.map(|(track, gains)| score(Stratified::of(gains), mean_of_means(gains), track)).collect();
+        let scores =
+            scores.map(|(track, gains)| score(Stratified::from_strata(gains), mean_of_means(gains), track)).collect();
         let items = self.gains.iter().flatten().map(Vec::len).sum();
         let Self { cell, removed, costs, same, milliseconds, beyond, fate, .. } = self;
         Candidate {
@@ -285,8 +286,8 @@ pub(super) fn solve(
         }
         let program = deployed(&stored_program(env.store, backbone, variant)?, &backbone.config).program;
         let costs = Costs::of(&program, &backbone.config, backbone.engine, spec.prompt);
-        match costs.misses(&spec.budget, dense) {
-            Some(reason) => left_out.push(LeftOut::new(&cell, format!("with its operators {reason}"))),
+        match costs.violated_bound(&spec.budget, dense) {
+            Some(reason) => left_out.push(LeftOut::new(&cell, format!("with operators: {reason}"))),
             None => fits.push((cell, result, costs)),
         }
     }

@@ -47,14 +47,14 @@ pub(super) fn dense(grid: &Grid) -> Vec<Cell> {
 
 /// Returns the dense backbone's latency in milliseconds.
 pub(super) fn dense_time(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<f64> {
-    let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..timed(grid, spec) };
+    let timed = Grid { cells: dense(grid), name: format!("{}.dense", grid.name), ..latency_grid(grid, spec) };
     let outcome = times(&timed, env)?;
     let time = outcome.cells.first().and_then(|cell| milliseconds(cell, spec));
-    time.ok_or_else(|| Error::job("no latency was measured for the dense backbone").at(grid.backbone.join(", ")))
+    time.ok_or_else(|| Error::job("no latency measured for the dense backbone").at(grid.backbone.join(", ")))
 }
 
 /// Returns the grid with the prompt's latency as its only evaluation.
-pub(super) fn timed(grid: &Grid, spec: &Search) -> Grid {
+pub(super) fn latency_grid(grid: &Grid, spec: &Search) -> Grid {
     Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn times(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
     if env.times {
         return (env.run)(grid);
     }
-    let outcome = exec::stored(grid, env.settings, env.store, &())?;
+    let outcome = exec::read_stored(grid, env.settings, env.store, &())?;
     match outcome.cells.iter().find(|cell| cell.missing.is_some() && cell.failure.is_none()) {
         None => Ok(outcome),
         Some(result) => Err(Error::missing("the search has a time budget, but workers do not measure latencies")
@@ -73,12 +73,12 @@ pub(super) fn times(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
 }
 
 pub(super) fn milliseconds(result: &CellResult, spec: &Search) -> Option<f64> {
-    Some(took(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
+    Some(mean_latency(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
 }
 
 /// Returns the mean latency for prompt and decoding in milliseconds, and the speedup if the dense backbone was timed
 /// too.
-pub fn took(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
+pub fn mean_latency(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let read = timed.spread()?.mean;
     let faster = timed.speedup().map(|speedup| speedup.ratio);
     let Some(decode) = &timed.decode else { return Some((read, faster)) };
@@ -95,7 +95,7 @@ pub const FIRST_WINDOWS: usize = 16;
 /// Share of each stratum that is held out for the final evaluation.
 pub const JUDGED: f64 = 0.2;
 
-pub fn judged(items: usize) -> usize {
+pub fn held_out_items(items: usize) -> usize {
     (items as f64 * JUDGED).round() as usize
 }
 
@@ -122,7 +122,7 @@ impl Schedule {
     }
 
     /// Returns the number of items per stratum seen after a round (counted from 0).
-    pub fn seen(&self, round: usize) -> Vec<usize> {
+    pub fn items_after(&self, round: usize) -> Vec<usize> {
         self.strata.iter().map(|&items| items.min(self.reach(round))).collect()
     }
 
@@ -171,8 +171,8 @@ pub(super) struct Track {
 pub(super) type Gains = Vec<Vec<f64>>;
 
 impl Stratum {
-    pub(super) fn judged(&self) -> usize {
-        judged(self.used)
+    pub(super) fn held_out_count(&self) -> usize {
+        held_out_items(self.used)
     }
 }
 
@@ -190,11 +190,11 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<
         track(spec, "loss", texts.collect(), FIRST_WINDOWS, -1.0),
     ];
     let tracks: Vec<Track> = tracks.into_iter().filter(|track| !track.strata.is_empty()).collect();
-    match tracks.iter().flat_map(|track| &track.strata).find(|stratum| stratum.judged() == 0) {
+    match tracks.iter().flat_map(|track| &track.strata).find(|stratum| stratum.held_out_count() == 0) {
         None => Ok(tracks),
         Some(stratum) => Err(Error::bad_input("no held-out items")
             .at(stratum.on.to_string())
-            .expected("3 or more items of each task and text, because a fifth is held out from the race")
+            .expected("at least 3 items of each task and text (one fifth is held out)")
             .found(format!("{} of {}", stratum.used, stratum.all))
             .hint("use more --items, or fewer tasks and texts")),
     }
@@ -205,7 +205,7 @@ fn track(spec: &Search, name: &'static str, strata: Vec<(EvalTarget, usize)>, fi
     let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
     let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
     let strata: Vec<Stratum> = strata.collect();
-    let sizes = strata.iter().map(|stratum| stratum.used - stratum.judged()).collect();
+    let sizes = strata.iter().map(|stratum| stratum.used - stratum.held_out_count()).collect();
     Track { name, strata, schedule: Schedule::new(sizes, first), scale }
 }
 
@@ -293,7 +293,7 @@ mod tests {
     fn rounds_double_until_every_stratum_has_ended() {
         let schedule = Schedule::new(vec![100, 30], 16);
         assert_eq!(schedule.rounds(), 5);
-        let seen: Vec<Vec<usize>> = (0..5).map(|round| schedule.seen(round)).collect();
+        let seen: Vec<Vec<usize>> = (0..5).map(|round| schedule.items_after(round)).collect();
         assert_eq!(seen, [vec![8, 8], vec![16, 16], vec![32, 30], vec![64, 30], vec![100, 30]]);
         assert_eq!(Schedule::new(vec![5], 64).rounds(), 1);
     }

@@ -5,10 +5,10 @@
 //! | file | content |
 //! | --- | --- |
 //! | `candidates` | cells that meet the budget, and their state during the search |
-//! | `laboratory` | environment: the grid runner, timing grids, objectives with their items, schedule of rounds |
+//! | `env` | environment: the grid runner, timing grids, objectives with their items, schedule of rounds |
 //! | `race` | elimination after a round |
 //! | `program_path` | computation that candidates share, for the cost of a round |
-//! | `course` | main procedure of a search, and the evaluation on held-out items |
+//! | `racing` | main procedure of a search, and the evaluation on held-out items |
 //! | `lead` | score differences on common items: candidate and rival, winner and plain removal |
 //! | `short_name` | short candidate names for tables |
 //! | `report` | tables and summary of a search as text |
@@ -24,8 +24,8 @@ mod racing;
 mod report;
 mod short_name;
 
-pub use candidates::{depths, parts};
-pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Schedule, SearchEnv, judged, took};
+pub use candidates::{depths, split_searches};
+pub use env::{FIRST_DOCUMENTS, FIRST_WINDOWS, JUDGED, Schedule, SearchEnv, held_out_items, mean_latency};
 pub use program_path::{layers, path};
 pub use race::{Exit, Verdict, front, judge, mean_of_means};
 pub use racing::search;
@@ -238,7 +238,7 @@ impl Found {
                 let hint = match candidate.removed.is_whole_layers() {
                     true => {
                         let more = candidate.removed.whole_layers().len() + 1;
-                        format!("; `layers={more}` in the budget instead removes one layer more")
+                        format!("; use `layers={more}` as the budget to remove one more layer")
                     }
                     false => String::new(),
                 };
@@ -248,11 +248,11 @@ impl Found {
         };
         let survivors = self.survivors().count();
         let judged = self
-            .judged("winner")
+            .held_out("winner")
             .map_or_else(String::new, |role| format!(": {} on items it never saw", self.scores_text(role)));
         let references = [("dense", "dense"), ("plain", "plain removal")].into_iter();
         let references = references
-            .filter_map(|(role_name, label)| Some(format!("{label} {}", self.scores_text(self.judged(role_name)?))));
+            .filter_map(|(role_name, label)| Some(format!("{label} {}", self.scores_text(self.held_out(role_name)?))));
         let references: Vec<String> = references.collect();
         let references = if references.is_empty() { String::new() } else { format!(" ({})", references.join(", ")) };
         let sure = match survivors {
@@ -262,7 +262,7 @@ impl Found {
         format!("{winner}, {sure}{judged}{references}.")
     }
 
-    fn judged(&self, role: &str) -> Option<&HeldOutScore> {
+    fn held_out(&self, role: &str) -> Option<&HeldOutScore> {
         self.judged.iter().find(|entry| entry.role == role)
     }
 
@@ -332,20 +332,21 @@ impl Costs {
 
     /// Describes the first bound that these costs violate, or returns `None`. `dense` is the latency of the dense
     /// backbone in milliseconds, if known.
-    pub fn misses(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
+    pub fn violated_bound(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
         let slow = budget.speedup.filter(|wanted| self.speedup < *wanted);
-        let slow = slow.map(|wanted| format!("{:.3} times as fast by the cost model, not {wanted}", self.speedup));
+        let slow = slow.map(|wanted| format!("predicted speedup {:.3} is below the budget's {wanted}", self.speedup));
         let late = budget.latency.zip(dense).map(|(most, dense)| (most, dense / self.speedup));
         let late = late.filter(|(most, time)| time > most);
-        let late = late.map(|(most, time)| format!("{time:.2} ms by the cost model, not {most}"));
+        let late = late.map(|(most, time)| format!("predicted latency {time:.2} ms exceeds the budget's {most}"));
         let large = budget.memory.filter(|most| self.bytes > *most);
-        let large =
-            large.map(|most| format!("{:.2} MB of weights, not {:.2}", in_megabytes(self.bytes), in_megabytes(most)));
+        let large = large.map(|most| {
+            format!("{:.2} MB of weights exceeds the budget's {:.2}", in_megabytes(self.bytes), in_megabytes(most))
+        });
         let shares =
             [(self.params, budget.params, "of the parameters"), (self.kv_cache, budget.kv_cache, "of the KV cache")];
         let over = shares.into_iter().find_map(|(share, most, what)| {
             let (share, most) = share.zip(most).filter(|(share, most)| share > most)?;
-            Some(format!("{share:.3} {what}, not {most}"))
+            Some(format!("{share:.3} {what} exceeds the budget's {most}"))
         });
         slow.or(late).or(large).or(over)
     }

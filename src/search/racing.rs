@@ -3,8 +3,8 @@
 
 use super::candidates::{Racer, candidates, none_meets, solve, winner};
 use super::env::{
-    Gains, SearchEnv, Stratum, Stretches, Track, backbone, dense, dense_time, evaluate, no_gains, score, take, timed,
-    times, took, tracks,
+    Gains, SearchEnv, Stratum, Stretches, Track, backbone, dense, dense_time, evaluate, latency_grid, mean_latency,
+    no_gains, score, take, times, tracks,
 };
 use super::program_path::{layers, path};
 use super::race::{judge, mean_of_means};
@@ -84,8 +84,8 @@ fn objective(track: &Track) -> Objective {
     Objective {
         name: track.name.to_owned(),
         on: track.strata.iter().map(|stratum| stratum.on.to_string()).collect(),
-        items: track.strata.iter().map(|stratum| stratum.used - stratum.judged()).sum(),
-        kept: track.strata.iter().map(Stratum::judged).sum(),
+        items: track.strata.iter().map(|stratum| stratum.used - stratum.held_out_count()).sum(),
+        kept: track.strata.iter().map(Stratum::held_out_count).sum(),
     }
 }
 
@@ -115,7 +115,7 @@ fn race(
         let name = format!("{}.round-{}", grid.name, round + 1);
         let evaluate = evaluate(spec, tracks, &|track: &Track, stratum: usize| track.schedule.new_in(round, stratum));
         let round_grid = Grid { cells, name, evaluate, ..grid.clone() };
-        let seen: usize = tracks.iter().flat_map(|track| track.schedule.seen(round)).sum();
+        let seen: usize = tracks.iter().flat_map(|track| track.schedule.items_after(round)).sum();
         let outcome = (env.run)(&round_grid)?;
         spent.items += ((seen - before) * alive.len()) as f64;
         spent.layers += (seen - before) as f64 * layers(alive.iter().map(|&racer| &racers[racer].path));
@@ -153,20 +153,25 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
         .into_iter()
         .chain(racers.iter().filter(|racer| racer.fate == Elimination::Survived).map(|racer| racer.cell.clone()))
         .collect();
-    let outcome = times(&Grid { cells, name: format!("{}.times", grid.name), ..timed(grid, spec) }, env)?;
+    let outcome = times(&Grid { cells, name: format!("{}.times", grid.name), ..latency_grid(grid, spec) }, env)?;
     for result in outcome.cells.iter().filter(|cell| !cell.cell.is_dense()) {
         let Some(racer) = racers.iter_mut().find(|racer| racer.cell == result.cell) else { continue };
-        let Some((time, speedup)) = result.prompt(&spec.prompt).and_then(|prompt| took(prompt.sample.as_ref()?)) else {
+        let Some((time, speedup)) =
+            result.prompt(&spec.prompt).and_then(|prompt| mean_latency(prompt.sample.as_ref()?))
+        else {
             let reason =
-                format!("no time was measured over {}: out of memory, or its engine does not decode", spec.prompt);
+                format!("no latency measured over {}: out of memory, or the engine cannot decode", spec.prompt);
             racer.fate = Elimination::Slow { reason };
             continue;
         };
         racer.milliseconds = Some(time);
         let slow = spec.budget.speedup.zip(speedup).filter(|(wanted, found)| found < wanted);
-        let slow = slow.map(|(wanted, found)| format!("measured {found:.3} times as fast, not {wanted}"));
-        let late =
-            spec.budget.latency.filter(|most| time > *most).map(|most| format!("measured {time:.2} ms, not {most}"));
+        let slow = slow.map(|(wanted, found)| format!("measured speedup {found:.3} is below the budget's {wanted}"));
+        let late = spec
+            .budget
+            .latency
+            .filter(|most| time > *most)
+            .map(|most| format!("measured latency {time:.2} ms exceeds the budget's {most}"));
         if let Some(reason) = slow.or(late) {
             racer.fate = Elimination::Slow { reason };
         }
@@ -196,9 +201,9 @@ pub(super) fn judge_winner(
     let cells = distinct(roles.iter().map(|(_, cell)| cell));
     let scored = score_cells(grid, spec, env, tracks, ("judgement", cells), &|track: &Track, stratum: usize| {
         let first = &track.strata[stratum];
-        vec![(first.all - first.judged(), first.all)]
+        vec![(first.all - first.held_out_count(), first.all)]
     })?;
-    let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::judged).sum();
+    let items: usize = tracks.iter().flat_map(|track| &track.strata).map(Stratum::held_out_count).sum();
     spent.judged_items = (items * scored.len()) as f64;
     spent.judged_layers = items as f64 * layers(scored.iter().map(|entry| &entry.path));
     let gains_of = |cell: &Cell| scored.iter().find(|entry| entry.cell == *cell).map(|entry| entry.gains.as_slice());
@@ -210,7 +215,7 @@ pub(super) fn judge_winner(
             let scores = tracks
                 .iter()
                 .zip(gains)
-                .map(|(track, gains_of)| score(Stratified::of(gains_of), mean_of_means(gains_of), track));
+                .map(|(track, gains_of)| score(Stratified::from_strata(gains_of), mean_of_means(gains_of), track));
             let beyond = if role == "winner" { Vec::new() } else { lead::beyond(tracks, gains, won) };
             Some(HeldOutScore { role: role.to_owned(), cell: cell.name, scores: scores.collect(), beyond })
         })

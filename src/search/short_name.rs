@@ -61,7 +61,7 @@ mod tests {
         let names = ["my.dense".to_owned(), long("1024"), long("2048"), "other.a.dense".to_owned()];
         let short = ShortNames::new("my", &names);
         assert_eq!(short.of("my.dense"), "dense");
-        assert_eq!(short.of("other.a.dense"), "other.a.dense", "another backbone is part of the name");
+        assert_eq!(short.of("other.a.dense"), "other.a.dense", "the name of another backbone is kept");
         assert_eq!(short.of("unknown"), "unknown");
         let shown: Vec<&str> = names.iter().map(|name| short.of(name)).collect();
         assert_eq!(shown.iter().collect::<BTreeSet<_>>().len(), names.len(), "{shown:?}");

@@ -119,7 +119,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
     let candidates = if is_model_file {
         vec![folder.to_owned()]
     } else if folder.is_file() {
-        return Err(none(folder, &[]).found("another file"));
+        return Err(none(folder, &[]).found("a different file type"));
     } else {
         std::fs::read_dir(folder).map_err(|error| Error::io("read", folder, &error))?;
         folders(folder, LEVELS)
@@ -168,7 +168,8 @@ fn is_hidden(path: &Path) -> bool {
 /// Creates the error for a directory without a usable model.
 pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
     let position = folder.display().to_string();
-    let expected = "a folder with config.json, tokenizer.json and *.safetensors, a .gguf file, or folders of such";
+    let expected =
+        "a folder with config.json, tokenizer.json and *.safetensors, a .gguf file, or a parent of such folders";
     if left_out.is_empty() {
         return Error::missing("no model found").at(position).expected(expected).found("none");
     }
@@ -187,7 +188,7 @@ fn missing_text() -> Error {
     Error::missing("no text for calibration and scoring")
         .expected("--corpus FILE, or the bundled texts")
         .found("neither")
-        .hint("for example --corpus notes.txt; also .jsonl, .jsonl.gz and .parquet")
+        .hint("pass a text, for example --corpus notes.txt (or .jsonl, .jsonl.gz, .parquet)")
 }
 
 fn embedded_text(folder: &Path, name: &str, calibrates: bool) -> Corpus {

@@ -120,7 +120,7 @@ impl Starter {
             listed.map(|entry| entry.path()).chain(single).filter(|path| path.is_file() && !grid::is_yaml(path));
         let texts = self.corpora.iter().map(|corpus| Input::new("a text", &corpus.path));
         let tasks = self.tasks.iter().map(|(name, file)| Input::new(format!("the task {name}"), file));
-        files.map(|file| Input::new("a model's file", file)).chain(texts).chain(tasks).collect()
+        files.map(|file| Input::new("a model file", file)).chain(texts).chain(tasks).collect()
     }
 
     /// Returns the directories left out, with reasons.
@@ -160,7 +160,7 @@ fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize
     if room < SHORTEST {
         return Err(Error::bad_input("the text is too short")
             .at(shortest.path.display().to_string())
-            .expected(format!("{} tokens or more", SHORTEST * 20 / 9 + 1))
+            .expected(format!("at least {} tokens", SHORTEST * 20 / 9 + 1))
             .found(format!("{fewest}"))
             .hint("use a longer text with --corpus"));
     }
@@ -256,7 +256,7 @@ fn plain(path: &Path) -> String {
     crate::error::printable(&path.display().to_string()).replace('\n', " ")
 }
 
-/// Quotes a text for YAML if needed.
+/// Quotes a string for YAML if needed.
 fn quoted(text: &str) -> String {
     let reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '.' || c == '/')

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::finding::{Check, CheckKind};
 use super::record::ReferenceRun;
-use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, about, judged_in, line, written};
+use crate::artifact::claims::{CLAIMS, JudgedClaim, SEEDS, claims_about, format_claims, judged_in, line};
 use crate::error::Result;
 use crate::files::{self, regular};
 use crate::results::StoredResults;
@@ -50,9 +50,9 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Re
     let text = String::from_utf8_lossy(&regular::read(&path)?).into_owned();
     let numbers = &recorded.numbers;
     let verdicts = judge.verdicts(around(folder), &numbers.profile)?;
-    let judged = about(&numbers.name, &verdicts.judged);
-    if judged.is_empty() && text != written(&[]) {
-        check.differ(CLAIMS, [text.lines().next().unwrap_or_default(), "no claim about this that is checked"], None);
+    let judged = claims_about(&numbers.name, &verdicts.judged);
+    if judged.is_empty() && text != format_claims(&[]) {
+        check.differ(CLAIMS, [text.lines().next().unwrap_or_default(), "no checked claim about this artifact"], None);
     }
     for entry in &judged {
         let claim = entry.claim;

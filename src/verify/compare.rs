@@ -45,7 +45,7 @@ impl Checks {
         let identities = &recorded.numbers.identities;
         let Some((name, _)) = identities.iter().find(|(_, entry)| **entry == identity) else {
             let name = grid.cells[cell.cell].to_string();
-            self.inputs.lack(name, format!("a number of that identity; {} wrote the record", recorded.numbers.program));
+            self.inputs.lack(name, format!("a number with this identity (recorded by {})", recorded.numbers.program));
             return;
         };
         let cell_numbers: Vec<&ResultRow> =
@@ -77,7 +77,7 @@ impl Checks {
                 .collect();
             let none = matches!(&scores.items, SampledItems::Defined(all) if all.is_empty());
             if numbers.is_empty() && !none && cell_numbers.iter().all(|number| number.failure.is_none()) {
-                self.inputs.lack(format!("{name} on {}", scores.label), "items of that measure in the record");
+                self.inputs.lack(format!("{name} on {}", scores.label), "recorded items of this metric");
             }
             for number in numbers {
                 // A relative tolerance of the perplexity is an absolute tolerance of the loss in nats per token.
@@ -118,7 +118,7 @@ impl Checks {
             let at = || number.at(&format!("window {index}"));
             match losses.get(*index) {
                 Some(&loss) => self.windows.number(at, loss, found, number.per_token),
-                None => self.windows.lack(at(), "its loss in the record"),
+                None => self.windows.lack(at(), "recorded loss"),
             }
         }
     }
@@ -129,7 +129,7 @@ impl Checks {
         if let (Some(value), true) = (number.number.record.value, losses.len() == all) {
             let of_items = aggregation.of_loss(losses.iter().sum::<f64>() / units);
             let tolerance = ROUNDING * of_items.abs();
-            self.choices.number(|| number.at("by its documents' log-likelihoods"), value, of_items, tolerance);
+            self.choices.number(|| number.at("from log-likelihoods of documents"), value, of_items, tolerance);
         }
     }
 
@@ -154,10 +154,10 @@ impl Checks {
                     self.documents.agree(0.0);
                 }
                 Some(&recorded) => {
-                    let at = number.at(&format!("document {index} of those that are scored"));
+                    let at = number.at(&format!("scored document {index}"));
                     self.documents.differ(at, [word(recorded), word(found)], None);
                 }
-                None => self.documents.lack(number.at(&format!("document {index}")), "its answer in the record"),
+                None => self.documents.lack(number.at(&format!("document {index}")), "recorded answer"),
             }
             if let Some(known) = losses.and_then(|losses| losses.get(index)) {
                 compare_choices(number, known, document, &mut self.choices);
@@ -257,10 +257,10 @@ fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut
         match recorded.get(*index).copied() {
             Some(bit) if bit == *made => check.agree(0.0),
             Some(bit) if number.own_engine => check.differ(at(), [word(bit), word(*made)], None),
-            Some(bit) => check.lack(at(), format!("its engine: {} there, {} here", word(bit), word(*made))),
+            Some(bit) => check.lack(at(), format!("recorded engine ({} there, {} here)", word(bit), word(*made))),
             // Only means of zeros and ones are recorded with items.
             None if recorded.is_empty() => {}
-            None => check.lack(at(), "its answer in the record"),
+            None => check.lack(at(), "recorded answer"),
         }
     }
 }
@@ -271,7 +271,7 @@ fn compare_losses(number: &NumberCheck<'_>, made: &[DocumentLoss], check: &mut C
         let at = || number.at(&format!("document {index}"));
         match losses.get(*index) {
             Some(loss) => check.number(at, *loss, *nats, number.per_token * *tokens as f64),
-            None => check.lack(at(), "its log-likelihood in the record"),
+            None => check.lack(at(), "recorded log-likelihood"),
         }
     }
 }
@@ -291,7 +291,7 @@ fn compare_choices(number: &NumberCheck<'_>, recorded: &RecordedDocument, found:
 }
 
 fn describe(id: usize, gold: i64, choices: usize) -> String {
-    format!("document {id}, right is {gold} of {choices}")
+    format!("document {id}, gold choice {gold} of {choices}")
 }
 
 /// Returns whether rounding errors could change the best choice.

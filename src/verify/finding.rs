@@ -92,11 +92,11 @@ pub enum CheckKind {
 impl CheckKind {
     pub fn words(self) -> &'static str {
         match self {
-            Self::Files => "files by their hashes",
-            Self::Items => "numbers from their items",
-            Self::Tables => "tables from the numbers",
-            Self::Claims => "claims judged again",
-            Self::Inputs => "inputs by their hashes",
+            Self::Files => "file hashes",
+            Self::Items => "numbers, recomputed from items",
+            Self::Tables => "tables, rebuilt from numbers",
+            Self::Claims => "claims, re-evaluated",
+            Self::Inputs => "input hashes",
             Self::Windows => "window losses, recomputed",
             Self::Documents => "answers, recomputed",
             Self::LogLikelihoods => "log-likelihoods, recomputed",
@@ -171,7 +171,7 @@ impl Check {
     }
 
     /// Compares a printed number with a value, within `half` a unit of the last digit.
-    pub(super) fn rounded(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
+    pub(super) fn printed(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
         match (printed - value).abs() <= half {
             true => self.agree(0.0),
             false => self.number(at, printed, value, half),

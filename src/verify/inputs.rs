@@ -39,7 +39,7 @@ impl Finder {
         let inside = inputs.iter().filter_map(|(file, hash)| Some((Path::new(file).strip_prefix(path).ok()?, hash)));
         let inside: Vec<(&Path, &String)> = inside.collect();
         if inside.is_empty() {
-            check.lack(what, format!("the record has no hash of anything below {}", path.display()));
+            check.lack(what, format!("recorded hashes of files below {}", path.display()));
             return None;
         }
         let candidates = self.candidates(path);
@@ -85,8 +85,8 @@ fn joined_file(base: &Path, path: &Path) -> PathBuf {
 /// Fails if a file cannot be read.
 pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Check> {
     let mut check_files = Check::new(CheckKind::Files);
-    let Some(listed) = archive::listed(&folder.join(Manifest::FILE))? else {
-        check_files.lack(Manifest::FILE, "the folder's list of hashes");
+    let Some(listed) = archive::read_checksums(&folder.join(Manifest::FILE))? else {
+        check_files.lack(Manifest::FILE, "list of file hashes");
         return Ok(check_files);
     };
     let mut left_out = 0;
@@ -95,7 +95,7 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         all += 1;
         let file = folder.join(&name);
         if !archive::is_inside(&name) {
-            check_files.differ(name, ["a file of this folder", "a path outside of it"], None);
+            check_files.differ(name, ["a file in this folder", "a path outside the folder"], None);
         } else if !file.exists() && may_be_left_out(&name) {
             left_out += 1;
         } else if !file.exists() {
@@ -106,7 +106,7 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
         }
     }
     notes.extend(
-        (left_out > 0).then(|| format!("not in the folder (allowed for records): {left_out} of {all} listed files")),
+        (left_out > 0).then(|| format!("{left_out} of {all} listed files are not in the folder (allowed for records)")),
     );
     Ok(check_files.of(all - left_out))
 }

@@ -27,16 +27,13 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
         if let Some(made) = of_items(recorded, number) {
             check.number(|| item_label(number), value, made, ROUNDING * made.abs());
         }
-        if let Some(made) = answered(recorded, number) {
+        if let Some(made) = recomputed_answers(recorded, number) {
             let right = number.task_answers().unwrap_or_default();
             match made == right {
                 true => check.agree(0.0),
                 false => {
                     let first = made.iter().zip(right).position(|(a, b)| a != b).unwrap_or_default();
-                    let at = format!(
-                        "{}, document {first} of those that are scored, by its log-likelihoods",
-                        item_label(number)
-                    );
+                    let at = format!("{}, scored document {first}, from log-likelihoods", item_label(number));
                     check.differ(at, [describe_answer(right.get(first)), describe_answer(made.get(first))], None);
                 }
             }
@@ -125,7 +122,7 @@ pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
 }
 
 /// Returns which documents are answered correctly by their log-likelihoods, or `None` if these are not recorded.
-fn answered(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<bool>> {
+fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<bool>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
     let column = Task::find(task).ok()?.column;
@@ -152,7 +149,7 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
         });
         let variant = same_task.iter().find(|other| other.cell == number.cell);
         let (Some(dense), Some(variant)) = (dense, variant) else {
-            check.lack(item_label(number), "the answers of the dense model and the variant in the record");
+            check.lack(item_label(number), "recorded answers of the dense model and the variant");
             continue;
         };
         let expected = flipped(recorded, flip, dense, variant);
@@ -168,8 +165,8 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
                 None,
             ),
             Some(index) => {
-                let at = format!("{}, document {index} of those that are scored", item_label(number));
-                let words = if flipping[index] { ["flips", "does not"] } else { ["does not flip", "flips"] };
+                let at = format!("{}, scored document {index}", item_label(number));
+                let words = if flipping[index] { ["flips", "does not flip"] } else { ["does not flip", "flips"] };
                 check.differ(at, words, None);
             }
         }
@@ -181,7 +178,7 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
 fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &ResultRow) -> Vec<Option<bool>> {
     let [dense_right, variant_right] =
         [dense, variant].map(|number| number.task_answers().unwrap_or_default().iter().copied());
-    let [dense_chosen, variant_chosen] = [dense, variant].map(|number| chosen(recorded, number));
+    let [dense_chosen, variant_chosen] = [dense, variant].map(|number| chosen_answers(recorded, number));
     dense_right
         .zip(variant_right)
         .enumerate()
@@ -195,13 +192,13 @@ fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &Res
 }
 
 /// Returns the chosen answer of each document by its log-likelihoods, or `None` if these are not recorded.
-fn chosen(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Option<usize>>> {
+fn chosen_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Option<usize>>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
     let column = Task::find(task).ok()?.column;
     let judged = documents
         .iter()
-        .map(|document| DocumentResult::new(document.id, document.gold, document.choices.clone()).chosen(column));
+        .map(|document| DocumentResult::new(document.id, document.gold, document.choices.clone()).prediction(column));
     Some(judged.collect())
 }
 
@@ -214,11 +211,11 @@ fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut Check) -> Result
     let frame = read_frame(&path)?;
     let columns = (frame.column("cell"), frame.column("boundary"), frame.column("error"));
     let (Ok(cells), Ok(starts), Ok(errors)) = columns else {
-        check.differ(CHANNELS, ["the columns cell, boundary and error", "others"], None);
+        check.differ(CHANNELS, ["columns cell, boundary and error", "other columns"], None);
         return Ok(());
     };
     let (Ok(cells), Ok(starts), Ok(errors)) = (cells.str(), starts.u64(), errors.f64()) else {
-        check.differ(CHANNELS, ["texts, counts and numbers", "others"], None);
+        check.differ(CHANNELS, ["columns of strings, u64 and f64", "other types"], None);
         return Ok(());
     };
     let mut sums: std::collections::BTreeMap<(&str, u64), (f64, f64)> = std::collections::BTreeMap::new();

@@ -67,9 +67,9 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
     if found.is_empty() {
         return Err(Error::missing("no results to check")
             .at(root.display().to_string())
-            .expected(format!("a folder with `{}`, or folders of such", StoredResults::FILE))
+            .expected(format!("a folder with `{}`, or a parent of such folders", StoredResults::FILE))
             .found(if root.exists() { "none" } else { "nothing" })
-            .hint("`ghostlab run` and `ghostlab reproduce` write them below `results`"));
+            .hint("pass a folder that `ghostlab run` or `ghostlab reproduce` wrote below `results`"));
     }
     Ok(found)
 }

@@ -60,7 +60,7 @@ pub(super) fn check_page(
                 continue;
             }
             if let Some((number, half)) = parse_printed(text) {
-                check.rounded(|| format!("{}, as it is printed", row_label(row, key)), number, value, half);
+                check.printed(|| format!("{}, as printed", row_label(row, key)), number, value, half);
             }
         }
     }

@@ -158,7 +158,7 @@ impl DrawnPart {
         let share = self.share;
         move |backbone, variants, chunks| {
             let measure = serde_json::to_string(&*variants.measure).unwrap_or_default();
-            drawn(seed, &format!("{}/{measure}", backbone.content), chunks, share)
+            sample_indices(seed, &format!("{}/{measure}", backbone.content), chunks, share)
         }
     }
 
@@ -196,7 +196,7 @@ impl DrawnPart {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-                Err(error) => checks.inputs.lack(format!("the kernels that {engine} used"), error.one_line()),
+                Err(error) => checks.inputs.lack(format!("kernels of {engine}"), error.one_line()),
             }
         }
         Ok(checks.all(recorded))
@@ -212,7 +212,8 @@ fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest
         Ok(Ok(())) => (request, None),
         Ok(Err(error)) => {
             let portable = EngineRequest { kernels: Some(KernelFamily::Portable), ..request };
-            let note = format!("{id} does not run here, so portable kernels recompute it: {}", error.one_line());
+            let note =
+                format!("{id} cannot run on this machine; recomputing with portable kernels: {}", error.one_line());
             (portable, Some(note))
         }
         Err(_) => (EngineRequest::default(), is_elsewhere(id)),
@@ -220,7 +221,7 @@ fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest
 }
 
 fn is_elsewhere(id: &ComputeId) -> Option<String> {
-    Some(format!("{id} is not available on this machine: computed with available kernels"))
+    Some(format!("{id} is not available on this machine; recomputing with available kernels"))
 }
 
 /// Removes cells and evaluations whose inputs are not on this machine from a grid.
@@ -252,7 +253,7 @@ fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, che
 }
 
 /// Samples a share of indices, at least one, in ascending order.
-pub(super) fn drawn(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
+pub(super) fn sample_indices(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
     let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
     let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
     (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
@@ -291,13 +292,13 @@ mod tests {
 
     #[test]
     fn a_share_is_rounded_up_and_another_seed_draws_others() {
-        assert_eq!(drawn(0, "a", 100, 0.05).len(), 5);
-        assert_eq!(drawn(0, "a", 7, 0.01).len(), 1);
-        assert_eq!(drawn(0, "a", 7, 1.0), [0, 1, 2, 3, 4, 5, 6]);
-        assert!(drawn(0, "a", 0, 1.0).is_empty());
-        assert_eq!(drawn(3, "a", 100, 0.1), drawn(3, "a", 100, 0.1));
-        assert_ne!(drawn(3, "a", 100, 0.1), drawn(4, "a", 100, 0.1));
-        assert_ne!(drawn(3, "a", 100, 0.1), drawn(3, "b", 100, 0.1));
+        assert_eq!(sample_indices(0, "a", 100, 0.05).len(), 5);
+        assert_eq!(sample_indices(0, "a", 7, 0.01).len(), 1);
+        assert_eq!(sample_indices(0, "a", 7, 1.0), [0, 1, 2, 3, 4, 5, 6]);
+        assert!(sample_indices(0, "a", 0, 1.0).is_empty());
+        assert_eq!(sample_indices(3, "a", 100, 0.1), sample_indices(3, "a", 100, 0.1));
+        assert_ne!(sample_indices(3, "a", 100, 0.1), sample_indices(4, "a", 100, 0.1));
+        assert_ne!(sample_indices(3, "a", 100, 0.1), sample_indices(3, "b", 100, 0.1));
     }
 
     #[test]

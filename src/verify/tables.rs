@@ -249,7 +249,7 @@ fn check_markdown(table: &PrintedTable, recorded: &ReferenceRun, path: &Path, ch
         for (row, cells) in rows.iter().enumerate() {
             let (Some(value), Some(text)) = (table.number(row, column), cells.get(at)) else { continue };
             match parse_printed(&without_markup(text)) {
-                Some((number, half)) => check.rounded(|| cell_position(path, head, row), number, value, half),
+                Some((number, half)) => check.printed(|| cell_position(path, head, row), number, value, half),
                 None => check.differ(cell_position(path, head, row), [text.trim().to_owned(), value.to_string()], None),
             }
         }

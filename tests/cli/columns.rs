@@ -11,7 +11,7 @@ fn one_setting_distinguishes_cells_wherever_shown() {
     let wide = printed(&world, &asked);
     assert!(wide.contains("seed 0") && wide.contains("seed 1"), "{wide}");
     let same = printed(&world, &["compare", "results/seeds", "results/seeds"]);
-    assert!(same.contains("that both have are the same") && !same.contains("only in"), "{same}");
+    assert!(same.contains("common values are the same") && !same.contains("only in"), "{same}");
 
     let rows = table(&world.path("results/seeds/results.csv"));
     let ghosted = rows[1..].iter().filter(|row| row[column_index(&rows, "recovery")] == "ghosted");
@@ -27,11 +27,11 @@ fn one_setting_distinguishes_cells_wherever_shown() {
         printed(&world, &["run", "grid.yaml", "--set", "depth=2", "--set", &name, "--set", &seed]);
     }
     let apart = printed(&world, &["compare", "results/one", "results/two"]);
-    assert!(apart.contains("paired anyway") && apart.contains("calibration.seed"), "{apart}");
+    assert!(apart.contains("paired despite different settings") && apart.contains("calibration.seed"), "{apart}");
     assert!(!apart.contains("only in") && !apart.contains("paired with none"), "{apart}");
     // One of the two seeds is paired, the other is left over.
     let half = printed(&world, &["compare", "results/seeds", "results/two"]);
-    assert!(half.contains("that both have are the same") && half.contains("only in A: "), "{half}");
+    assert!(half.contains("common values are the same") && half.contains("only in A: "), "{half}");
     assert!(!half.contains("only in B") && !half.contains("values that differ"), "{half}");
 }
 
@@ -55,5 +55,5 @@ fn options_have_columns_of_their_own_in_the_files() {
         .collect();
     let expected = ["normal", "svd"].map(|solver| ("ghosted".to_owned(), solver.to_owned()));
     assert_eq!(found, expected);
-    assert_eq!(rows[1][column_index(&rows, "recovery.solver")], "", "the dense backbone has none");
+    assert_eq!(rows[1][column_index(&rows, "recovery.solver")], "", "the dense backbone has a solver");
 }

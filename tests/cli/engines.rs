@@ -55,7 +55,7 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
     let grid = load_grid(&world, &[]);
     let stop = AtomicBool::new(false);
     let stops = Stops(&stop);
-    let recorder = Recorder::start(&grid, &world.path("results"), &store, &stops).unwrap();
+    let recorder = Recorder::for_run(&grid, &world.path("results"), &store, &stops).unwrap();
     let error = run(&grid, RunSettings::default(), &store, &recorder, &stop).unwrap_err();
     recorder.end(&error);
     let record = RunRecord::all(&store).into_iter().next().unwrap();
@@ -76,9 +76,9 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     let candle = ["--engine", "candle", "--results"];
     // Objects of another engine are not reused.
     let log = world.runs(&[&candle[..], &["other"]].concat());
-    assert!(!log.contains("stored already"), "{log}");
+    assert!(!log.contains("cells cached"), "{log}");
     let log = world.runs(&[&candle[..], &["again"]].concat());
-    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    assert!(log.contains("9 of 9 cells cached"), "{log}");
     world.runs(&["--dtype", "bf16", "--kernels", "portable", "--results", "half"]);
     let [cpu, other, half] = ["own", "other", "half"]
         .map(|results| common::json(&world.path(&only_result(&world, results)).join("numbers.json")));
@@ -120,7 +120,7 @@ fn only_result(world: &World, results: &str) -> String {
 fn kernels_that_cannot_run_here_are_refused_before_any_work() {
     let world = World::new();
     world.refuses(&["--kernels", "amx"], 2, &["supports only bf16", "--dtype bf16"]);
-    world.refuses(&["--kernels", "amx", "--engine", "candle", "--dtype", "bf16"], 2, &["leave out --kernels"]);
+    world.refuses(&["--kernels", "amx", "--engine", "candle", "--dtype", "bf16"], 2, &["remove --kernels"]);
     let doctor = world.ghostlab(&["doctor"]);
     if String::from_utf8_lossy(&doctor.stdout).contains("kernels: amx in bf16") {
         world.runs(&["--kernels", "amx", "--dtype", "bf16"]);

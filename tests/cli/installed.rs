@@ -52,7 +52,7 @@ fn installed_program_works_in_an_empty_folder() {
     works_in_an_empty_folder(&program, home.path());
     assert!(!share.join("data/store").exists() && !share.join("results").exists());
     let names = names(&home.path().join("ghostlab"));
-    assert!(names.iter().all(|name| !name.starts_with("share")), "files next to it stay: {names:?}");
+    assert!(names.iter().all(|name| !name.starts_with("share")), "the experiments were unpacked again: {names:?}");
 }
 
 #[cfg(unix)]

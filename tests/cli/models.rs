@@ -75,7 +75,7 @@ fn an_unknown_architecture_is_refused_with_the_known_ones() {
 fn a_tokenizer_larger_than_the_embedding_is_refused() {
     let world = World::new();
     world.write("backbone/tokenizer.json", tokenizer(400).to_string());
-    world.refuses(&[], 2, &["exceeds the embedding", "below 320", "ids up to 399"]);
+    world.refuses(&[], 2, &["is outside the embedding", "below 320", "ids up to 399"]);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn more_calibration_tokens_than_text_are_noted() {
     for (sequences, noted) in [("8", false), ("200", true)] {
         let sequences = format!("calibration.sequences={sequences}");
         let log = world.runs(&["--set", &sequences, "--set", "recovery=[none]", "--set", "depth=[1]"]);
-        let note = "calibration train:200x64@0 draws 12800 tokens from a text of 6000: its windows overlap 2.1-fold";
+        let note = "calibration train:200x64@0 draws 12800 tokens from a text of 6000: windows overlap 2.1-fold";
         assert_eq!(log.contains(note), noted, "{log}");
     }
 }

@@ -16,7 +16,7 @@ fn a_run_that_is_asked_to_stop_says_so() {
 #[test]
 fn impossible_job_is_refused_with_figures_before_work() {
     let world = World::new();
-    world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB by --memory; "]);
+    world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB (--memory); "]);
     let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
     assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
     // The flag from the hint fixes the error.
@@ -79,10 +79,10 @@ fn plan_says_how_many_files_and_folders_a_run_makes_at_most() {
     let had = files_below(&world.path("data/store"));
     assert!(run["free_inodes"].is_null() || run["free_inodes"].as_u64().unwrap() > 0);
     let text = String::from_utf8(world.ghostlab(&["plan", "grid.yaml"]).stdout).unwrap();
-    assert!(text.contains("files and folders: "), "{text}");
+    assert!(text.contains("inodes: at most "), "{text}");
     world.runs(&[]);
     let made = files_below(&world.path("data/store")) - had;
-    assert!(made <= reported && reported <= 3 * made, "{made} were made, {reported} were told");
+    assert!(made <= reported && reported <= 3 * made, "{made} inodes created, {reported} estimated");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn other_settings_have_their_own_folder_and_never_mix() {
     let log = world.runs(&["--set", "depth=2"]);
     assert_eq!(table_files(&world), before);
     let folder = names(&world.path("results")).into_iter().find(|name| name.starts_with("grid+depth=2-")).unwrap();
-    assert!(log.contains(&folder), "the screen says where: {log}");
+    assert!(log.contains(&folder), "the output does not name the folder: {log}");
     assert_eq!(table(&world.path("results").join(&folder).join("results.csv")).len(), 1 + 5);
     assert_eq!(names(&world.path("results").join(&folder).join("lm_eval")).len(), 5);
     // The grid file itself is changed: its folder holds only the new run.
@@ -102,11 +102,11 @@ fn other_settings_have_their_own_folder_and_never_mix() {
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     let log = world.runs(&[]);
-    assert!(log.contains("holds a run with other settings (depth)"), "{log}");
+    assert!(log.contains("contains a run with other settings (depth)"), "{log}");
     assert_eq!(table(&world.path("results/grid/results.csv")).len(), 1 + 5);
-    assert_eq!(names(&world.path("results/grid/lm_eval")).len(), 5, "none of the run before");
+    assert_eq!(names(&world.path("results/grid/lm_eval")).len(), 5, "samples of the earlier run remain");
     assert_eq!(std::fs::read_to_string(world.path("results/grid/notes.txt")).unwrap(), "mine");
-    assert_eq!(names(&world.path("results")).len(), 2, "nothing half-written is left");
+    assert_eq!(names(&world.path("results")).len(), 2, "partial files remain");
 }
 
 fn table_files(world: &World) -> Vec<Vec<u8>> {
@@ -205,7 +205,7 @@ fn older_results_are_compared_under_their_names() {
     world.write("results/before/numbers.json", numbers);
     let output = world.ghostlab(&["compare", "results/before", "results/grid"]);
     let output = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.contains("that both have are the same") && !output.contains("only in"), "{output}");
+    assert!(output.contains("common values are the same") && !output.contains("only in"), "{output}");
     assert!(output.contains("settings: the same") && !output.contains("identity: one of the runs"), "{output}");
 }
 

@@ -25,7 +25,7 @@ pub fn ended(mut child: Child) -> Output {
     while child.try_wait().unwrap().is_none() {
         if began.elapsed() > Duration::from_secs(240) {
             child.kill().unwrap();
-            panic!("it hangs: {:?}", child.wait_with_output().unwrap());
+            panic!("the command hangs: {:?}", child.wait_with_output().unwrap());
         }
         std::thread::sleep(Duration::from_millis(10));
     }

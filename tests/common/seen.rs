@@ -183,7 +183,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     let mut keys = BTreeSet::new();
     keys_in(&serde_json::from_str(&explained).unwrap(), &mut keys);
     let explained: Vec<String> = keys.into_iter().collect();
-    assert!(!explained.is_empty(), "{what}: explain names no key");
+    assert!(!explained.is_empty(), "{what}: explain prints no key");
     said(setting, what, &["export", "grid.yaml", &cell, "--to", "exported"]);
     // The page only shows artifacts without overrides, run with the machine's default engine.
     let page = artifact.join("page.json");
@@ -259,7 +259,7 @@ impl Seen {
         let known = self.identities();
         // Models with quantized weights are not timed.
         let timed = self.numbers.numbers.iter().any(|number| number.record.metric.starts_with("prefill"));
-        assert!(shown.len() >= 2 + usize::from(timed), "a text, a task and a time: {shown:?}");
+        assert!(shown.len() >= 2 + usize::from(timed), "expected a text, a task and a latency: {shown:?}");
         assert!(shown.iter().all(|word| known.contains(word)), "{shown:?} are not in {known:?}");
         Some(shown)
     }
@@ -271,7 +271,7 @@ impl Seen {
     }
 
     fn what_the_card_says(&self) -> String {
-        let line = self.card.lines().find(|line| line.starts_with("| what it is |"));
+        let line = self.card.lines().find(|line| line.starts_with("| identity |"));
         line.unwrap_or_else(|| panic!("{}", self.card)).to_owned()
     }
 
@@ -287,9 +287,9 @@ impl View {
     pub fn holds(&self, what: &str, aspects: &[&str], [one, other]: [&Seen; 2]) {
         let (Some(a), Some(b)) = ((self.text)(one), (self.text)(other)) else { return };
         if aspects.is_empty() {
-            assert!(!self.one || a == b, "{}: {what} is taken for two:\n{a}\n{b}", self.name);
+            assert!(!self.one || a == b, "{}: equal settings differ in {what}:\n{a}\n{b}", self.name);
         } else if aspects.iter().any(|aspect| (self.says)(&SettingPath::new(*aspect))) {
-            assert_ne!(a, b, "{}: {what} is not told apart", self.name);
+            assert_ne!(a, b, "{}: {what} is not distinguished", self.name);
         }
     }
 }
@@ -299,5 +299,5 @@ pub fn commands_are_known(help: &str) {
     let list = help.split("Options:").next().unwrap().lines().filter_map(|line| line.strip_prefix("  "));
     let commands: BTreeSet<&str> = list.filter_map(|line| line.split_whitespace().next()).collect();
     let known: BTreeSet<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
-    assert_eq!(commands, known, "list in tests/common/seen.rs which numbers a command shows");
+    assert_eq!(commands, known, "list the numbers of the command in tests/common/seen.rs");
 }

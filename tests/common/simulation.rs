@@ -11,7 +11,7 @@ use ghostlab::error::Result;
 use ghostlab::model::{Cut, Program};
 use ghostlab::pipeline::stage::operator::BoundaryResult;
 use ghostlab::results::{Sample, StoredResults};
-use ghostlab::search::{Schedule, front, judge, judged, layers, mean_of_means, path};
+use ghostlab::search::{Schedule, front, held_out_items, judge, layers, mean_of_means, path};
 use serde_json::Value;
 
 /// Gains indexed by `[candidate][stratum][item]`.
@@ -157,7 +157,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
         let sizes: Vec<usize> = objective.gains[0].iter().map(Vec::len).collect();
         let orders = sizes.iter().map(|&size| random.sample(size, size)).collect::<Result<Vec<_>>>()?;
         shuffled.push(objective.gains.iter().map(|strata| in_order(strata, &orders)).collect());
-        schedules.push(Schedule::new(sizes.iter().map(|&size| size - judged(size)).collect(), objective.first));
+        schedules.push(Schedule::new(sizes.iter().map(|&size| size - held_out_items(size)).collect(), objective.first));
     }
     let rounds = schedules.iter().map(Schedule::rounds).max().unwrap_or(1);
     let all: f64 = shuffled.iter().flat_map(|candidate| &candidate[0]).map(|values| values.len() as f64).sum();
@@ -171,7 +171,7 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
     let mut items = 0.0;
     let mut spent = 0.0;
     for round in 0..rounds {
-        let seen: Vec<Vec<usize>> = schedules.iter().map(|schedule| schedule.seen(round)).collect();
+        let seen: Vec<Vec<usize>> = schedules.iter().map(|schedule| schedule.items_after(round)).collect();
         let now = seen.iter().flatten().sum::<usize>() as f64;
         items += (now - before) * alive.len() as f64;
         spent += (now - before) * layers_of(&alive);
@@ -210,7 +210,7 @@ fn seen_gains(candidates: &[Vec<Vec<f64>>], seen: &[usize]) -> Vec<Vec<Vec<f64>>
 
 /// Returns the mean of the raced items minus that of the held-out items.
 fn selection_bias(strata: &[Vec<f64>]) -> f64 {
-    let parts = strata.iter().map(|values| values.split_at(values.len() - judged(values.len())));
+    let parts = strata.iter().map(|values| values.split_at(values.len() - held_out_items(values.len())));
     let (raced, judged): (Vec<_>, Vec<_>) = parts.map(|(raced, judged)| (raced.to_vec(), judged.to_vec())).unzip();
     mean_of_means(&raced) - mean_of_means(&judged)
 }

@@ -114,7 +114,7 @@ impl World {
             assert!(text.contains(word), "`{word}` is not in:\n{text}");
         }
         assert!(text.contains("error: ") && !text.contains("panicked"), "{text}");
-        assert!(!self.path("results/grid/results.csv").exists(), "a refused run left a table");
+        assert!(!self.path("results/grid/results.csv").exists(), "the rejected run wrote a table");
     }
 }
 

@@ -46,7 +46,7 @@ impl Numbers {
 
     fn value(&self, cut: &Cut, method: (&str, &str)) -> f64 {
         let values = self.values(cut, method);
-        assert_eq!(values.len(), 1, "{cut:?} {method:?} stands for another number of numbers than one");
+        assert_eq!(values.len(), 1, "{cut:?} {method:?} does not match exactly one number");
         values[0]
     }
 
@@ -158,7 +158,7 @@ fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
     let mut bullets: Vec<(&str, Vec<String>)> = Vec::new();
     for entry in judged.iter().filter(|entry| entry.ours.outcome == verdict) {
         let known = PLAIN_CLAIMS.iter().find(|(id, _)| *id == entry.claim.id);
-        assert!(known.is_some(), "PLAIN_CLAIMS has no words for the claim {}", entry.claim.id);
+        assert!(known.is_some(), "PLAIN_CLAIMS has no text for the claim {}", entry.claim.id);
         let (_, words) = known.unwrap();
         let count = settings_count(entry);
         match bullets.iter_mut().find(|(known, _)| known == words) {
@@ -283,14 +283,10 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     assert_eq!((readme.matches(BEGIN).count(), readme.matches(END).count()), (1, 1));
     let runs = [("table2", "tiny"), ("table3", "tiny"), ("seeds", "tiny"), ("table2", REAL), ("seeds", REAL)];
     let [second, third, seeds, real, real_seeds] = runs.map(|(artifact, profile)| {
-        recorded(root, artifact, profile)
-            .unwrap_or_else(|| panic!("the repository keeps a recorded run of {artifact} in results/"))
+        recorded(root, artifact, profile).unwrap_or_else(|| panic!("results/ has no recorded run of {artifact}"))
     });
     let cells = second.cells.len();
-    assert!(
-        readme.contains(&format!("{cells} cells")),
-        "the README says another number of cells of table 2 than {cells}"
-    );
+    assert!(readme.contains(&format!("{cells} cells")), "the README does not state {cells} cells for table 2");
     let (_, counts) = headline(&second, Some(&seeds)).unwrap();
     let accuracy = Numbers::of(second.records(), "acc_average");
     let perplexity = Numbers::of(third.records(), "ppl_average");

@@ -15,7 +15,7 @@ fn each_rule_of_the_harness_names_a_test_that_is_there() {
         let number = cells[0];
         let test = cells[cells.len() - 1];
         count += 1;
-        assert_eq!(number, count.to_string(), "a rule is left out");
+        assert_eq!(number, count.to_string(), "a rule is missing");
         let named: Vec<&str> = test.split('`').filter(|part| !part.trim().is_empty()).collect();
         let test = match named[..] {
             ["the same"] => last.unwrap_or_else(|| panic!("rule {number} names no test")),
@@ -29,7 +29,7 @@ fn each_rule_of_the_harness_names_a_test_that_is_there() {
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("rule {number}, {file}: {error}"));
         let before = text.split(&format!("fn {name}()")).next().filter(|before| before.len() < text.len());
         let before = before.unwrap_or_else(|| panic!("rule {number}: {file} has no test `{name}`"));
-        assert!(before.trim_end().ends_with("#[test]"), "rule {number}: `{name}` is no test, or not always run");
+        assert!(before.trim_end().ends_with("#[test]"), "rule {number}: `{name}` is not a test, or is ignored");
     }
     assert_eq!(count, 54);
 }

@@ -10,11 +10,11 @@ fn gc_keeps_what_a_grid_uses_and_tells_what_the_rest_costs() {
     assert!(cache_list(&world).contains("operator-v4"), "{}", cache_list(&world));
     let gone = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
     let gone = String::from_utf8(gone.stdout).unwrap();
-    assert!(gone.contains("to make again") && gone.contains("operator-v4"), "{gone}");
+    assert!(gone.contains("recompute time") && gone.contains("operator-v4"), "{gone}");
     let log = world.runs(&[]);
-    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    assert!(log.contains("9 of 9 cells cached"), "{log}");
     let log = world.runs(&["--set", "calibration.seed=1", "--set", "name=other"]);
-    assert!(log.contains("1 of 9 cells are stored already"), "the dense cell is in both: {log}");
+    assert!(log.contains("1 of 9 cells cached"), "the dense cell is not shared: {log}");
 }
 
 fn cache_list(world: &World) -> String {
@@ -36,9 +36,9 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     collect_garbage(&world, &[]);
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4);
     let log = world.runs(&[]);
-    assert!(log.contains("3 of 3 cells are stored already"), "{log}");
+    assert!(log.contains("3 of 3 cells cached"), "{log}");
     let log = world.runs(&["--profile", "two"]);
-    assert!(log.contains("5 of 5 cells are stored already"), "{log}");
+    assert!(log.contains("5 of 5 cells cached"), "{log}");
     // A profile that cannot be resolved is an error, because it may use any object.
     let away = "  away: {corpora: {train: {path: train.txt, rule: ptb}, test: {path: nowhere.txt, rule: ptb}}}\n";
     world.write("grid.yaml", format!("{grid}{profiles}{away}"));
@@ -90,12 +90,12 @@ fn gc_keeps_what_a_profile_without_its_backbones_may_use() {
     let output = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(0) && log.contains("profile `away` of grid.yaml"), "{log}");
-    assert!(String::from_utf8(output.stdout).unwrap().ends_with("deleted\n"), "what seed 1 made");
+    assert!(String::from_utf8(output.stdout).unwrap().ends_with("deleted\n"), "objects of seed 1 were not deleted");
     let log = world.runs(&[]);
-    assert!(log.contains("5 of 5 cells are stored already"), "{log}");
+    assert!(log.contains("5 of 5 cells cached"), "{log}");
     fs::rename(world.path("hidden"), world.path("other")).unwrap();
     let log = world.runs(&["--profile", "away"]);
-    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    assert!(log.contains("9 of 9 cells cached"), "{log}");
 }
 
 #[test]
@@ -104,17 +104,17 @@ fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
     let ways: [&[&str]; 3] = [&[], &["--dtype", "bf16"], &["--engine", "candle"]];
     ways.iter().for_each(|way| drop(world.runs(way)));
     world.runs(&["--set", "calibration.seed=1"]);
-    assert!(collect_garbage(&world, &[]).contains("deleted"), "what seed 1 made");
+    assert!(collect_garbage(&world, &[]).contains("deleted"), "objects of seed 1 were not deleted");
     for way in ways {
         let log = world.runs(way);
-        assert!(log.contains("9 of 9 cells are stored already"), "{way:?}: {log}");
+        assert!(log.contains("9 of 9 cells cached"), "{way:?}: {log}");
     }
     // With explicit engine flags, only objects of this engine are kept, like with an explicit profile.
     assert!(collect_garbage(&world, &["--dtype", "bf16"]).contains("deleted"));
     let log = world.runs(&["--dtype", "bf16"]);
-    assert!(log.contains("9 of 9 cells are stored already"), "{log}");
+    assert!(log.contains("9 of 9 cells cached"), "{log}");
     let log = world.runs(&["--engine", "candle"]);
-    assert!(!log.contains("cells are stored already"), "{log}");
+    assert!(!log.contains("cells cached"), "{log}");
 }
 
 #[test]
@@ -126,9 +126,9 @@ fn objects_of_older_programs_stay_until_named() {
     fs::rename(now, &older).unwrap();
     let all = files_in(&older);
     let list = stdout(&world.ghostlab(&["cache", "ls"]));
-    assert!(list.contains("in an older format, kept"), "{list}");
+    assert!(list.contains("older format"), "{list}");
     let log = world.runs(&["--store-limit", "0.000001"]);
-    assert!(log.contains("9 stored artifacts are in an older format and kept"), "{log}");
+    assert!(log.contains("9 stored artifacts have an older format and are unused"), "{log}");
     for arguments in [&[][..], &["--kind", "scores"], &["--older", "0"], &["--keep", "grid.yaml"]] {
         world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
         assert_eq!(files_in(&older), all, "{arguments:?}");

@@ -13,7 +13,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
     let child = command.spawn().unwrap();
     let began = Instant::now();
     while !fs::read_to_string(&log).unwrap().contains("waiting") {
-        assert!(began.elapsed() < LONG, "it does not wait");
+        assert!(began.elapsed() < LONG, "the command does not wait");
         std::thread::sleep(Duration::from_millis(10));
     }
     change();
@@ -176,7 +176,7 @@ fn fine_tuned_world() -> World {
 fn wait_until_stopped(child: &mut Child) {
     let began = Instant::now();
     while process_state(child.id()) != Some('T') {
-        assert!(child.try_wait().unwrap().is_none() && began.elapsed() < LONG, "it does not stop");
+        assert!(child.try_wait().unwrap().is_none() && began.elapsed() < LONG, "the command does not stop");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

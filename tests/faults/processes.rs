@@ -25,7 +25,7 @@ fn kills_at_chosen_moments_resume_to_the_same_tables() {
     assert!(world.tables() == undisturbed.tables());
     for left in ["drafts", "claims", "processes", "journals", "uses"] {
         let count = fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);
-        assert_eq!(count, 0, "{left} of dead processes are left");
+        assert_eq!(count, 0, "{left} of dead processes remain");
     }
 }
 
@@ -37,7 +37,7 @@ fn a_panic_fails_the_cells_of_its_job_and_the_others_go_on() {
         assert_eq!(code, Some(4), "{log}");
         assert!(log.contains("panicked") && log.contains("cells failed"), "{log}");
         let log = world.runs(&SMALL);
-        assert!(!log.contains("6 of 6 cells are stored"), "{log}");
+        assert!(!log.contains("6 of 6 cells cached"), "{log}");
         let undisturbed = World::large();
         undisturbed.runs(&SMALL);
         assert!(world.tables() == undisturbed.tables());
@@ -84,7 +84,7 @@ fn waiting_for_a_process_is_shown_and_stops_on_signal() {
         let world = World::new();
         plant_far(&world, FAR, &["tokenising"]);
         let mut child = started(&world, &["run", "grid.yaml"], "");
-        wait_for(&mut child, "tokenising: waiting for process 5");
+        wait_for(&mut child, "tokenizing: waiting for process 5");
         signal(&child, name);
         assert_eq!(ended(child).status.code(), Some(130), "{name}");
         let status = stdout(&world.ghostlab(&["status"]));

@@ -49,9 +49,9 @@ fn artifacts_of_another_stage_version_are_not_used() {
     let scores = stage(&world, "scores");
     fs::rename(&scores, scores.with_file_name("scores-v999")).unwrap();
     let log = world.runs(&[]);
-    assert!(!log.contains("cells are stored already"), "{log}");
+    assert!(!log.contains("cells cached"), "{log}");
     let list = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
-    assert!(list.contains("scores-v999") && list.contains("written by a newer version, kept"), "{list}");
+    assert!(list.contains("scores-v999") && list.contains("newer format"), "{list}");
 }
 
 #[cfg(target_os = "linux")]
@@ -92,7 +92,7 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
 
     assert!(status_of_all(&world).contains("): running"), "{}", status_of_all(&world));
     let list = stdout(&world.ghostlab(&["cache", "ls"]));
-    assert!(list.contains("drafts: 1, 3.0 MB, being written"), "in doubt they live: {list}");
+    assert!(list.contains("drafts: 1, 3.0 MB, being written"), "a possibly running process counts as dead: {list}");
     assert!(list.contains("drafts: 1, 3.0 MB, left by dead processes"), "{list}");
     [&far, &half, &results].iter().for_each(|path| age(path));
     assert!(status_of_all(&world).contains("): died"), "{}", status_of_all(&world));

@@ -27,7 +27,7 @@ fn a_share_of_the_layers_is_counted_out_on_each_backbone() {
             "deep/llm-streamline/8",
         ]
     );
-    assert_eq!(grid.depth, [4, 2, 8], "the distinct counts, in the order of the cells");
+    assert_eq!(grid.depth, [4, 2, 8], "expected the distinct counts in cell order");
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
     assert_eq!(grid.backbone, ["english", "deep"]);
     assert_eq!(grid.depth, [3, 5, 8]);
     let recoveries: Vec<String> = grid.recovery.iter().map(ToString::to_string).collect();
-    assert_eq!(recoveries, ["ghosted", "none"], "`none` comes back with the include");
+    assert_eq!(recoveries, ["ghosted", "none"], "`include` does not add `none`");
     assert_eq!(grid.calibration.iter().map(ToString::to_string).collect::<Vec<_>>(), ["wiki:32x512@0", "c4:2x8@0"]);
     assert_eq!(
         labels(&grid.cells)[3..],
@@ -61,7 +61,7 @@ fn without_the_axes_of_a_cut_a_grid_has_its_dense_cells() {
     assert_eq!(labels(&grid.cells), ["deep/dense", "english/dense"]);
     assert!(grid.criterion.is_empty() && grid.depth.is_empty() && grid.calibration.is_empty());
     assert_eq!(grid.resolved().unwrap()["recovery"], serde_json::json!([]));
-    assert_eq!(grid.corpora.len(), 2, "what is evaluated");
+    assert_eq!(grid.corpora.len(), 2, "only evaluated corpora must be kept");
 }
 
 #[test]

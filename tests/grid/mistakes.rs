@@ -15,7 +15,7 @@ const WRONG_VALUES: &[(&str, &str)] = &[
     ("backbone: english\n", ""),
     ("{corpus: c4, length: 512}", "{corpus: c4}"),
     ("criterion: llm-streamline", "criterion: {cosine: token}"),
-    // Missing blank after a colon, which YAML parses as part of the key; duplicate keys.
+    // Missing space after a colon, which YAML parses as part of the key; duplicate keys.
     ("criterion: llm-streamline", "criterion: {name:shortgpt}"),
     ("{corpus: c4, length: 512}", "{corpus:c4, length: 512}"),
     ("depth: [3, 5]", "depth: [3, 5]\ndepth: [7]"),

@@ -14,9 +14,13 @@ fn undefined_names_are_read_from_neighbouring_files() {
     folder.write("corpora/wiki.yaml", "path: nowhere.txt\nrule: nothing\n");
     let grid = folder.load(shared(), &[]).unwrap();
     assert_eq!(grid.corpora["c4"].limit, Some(9));
-    assert_eq!(grid.corpora["c4"].path, folder.root.path().join("corpora/../c4.txt"), "from the file's folder");
-    assert!(grid.corpora["wiki"].path.ends_with("wiki.txt"), "what the grid defines wins");
-    assert_eq!(grid.entries, [folder.root.path().join("corpora/c4.yaml")], "the other file is not read");
+    assert_eq!(
+        grid.corpora["c4"].path,
+        folder.root.path().join("corpora/../c4.txt"),
+        "the path must be relative to the file's folder"
+    );
+    assert!(grid.corpora["wiki"].path.ends_with("wiki.txt"), "the grid must take precedence");
+    assert_eq!(grid.entries, [folder.root.path().join("corpora/c4.yaml")], "only used files must be read");
 
     // All three kinds are found three levels up, without any definition in the grid.
     folder.write("backbones/english.yaml", "path: ../models/english\n");
@@ -28,7 +32,7 @@ fn undefined_names_are_read_from_neighbouring_files() {
     assert_eq!((grid.entries.len(), grid.backbones["english"].layers), (4, 16));
     assert_eq!(grid.tasks["easy"].native().map(|task| task.name), Some("arc_easy"));
     folder.write("a/b/c/d/grid.yaml", axes);
-    assert!(load(&folder, "a/b/c/d/grid.yaml").is_err(), "four levels are too many");
+    assert!(load(&folder, "a/b/c/d/grid.yaml").is_err(), "four levels must be rejected");
     // The nearest file wins.
     folder.write("a/b/corpora/c4.yaml", "path: ../../../c4.txt\nrule: ptb\n");
     assert_eq!(load(&folder, "a/b/c/grid.yaml").unwrap().corpora["c4"].rule, "ptb");
@@ -88,7 +92,7 @@ fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
     let (message, code) = folder.refusal(shared(), &[]);
     assert!(message.contains("where:    corpora/c4.yaml:1:7\n") && code == 3, "{message}");
     assert!(
-        message.contains("a file at corpora/c4.txt") && message.contains("are relative to that file's folder"),
+        message.contains("a file at corpora/c4.txt") && message.contains("relative to the folder of the entry's file"),
         "{message}"
     );
 }
@@ -118,7 +122,7 @@ fn unknown_name_lists_known_names_and_searched_places() {
         &["unknown backbone `french`", "one of english"],
     );
     let text = format!("{GOOD}  tasks: [copa]\n");
-    folder.refuses(&text, &[], "16:11", &["unknown task `copa`", "that the grid or a file defines; there is none"]);
+    folder.refuses(&text, &[], "16:11", &["unknown task `copa`", "but neither the grid nor a file defines one"]);
     folder.refuses(
         GOOD,
         &["corpora.c44.limit=3"],

@@ -130,5 +130,5 @@ fn values_that_are_never_together_match_no_cell() {
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}")
         .replace("backbone: english\n", "backbone: [english, deep]\n")
         .replace("depth: [3, 5]", "depth: 25%");
-    folder.refuses(&text, &[], "17:10", &["a pattern matches no cell", "never together"]);
+    folder.refuses(&text, &[], "17:10", &["a pattern matches no cell", "a combination of values that does not occur"]);
 }

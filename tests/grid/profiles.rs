@@ -37,7 +37,7 @@ fn profile_overrides_grid_and_set_overrides_profile() {
     assert_eq!(grid.profile.as_deref(), Some("tiny"));
     assert_eq!((grid.cells.len(), grid.depth.as_slice()), (2, &[Depth::layers(3)][..]));
     assert_eq!(grid.corpora["c4"].limit, Some(2));
-    assert!(grid.corpora["c4"].path.ends_with("c4.txt"), "maps are merged by key");
+    assert!(grid.corpora["c4"].path.ends_with("c4.txt"), "maps must be merged by key");
     assert_eq!(grid.calibration[0].to_string(), "wiki:4x16@0");
 
     let grid = folder.with_profile(&text, Some("full"), &[]).unwrap();

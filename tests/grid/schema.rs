@@ -32,7 +32,7 @@ fn the_profile_is_chosen_on_the_command_line() {
     let folder = Place::new();
     let text = good_but("models/english", "models/hollow");
     folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
-    assert!(run(&folder, &[]).contains("no profile is chosen"));
+    assert!(run(&folder, &[]).contains("no profile selected"));
     assert!(run(&folder, &["--profile", "tny"]).contains("did you mean `tiny`?"));
     // The profile is accepted: the next error is the empty backbone.
     assert!(run(&folder, &["--profile", "tiny"]).contains("config.json"));
@@ -56,7 +56,7 @@ fn listed(message: &str) -> Vec<String> {
 fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let inner = schema.pointer("/allOf/0").unwrap_or(schema);
     match inner["$ref"].as_str() {
-        Some(reference) => root.pointer(reference.trim_start_matches('#')).expect("a dead reference"),
+        Some(reference) => root.pointer(reference.trim_start_matches('#')).expect("dangling reference"),
         None => inner,
     }
 }
@@ -139,7 +139,7 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
         let refused = match key.as_str() {
             "$ref" => {
                 let pointer = rule.as_str().unwrap().trim_start_matches('#');
-                problem(root.pointer(pointer).expect("a dead reference"), value, root)
+                problem(root.pointer(pointer).expect("dangling reference"), value, root)
             }
             "anyOf" | "oneOf" => {
                 let problems: Vec<_> = rule.as_array().unwrap().iter().map(|form| problem(form, value, root)).collect();

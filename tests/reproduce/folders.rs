@@ -15,7 +15,7 @@ fn settings_from_outside_make_an_artifact_of_their_own() {
     let folder = folders.find(|path| path.to_string_lossy().contains("tiny+depth=2-")).unwrap();
     assert!(table(&folder.join("mini.csv")).iter().all(|row| row[4] != "1"), "no row of depth 1");
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
-    assert_eq!(fs::read(world.path("reports/index.html")).unwrap(), page, "the page shows what the files describe");
+    assert_eq!(fs::read(world.path("reports/index.html")).unwrap(), page, "the page differs from the files");
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     assert!(rows[1..].iter().all(|row| row[column].parse::<f64>().is_ok()), "{rows:?}");
     made(&world, &["run", "experiments/mini.yaml"]);
     let output = made(&world, &["reproduce", "mini", "--dtype", "bf16", "--kernels", "portable"]);
-    assert!(output.contains("(cpu-bf16) are neither on the page nor compared with the paper's claims"), "{output}");
+    assert!(output.contains("(cpu-bf16) are left out of the page and of the claims"), "{output}");
     assert_eq!(fs::read(world.path("results/mini/tiny/mini.csv")).unwrap(), before);
     assert_eq!(names_in_mini(&world).len(), 3, "{:?}", names_in_mini(&world));
     let output = made(&world, &["report"]);
@@ -47,7 +47,7 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
         let line =
             output.lines().find(|line| line.contains(&format!("mini/{folder}"))).unwrap_or_else(|| panic!("{output}"));
         assert!(line.contains(reason), "{line}");
-        assert!(page.contains(&format!("mini/{folder}")), "the page says it too");
+        assert!(page.contains(&format!("mini/{folder}")), "the page does not mention it");
     }
 }
 
@@ -77,9 +77,9 @@ fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
         let both: Vec<_> =
             folders_in_mini(&world).iter().map(|folder| (folder.clone(), kept(&world, folder))).collect();
         let output = made(&world, &["run", "experiments/mini.yaml", "--stored"]);
-        assert!(!output.contains("failed") && !output.contains("not made yet"), "{output}");
+        assert!(!output.contains("failed") && !output.contains("not computed"), "{output}");
         let output = made(&world, &order[0]);
-        assert!(output.contains("3 of 3 cells are stored already"), "{output}");
+        assert!(output.contains("3 of 3 cells cached"), "{output}");
         for (folder, files) in both {
             let before = tables_of(&files);
             assert!(before.len() >= 3, "{:?}", files.keys());
@@ -114,7 +114,7 @@ fn a_page_of_a_users_own_is_not_replaced() {
         assert_eq!(output.status.code(), Some(2), "{}", both(&output));
         assert!(both(&output).contains("reports/index.html"), "{}", both(&output));
     }
-    assert!(!world.path("results").exists(), "nothing was run");
+    assert!(!world.path("results").exists(), "something was run");
     assert_eq!(fs::read_to_string(world.path("reports/index.html")).unwrap(), "mine");
 }
 
@@ -154,9 +154,12 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
     );
     let plan = made(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 cells") && plan.contains("`reproduce mini`"), "{plan}");
-    assert!(!plan.contains("other@64"), "what the table does not show: {plan}");
-    assert!(plan.contains("choose layers of mine by shortened-llama"), "{plan}");
-    assert!(!plan.contains("first time") && !plan.contains("changed:"), "nothing comparable is stored: {plan}");
+    assert!(!plan.contains("other@64"), "the plan contains a text that the table does not show: {plan}");
+    assert!(plan.contains("select layers of mine by shortened-llama"), "{plan}");
+    assert!(
+        !plan.contains("first time") && !plan.contains("changed:"),
+        "a reason is given although nothing comparable is stored: {plan}"
+    );
     assert!(trials(&plan)[0] > 0 && trials(&plan)[1] == 0, "{plan}");
     let output = made(&world, &["reproduce", "mini"]);
     assert!(output.contains(&format!("({} trials)", trials(&plan)[2])), "{output}");

@@ -1,4 +1,4 @@
-//! The list of artifacts and how far each is.
+//! List of artifacts, with the progress of each.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn without_arguments_it_lists_what_there_is_and_how_far_it_is() {
     let world = experiments("mine");
     let before = made(&world, &["reproduce"]);
     assert!(before.contains("A small table") && before.contains("0 of 3"), "{before}");
-    assert_eq!(fs::read_dir(world.path("data/store")).unwrap().count(), 0, "to list is not to make anything");
+    assert_eq!(fs::read_dir(world.path("data/store")).unwrap().count(), 0, "listing created objects");
     made(&world, &["reproduce", "mini"]);
     let after = made(&world, &["reproduce"]);
     let line = after.lines().find(|line| line.starts_with("mini")).unwrap();

@@ -12,7 +12,7 @@ fn all_makes_lists_tables_figures_and_their_page() {
     }
     // Lists are artifacts of the paper like measurements.
     let (_, list) = page.split_once("data-name=\"methods\"").unwrap();
-    assert!(list.split_once("</table>").unwrap().0.contains("LLM-Streamline"), "the rows of the list");
+    assert!(list.split_once("</table>").unwrap().0.contains("LLM-Streamline"), "wrong rows of the list");
     assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));
 }
 
@@ -23,8 +23,8 @@ fn all_skips_artifacts_without_the_profile() {
     world.write("experiments/mini.yaml", format!("{table}  other: {{backbone: mine, depth: 1}}\n"));
     world.write("experiments/profiles/other.yaml", SHARED);
     let output = made(&world, &["reproduce", "all", "--profile", "other"]);
-    assert!(output.contains("skipped, because they have no profile `other`: figure1\n"), "{output}");
-    assert!(!output.contains("not made") && !output.contains("unknown profile"), "{output}");
+    assert!(output.contains("skipped artifacts without profile `other`: figure1\n"), "{output}");
+    assert!(!output.contains("failed artifacts") && !output.contains("unknown profile"), "{output}");
     assert!(world.path("results/mini/other/mini.md").exists() && world.path("results/methods/methods.md").exists());
     // Neither an explicitly named artifact nor an unknown profile is skipped silently.
     for arguments in [["reproduce", "figure1", "--profile", "other"], ["reproduce", "all", "--profile", "none"]] {
@@ -51,14 +51,17 @@ fn page_notes_who_made_each_number_when_and_from_what() {
         assert!(value(&note, "commit").starts_with(commit), "{note}");
     }
     let year = &record["finished"].as_str().unwrap()[..5];
-    assert!(note.contains(&format!("</code></td><td>{year}")), "when each part was finished: {note}");
+    assert!(note.contains(&format!("</code></td><td>{year}")), "finish times are missing: {note}");
     // The inputs of a repaired cell (weights, tokenizer and both texts) have the recorded hashes.
     for file in ["model.safetensors", "config.json", "tokenizer.json", "train.txt", "test.jsonl"] {
         let (path, hash) = record["inputs"].as_object().unwrap().iter().find(|(path, _)| path.ends_with(file)).unwrap();
         let row = format!("<code>{path}</code></th><td><code>{}</code>", hash.as_str().unwrap());
         assert!(note.contains(&row), "{file}: {note}");
     }
-    assert!(dense.contains("test.jsonl") && !dense.contains("train.txt"), "only what a cell was made from: {dense}");
+    assert!(
+        dense.contains("test.jsonl") && !dense.contains("train.txt"),
+        "a note must list only the inputs of its cell: {dense}"
+    );
 }
 
 /// Returns the note of a cell, followed by the shared texts that it links to.
@@ -82,7 +85,7 @@ fn every_profile_that_has_results_is_on_the_page() {
         assert!(page.contains(&format!("id=\"artifact-{profile}/mini\"")), "{profile}");
     }
     let claims = part(&page, "<section id=\"claims\"", "</section>");
-    assert!(claims.contains("Table 2, deeper"), "claims are asked of every profile: {claims}");
+    assert!(claims.contains("Table 2, deeper"), "claims of a profile are missing: {claims}");
 }
 
 fn value<'a>(note: &'a str, name: &str) -> &'a str {

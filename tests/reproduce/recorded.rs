@@ -23,7 +23,7 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     world.write("experiments/whole.yaml", format!("{WHOLE}{axes}{scored}"));
     world.write("experiments/races.yaml", format!("{RACES}{axes}{raced}"));
     let alone = made(&world, &["reproduce", "races"]);
-    assert!(alone.contains("whole is not made here"), "{alone}");
+    assert!(alone.contains("whole is not computed here"), "{alone}");
     fs::remove_dir_all(world.path("results")).unwrap();
 
     let output = made(&world, &["reproduce", "whole", "races", "--record"]);
@@ -35,14 +35,14 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     let full_table = table(&world.path("results/whole/tiny/whole.csv"));
     let at = full_table[0].iter().position(|head| head == "value").unwrap();
     let least = full_table[1..].iter().map(|row| row[at].parse::<f64>().unwrap()).fold(f64::INFINITY, f64::min);
-    assert!(csv.contains(&format!(": {least:.2}")), "of perplexities the least is the best: {csv} {full_table:?}");
+    assert!(csv.contains(&format!(": {least:.2}")), "the best perplexity is not the lowest: {csv} {full_table:?}");
     assert!(csv.contains("won alone") || csv.contains("not separated") || csv.contains("out after round"), "{csv}");
     let page = String::from_utf8(fs::read(world.path("reports/index.html")).unwrap()).unwrap();
     assert!(page.contains("Races of the small table"), "the page shows them");
     let again = made(&world, &["reproduce", "races"]);
     assert!(again.contains("races: identical to the recorded run in results/races/tiny"), "{again}");
     made(&world, &["reproduce", "races", "--record"]);
-    assert_eq!(kept(&world, "results"), recorded, "recorded again");
+    assert_eq!(kept(&world, "results"), recorded, "recording again changed files");
     // Another item order is another run, so the recorded run is kept.
     let races = world.path("experiments/races.yaml");
     fs::write(&races, fs::read_to_string(&races).unwrap().replace("search: {", "search: {seed: 5, ")).unwrap();
@@ -71,7 +71,7 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
     }
     let folder = world.folder.path().display().to_string();
     for (name, bytes) in &recorded {
-        assert!(!String::from_utf8_lossy(bytes).contains(&folder), "{name} tells where it was made");
+        assert!(!String::from_utf8_lossy(bytes).contains(&folder), "{name} contains the path of the run");
     }
 
     check_identical_runs(&world, recorded);
@@ -86,20 +86,20 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
 fn check_identical_runs(world: &World, recorded: std::collections::BTreeMap<String, Vec<u8>>) {
     let again = made(world, &["reproduce", "mini", "methods"]);
     assert!(again.contains("mini: identical to the recorded run in results/mini/tiny"), "{again}");
-    assert!(again.contains("page of all artifacts: reports/index.html"), "{again}");
-    assert_eq!(results_and_reports(world), recorded, "made again");
+    assert!(again.contains("report of all artifacts: reports/index.html"), "{again}");
+    assert_eq!(results_and_reports(world), recorded, "reproducing again changed files");
     made(world, &["reproduce", "mini", "methods", "--record"]);
-    assert_eq!(results_and_reports(world), recorded, "recorded again");
+    assert_eq!(results_and_reports(world), recorded, "recording again changed files");
     fs::remove_file(world.path("results/mini/tiny/channels.parquet")).unwrap();
     for folder in ["lm_eval", "every_eval_ever"].map(|name| world.path("results/mini/tiny").join(name)) {
         fs::remove_dir_all(&folder).or_else(|error| if folder.exists() { Err(error) } else { Ok(()) }).unwrap();
     }
     let elsewhere = made(world, &["reproduce", "mini", "--store", "other"]);
     assert!(elsewhere.contains("mini: identical to the recorded run"), "{elsewhere}");
-    assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "the missing files are there now");
+    assert!(world.path("results/mini/tiny/channels.parquet").is_file(), "the missing files were not created");
     assert!(
         without_every_eval_ever(results_and_reports(world)) == without_every_eval_ever(recorded),
-        "made from nothing"
+        "differs in a new store"
     );
 }
 
@@ -118,7 +118,7 @@ fn check_different_run(world: &World) {
         ),
         "{log}"
     );
-    assert!(log.contains("page of all artifacts: reports/here/index.html"), "{log}");
+    assert!(log.contains("report of all artifacts: reports/here/index.html"), "{log}");
     let now = results_and_reports(world);
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
     assert!(now.contains_key("results/mini/tiny+here/mini.csv"));
@@ -163,11 +163,11 @@ fn run_with_recorded_numbers_stays_in_its_place() {
     assert!(output.contains("channels.parquet: only its hash is in the record"), "{output}");
     assert!(output.contains("by at most 1.0e-12 of their value"), "{output}");
     assert!(output.contains("no printed digit changes"), "{output}");
-    assert!(output.contains("page of all artifacts: reports/index.html"), "{output}");
-    assert!(!world.path("results/mini/tiny+here").exists(), "the run went somewhere else");
-    let written = output.lines().find_map(|line| line.split_once("written: ")).unwrap().1;
+    assert!(output.contains("report of all artifacts: reports/index.html"), "{output}");
+    assert!(!world.path("results/mini/tiny+here").exists(), "the run used another folder");
+    let written = output.lines().find_map(|line| line.split_once("; wrote ")).unwrap().1;
     for file in written.split(", ") {
-        assert!(world.path(file).exists(), "{file} is not there: {output}");
+        assert!(world.path(file).exists(), "{file} does not exist: {output}");
     }
     assert!(!written.contains("channels.parquet"), "{written}");
 }

@@ -41,7 +41,7 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         };
         for made in ["journals", "attempts", "runs", "plans", "index", "submissions"] {
             let there = fs::read_dir(store.join(made)).is_ok_and(|mut names| names.next().is_some());
-            assert!(there || ["index", "submissions"].contains(&made), "nothing in {made} was looked at");
+            assert!(there || ["index", "submissions"].contains(&made), "no file in {made} was checked");
         }
         modes("what a killed run and a failing worker left");
         assert_eq!(done(under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0, Some(0));
@@ -90,7 +90,7 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
         assert!(code == Some(0) || (code.is_none() && !fault.is_empty()), "{fault}: {code:?} {log}");
         kills += usize::from(code.is_none());
     }
-    assert!(kills >= 2, "each is killed once before the end");
+    assert!(kills >= 2, "a process was not killed");
     assert!(
         result_tables(&world, "alone").len() == 1
             && result_tables(&world, "alone") == result_tables(&world, "results---reuid=64002")
@@ -134,13 +134,13 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     });
     let before = fs::read(calibration_claim(&store).unwrap()).unwrap();
     let (code, log) = done(run(&two, &[&worker[..], &["--idle-exit", "2"]].concat()));
-    assert!(code == Some(0) && log.contains("this worker exited"), "{code:?} {log}");
+    assert!(code == Some(0) && log.contains("no unclaimed work left"), "{code:?} {log}");
     assert_eq!(
         calibration_claim(&store).map(|path| fs::read(path).unwrap()),
         Some(before),
-        "the claim was taken from a living worker"
+        "the lease of a running worker was taken"
     );
-    assert!(!store.join("attempts").exists(), "it is said to have died");
+    assert!(!store.join("attempts").exists(), "the death of a running worker was recorded");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());
     assert_eq!(ended(halted).status.code(), Some(0));
     // The dead process is recognized, because its pid is no longer in use.
@@ -151,7 +151,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
         &two,
         &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7", "--idle-exit", "60"],
     ));
-    assert!(code == Some(0) && log.contains("all 9 cells are stored"), "{log}");
+    assert!(code == Some(0) && log.contains("all 9 cells complete"), "{log}");
 }
 
 fn calibration_claim(store: &Path) -> Option<PathBuf> {
@@ -171,7 +171,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             command.env("GHOSTLAB_FAULT", point).stdout(Stdio::null()).stderr(Stdio::piped());
             let child = command.spawn().unwrap();
             let stat = format!("/proc/{}/stat", child.id());
-            until("it does not stop", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
+            until("the worker does not stop", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
             // Make the record look like that of another machine's process without recent heartbeats.
             let record = fs::read_dir(world.path("data/store/processes")).unwrap().next().unwrap().unwrap().path();
             let mut worker: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
@@ -179,7 +179,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             fs::write(&record, worker.to_string()).unwrap();
             age(&record);
             let (code, log) = ghostlab(&world, &["worker", "grid.yaml", "--idle-exit", "60"]);
-            assert!(code == Some(0) && log.contains("all 9 cells are stored"), "{point}: {log}");
+            assert!(code == Some(0) && log.contains("all 9 cells complete"), "{point}: {log}");
             (world, child)
         })
         .collect();
@@ -191,7 +191,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(0), "{log}");
         assert!(log.contains("suspended too long; other workers took over"), "{log}");
-        assert!(log.contains("all 9 cells are stored"), "{log}");
+        assert!(log.contains("all 9 cells complete"), "{log}");
         for left in ["claims", "processes", "drafts", "journals", "uses", "attempts"] {
             let count = fs::read_dir(world.path("data/store").join(left)).map_or(0, Iterator::count);
             assert_eq!(count, 0, "{left}: {log}");

@@ -99,11 +99,11 @@ impl Error {
     pub fn io(verb: &str, path: &Path, error: &std::io::Error) -> Self {
         let new = Self::missing(format!("cannot {verb} the file")).at(path.display()).found(error);
         match error.kind() {
-            std::io::ErrorKind::NotFound => new.hint("check the path for a typing error"),
+            std::io::ErrorKind::NotFound => new.hint("check the path for typos"),
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
                 new.hint("check the owner of the file and its folder")
             }
-            std::io::ErrorKind::StorageFull => new.hint("the disk is full: free some space"),
+            std::io::ErrorKind::StorageFull => new.hint("free some disk space"),
             _ => new,
         }
     }
@@ -157,7 +157,7 @@ impl Error {
     }
 
     #[must_use]
-    pub fn placed(mut self, location: impl fmt::Display) -> Self {
+    pub fn at_if_unplaced(mut self, location: impl fmt::Display) -> Self {
         self.0.place = Some(location.to_string());
         self
     }
@@ -246,7 +246,7 @@ impl From<candle_core::Error> for Error {
     }
 }
 
-/// Truncates a text to at most `most` characters, for a message.
+/// Truncates a string to at most `most` characters, for a message.
 pub fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -265,7 +265,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 }
 
 /// Describes an unknown value with the known ones, and suggests the closest.
-pub fn unknown_value(value: &str, known: &[&str]) -> String {
+pub fn unknown_value_message(value: &str, known: &[&str]) -> String {
     let hint = nearest(value, known.iter().copied()).map(|near| format!("; did you mean `{near}`?"));
     format!("`{value}` is not one of {}{}", known.join(", "), hint.unwrap_or_default())
 }
@@ -315,10 +315,10 @@ mod tests {
     #[test]
     fn a_near_word_is_suggested_and_a_far_one_is_not() {
         assert_eq!(
-            unknown_value("fp16", &["f32", "bf16", "f16"]),
+            unknown_value_message("fp16", &["f32", "bf16", "f16"]),
             "`fp16` is not one of f32, bf16, f16; did you mean `f16`?"
         );
-        assert_eq!(unknown_value("half", &["f32", "bf16"]), "`half` is not one of f32, bf16");
+        assert_eq!(unknown_value_message("half", &["f32", "bf16"]), "`half` is not one of f32, bf16");
         let words = ["ghosted", "linearpatch-diag", "none"];
         assert_eq!(nearest("ghostd", words), Some("ghosted"));
         assert_eq!(nearest("linearpatch_diag", words), Some("linearpatch-diag"));

@@ -75,7 +75,7 @@ impl<'a> ShrinkingModel<'a> {
     pub fn program(&self) -> Result<Program> {
         let repaired: Vec<(Span, Repair)> =
             self.repaired.iter().map(|solved| (solved.span, solved.solution.repair.clone())).collect();
-        let repairs = recovery::placed(&self.removed, &repaired)?
+        let repairs = recovery::place_repairs(&self.removed, &repaired)?
             .ok_or_else(|| Error::job("no layer before a map of an MLP branch").at(self.removed.to_string()))?;
         Ok(Program::repaired(self.engine.config().layers, &self.removed, &repairs))
     }

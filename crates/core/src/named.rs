@@ -34,7 +34,7 @@ macro_rules! named {
 
             fn from_str(text: &str) -> std::result::Result<Self, String> {
                 let known = Self::ALL.into_iter().find(|value| value.name() == text);
-                known.ok_or_else(|| $crate::error::unknown_value(text, &Self::ALL.map(Self::name)))
+                known.ok_or_else(|| $crate::error::unknown_value_message(text, &Self::ALL.map(Self::name)))
             }
         }
     };

@@ -118,7 +118,7 @@ impl<M: ?Sized> Registered<M> {
 
     /// Marks the entry as the paper's own method.
     #[must_use]
-    pub const fn ours(mut self) -> Self {
+    pub const fn mark_as_papers(mut self) -> Self {
         self.shown.ours = true;
         self
     }
@@ -221,14 +221,14 @@ pub fn read<T: DeserializeOwned>(method: &str, options: &Options) -> Result<T> {
 
 /// Fills in all defaults and normalizes values, so that `0` and `0.0` are equal.
 fn resolve<T: Serialize + DeserializeOwned>(method: &str, options: &Options) -> Result<Options> {
-    written(method, &read::<T>(method, options)?)
+    to_options(method, &read::<T>(method, options)?)
 }
 
 /// Converts a method's struct back to options.
 ///
 /// # Errors
 /// Fails if the struct does not serialize to a map.
-pub fn written(method: &str, settings: &impl Serialize) -> Result<Options> {
+pub fn to_options(method: &str, settings: &impl Serialize) -> Result<Options> {
     match serde_json::to_value(settings) {
         Ok(Value::Object(options)) => Ok(options),
         other => Err(Error::job(format!("the options of `{method}` are not a map")).found(format!("{other:?}"))),

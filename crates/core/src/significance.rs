@@ -76,18 +76,22 @@ pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
     if let [only] = piles[..] {
         return mcnemar_exact(only.only_a, only.only_b);
     }
-    let observed: f64 =
-        piles.iter().map(|pile| pile_weight(pile) * (whole(pile.only_a) - whole(pile.only_b))).sum::<f64>().abs();
+    let observed: f64 = piles
+        .iter()
+        .map(|pile| pile_weight(pile) * (count_to_f64(pile.only_a) - count_to_f64(pile.only_b)))
+        .sum::<f64>()
+        .abs();
     let outcomes = piles.iter().try_fold(1_u64, |all, pile| all.checked_mul(pile.only_a + pile.only_b + 1));
     if outcomes.is_some_and(|outcomes| outcomes <= COUNTED) {
-        return counted(&piles, 0.0, 1.0, &pile_weight, &|difference| is_as_far(difference, observed)).min(1.0);
+        return tail_probability(&piles, 0.0, 1.0, &pile_weight, &|difference| is_as_far(difference, observed))
+            .min(1.0);
     }
     let mut random = Mt64::new(seed);
     let mut hits = 0;
     for _ in 0..draws {
         let drawn = piles.iter().map(|pile| {
             let flips = pile.only_a + pile.only_b;
-            pile_weight(pile) * (2.0 * whole(heads(&mut random, flips)) - whole(flips))
+            pile_weight(pile) * (2.0 * count_to_f64(heads(&mut random, flips)) - count_to_f64(flips))
         });
         hits += usize::from(is_as_far(drawn.sum(), observed));
     }
@@ -95,7 +99,7 @@ pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
 }
 
 fn pile_weight(pile: &Discordant) -> f64 {
-    1.0 / whole(pile.questions)
+    1.0 / count_to_f64(pile.questions)
 }
 
 /// Returns whether a difference is at least as far from zero as the observed one. The tolerance covers rounding from
@@ -105,7 +109,7 @@ fn is_as_far(difference: f64, observed: f64) -> bool {
 }
 
 /// Computes the probability of outcomes at least as extreme as observed, given a partial sum over the preceding piles.
-fn counted(
+fn tail_probability(
     piles: &[Discordant],
     sum: f64,
     chance: f64,
@@ -116,8 +120,8 @@ fn counted(
     let flips = first.only_a + first.only_b;
     (0..=flips)
         .map(|heads| {
-            let sum = sum + weight(first) * (2.0 * whole(heads) - whole(flips));
-            counted(rest, sum, chance * probability(heads, flips, 0.5), weight, far)
+            let sum = sum + weight(first) * (2.0 * count_to_f64(heads) - count_to_f64(flips));
+            tail_probability(rest, sum, chance * probability(heads, flips, 0.5), weight, far)
         })
         .sum()
 }
@@ -144,7 +148,7 @@ pub fn paired_bootstrap(a: &[f64], b: &[f64], samples: usize, seed: u64) -> Resu
             .found(format!("{} and {}", a.len(), b.len())));
     }
     if samples == 0 {
-        return Err(Error::bad_input("the bootstrap has no samples").expected("at least 1 sample").found("0"));
+        return Err(Error::bad_input("the number of bootstrap samples is 0").expected("at least 1 sample").found("0"));
     }
     let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
     if let Some(index) = differences.iter().position(|difference| !difference.is_finite()) {
@@ -155,7 +159,7 @@ pub fn paired_bootstrap(a: &[f64], b: &[f64], samples: usize, seed: u64) -> Resu
     }
     let mut random = Mt64::new(seed);
     let mut means: Vec<f64> = (0..samples)
-        .map(|_| mean((0..differences.len()).map(|_| differences[below(&mut random, differences.len())])))
+        .map(|_| mean((0..differences.len()).map(|_| differences[draw_below(&mut random, differences.len())])))
         .collect();
     means.sort_by(f64::total_cmp);
     // Compare values, because −0 and 0 both mean no difference.
@@ -182,7 +186,7 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 
 /// Draws an integer below `count`, which must be positive, from the high half of a product. The bias is below `count` /
 /// 2⁶⁴.
-fn below(random: &mut Mt64, count: usize) -> usize {
+fn draw_below(random: &mut Mt64, count: usize) -> usize {
     ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
 }
 
@@ -204,7 +208,7 @@ fn at_most(k: u64, n: u64, p: f64) -> f64 {
         return 0.0;
     }
     // Sum the tail that does not contain the mode. Its terms decrease, so stop once a term no longer changes the sum.
-    if whole(k) <= whole(n) * p { lower_tail(k, n, p) } else { 1.0 - lower_tail(n - k - 1, n, 1.0 - p) }
+    if count_to_f64(k) <= count_to_f64(n) * p { lower_tail(k, n, p) } else { 1.0 - lower_tail(n - k - 1, n, 1.0 - p) }
 }
 
 fn lower_tail(k: u64, n: u64, p: f64) -> f64 {
@@ -212,7 +216,7 @@ fn lower_tail(k: u64, n: u64, p: f64) -> f64 {
     let mut term = 1.0;
     let mut sum = 1.0;
     for i in (1..=k).rev() {
-        term *= whole(i) / whole(n - i + 1) * odds;
+        term *= count_to_f64(i) / count_to_f64(n - i + 1) * odds;
         sum += term;
         if term < sum * 1e-17 {
             break;
@@ -222,7 +226,7 @@ fn lower_tail(k: u64, n: u64, p: f64) -> f64 {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "counts of answers are far below 2⁵³")]
-fn whole(count: u64) -> f64 {
+fn count_to_f64(count: u64) -> f64 {
     count as f64
 }
 
@@ -230,9 +234,9 @@ fn whole(count: u64) -> f64 {
 /// cancellation, for 0 < p < 1.
 fn probability(k: u64, n: u64, p: f64) -> f64 {
     let q = 1.0 - p;
-    let x = whole(k);
-    let y = whole(n - k);
-    let total = whole(n);
+    let x = count_to_f64(k);
+    let y = count_to_f64(n - k);
+    let total = count_to_f64(n);
     if k == 0 {
         return (total * (-p).ln_1p()).exp();
     }
@@ -246,9 +250,9 @@ fn probability(k: u64, n: u64, p: f64) -> f64 {
 
 /// Computes ln n! − ln(√(2πn) (n/e)ⁿ) for n ≥ 1.
 fn stirling_error(n: u64) -> f64 {
-    let x = whole(n);
+    let x = count_to_f64(n);
     if n < 16 {
-        let factorial: f64 = (1..=n).map(whole).product();
+        let factorial: f64 = (1..=n).map(count_to_f64).product();
         return factorial.ln() - (x + 0.5) * x.ln() + x - 0.5 * std::f64::consts::TAU.ln();
     }
     let square = x * x;

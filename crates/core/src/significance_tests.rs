@@ -4,7 +4,7 @@ use super::*;
 
 #[track_caller]
 fn close(found: f64, wanted: f64) {
-    assert!((found - wanted).abs() <= 1e-12 * wanted.abs(), "{found} is not {wanted}");
+    assert!((found - wanted).abs() <= 1e-12 * wanted.abs(), "{found} instead of {wanted}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tiny random models of each architecture against transformers' forward pass (oracle `arch` with a relative Frobenius
+//! Tiny random models of each architecture against transformers' forward pass (reference data `arch` with a relative Frobenius
 //! error of at most 1e-5; Mistral and Qwen2 from tools/arch_fixtures.py), and against candle-transformers' models with
 //! the same weights.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
@@ -12,7 +12,7 @@ use ghostlab_core::model::{Batch, CandlesOwn, Config, Decoder, Engine, Observer,
 const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
-/// Returns the oracle's two sequences as a ragged batch.
+/// Returns the reference data's two sequences as a ragged batch.
 fn batch(name: &str) -> (Batch, Tensor) {
     let ids = tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["input_ids"].clone();
     let rows: Vec<Vec<u32>> = ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap();
@@ -44,7 +44,7 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     let layers = engine.config().layers;
     let mut streams = Streams::default();
     engine.run(&Trie::new(&[Program::trunk(layers)]), batch, &mut streams).unwrap();
-    assert_eq!(streams.0.len(), 1 + 2 * layers, "a step for each half of a layer");
+    assert_eq!(streams.0.len(), 1 + 2 * layers, "expected one step per sublayer");
     let inputs = streams.0.iter().step_by(2).take(layers).map(|stream| wide(stream)).collect();
     let rows: Vec<usize> = (0..batch.tokens()).collect();
     let logits = engine.logits(&streams.0[2 * layers], &rows).unwrap();

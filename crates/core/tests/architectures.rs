@@ -79,7 +79,7 @@ fn compare(folder: &Path) -> usize {
         (0..2).map(|text| expected[&format!("ids.{text}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect();
     let mut engines = common::engines(folder);
     if !name.ends_with("own-head") {
-        // A config alone does not tell which tables the weights contain.
+        // A config alone does not determine which tables the weights contain.
         engines.extend(common::engines_with(&folder.join("config.hub-style.json"), folder));
     }
     let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
@@ -227,9 +227,9 @@ fn every_architecture_and_rope_type_equals_transformers() {
     // With frequent ties, the test would compare too few tokens.
     assert!(tokens * 10 >= 9 * PROMPTS * NEW * models, "{tokens} tokens of {models} models");
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
-    assert_eq!(seen, known, "each architecture has a model here");
+    assert_eq!(seen, known, "an architecture has no model");
     let without: Vec<_> = known.difference(&of_candle).collect();
-    assert_eq!(without, [&"gemma3_text"], "candle-transformers has a model of each other");
+    assert_eq!(without, [&"gemma3_text"], "candle-transformers lacks a model of another architecture");
     scaled_embedding(&out.path().join("gemma2-bf16"));
 }
 
@@ -241,6 +241,6 @@ fn scaled_embedding(folder: &Path) {
         let ours = forward(&*engine, &Batch::windows([ids.as_slice()])).0.swap_remove(0);
         let rounded: Vec<f64> = ours.iter().map(|&x| bf16::from_f64(x).to_f64()).collect();
         assert_eq!(rounded, flat(&expected["layer_input.0.0"]), "{}", engine.id().name);
-        assert_ne!(rounded, ours, "f32 has more digits");
+        assert_ne!(rounded, ours, "f16 is as precise as f32");
     }
 }

@@ -13,7 +13,7 @@ use ghostlab_core::calibrate::PassRequest;
 use ghostlab_core::checkpoint::Layout;
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
 use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection};
-use ghostlab_core::evaluate::damage::{Damage, Damages, Stretch, damages};
+use ghostlab_core::evaluate::damage::{Damage, Damages, Stretch, measure_damage};
 use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, deployed};
 use ghostlab_core::recovery::{Recovery, Solution, Span};
 use serde_json::{Value, json};
@@ -119,7 +119,7 @@ impl OracleWorld {
         }));
         let variants = self.cuts(engine).into_iter();
         let expected: Vec<(&str, &Value)> = [("dense", &self.expected["dense"])].into_iter().chain(variants).collect();
-        let damages = damages(engine, &programs[0], &programs, &self.evaluation).unwrap();
+        let damages = measure_damage(engine, &programs[0], &programs, &self.evaluation).unwrap();
         assert_eq!(damages.len(), programs.len());
         for ((name, expected), ours) in expected.iter().zip(&damages) {
             let what = format!("{} on {}: {name}", self.name, engine.id());

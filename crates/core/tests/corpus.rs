@@ -83,7 +83,7 @@ fn windows_of_a_plain_text_equal_the_reference() {
 
     let rows = read_rows(folder.join("evaluation.txt"), None).unwrap();
     let windows = evaluation(rule, &rows, &tokenizer, length, None).unwrap();
-    // Number of windows in the oracle's perplexities.
+    // The reference perplexities cover 262 windows.
     assert_eq!(windows.count(), 262);
     assert!(windows.ids == ids(&folder.join("evaluation.ids.json"))[..262 * length]);
 }
@@ -109,7 +109,7 @@ fn windows_of_wikitext2_equal_the_reference() {
     let windows = evaluation(Rule::Wikitext2, &rows, &tokenizer, 512, None).unwrap();
     assert_eq!(windows.corpus_tokens, count_of("evaluation_tokens", &oracle));
     assert_eq!(windows.count(), count_of("windows", &oracle));
-    assert_eq!(windows.window(0)[0], 0, "BOS stands once, at the start of the text");
+    assert_eq!(windows.window(0)[0], 0, "the text must start with BOS");
     assert_eq!(windows.ids.iter().filter(|id| **id == 0).count(), 1);
 }
 
@@ -117,7 +117,7 @@ fn count_of(key: &str, oracle: &Value) -> usize {
     oracle[key].as_u64().unwrap() as usize
 }
 
-/// C4 has no oracle, so the test checks the rule on the documents.
+/// C4 has no reference data, so the test checks the rule on the documents.
 #[test]
 fn windows_of_c4_lie_within_documents() {
     let Some(folder) = shared("real") else { return };

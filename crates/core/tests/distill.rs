@@ -1,4 +1,4 @@
-//! Distillation against the reference implementation (oracle `stories260k`, key `distill`; tolerance from its README),
+//! Distillation against the reference implementation (reference data `stories260k`, key `distill`; tolerance from its README),
 //! and on each architecture against the engine and finite differences.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -91,7 +91,7 @@ fn the_tail_gives_the_logits_of_the_engine() {
                 }
                 let theirs = decoder.logits(&x, &(0..batch.tokens()).collect::<Vec<_>>()).unwrap();
                 let off = relative_error(&flat(&ours), &flat(&theirs));
-                // Tolerance of the oracle `arch`.
+                // Tolerance of the reference data `arch`.
                 assert!(off <= 1e-5, "{name}: {off:e}");
                 return;
             }

@@ -218,7 +218,11 @@ fn of_a_longer_prompt_the_last_tokens_stay() {
     let kept_tokens = settings.context - settings.max_new_tokens;
     let expected = run(&engine, &one_prompt(&long[long.len() - kept_tokens..]), &settings);
     assert_eq!(run(&engine, &one_prompt(&long), &settings), expected);
-    assert_ne!(run(&engine, &one_prompt(&long[..kept_tokens]), &settings), expected, "else nothing is shown");
+    assert_ne!(
+        run(&engine, &one_prompt(&long[..kept_tokens]), &settings),
+        expected,
+        "the truncated prompts must differ"
+    );
 }
 
 fn one_prompt(ids: &[u32]) -> [Prompt; 1] {

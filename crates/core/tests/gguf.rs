@@ -243,7 +243,7 @@ fn rounding_while_reading_equals_a_quantised_file() {
         for (ours, theirs) in rounded.iter().zip(&common::engines(&file)) {
             let rounded_logits = logits(&**ours, &ids(name));
             assert!(rounded_logits == logits(&**theirs, &ids(name)), "{name} {}", ours.id().name);
-            assert!(rounded_logits != plain, "{name}: nothing was rounded");
+            assert!(rounded_logits != plain, "{name}: no weight was rounded");
         }
         let by_need = Decoder::load_within(config, &folder, Products::F32, 0).unwrap();
         assert!(logits(&by_need, &ids(name)) == logits(&*rounded[0], &ids(name)), "{name}");
@@ -297,7 +297,7 @@ fn what_a_file_is_follows_from_the_bytes_of_its_tensors() {
     let plain = content_of_file(&write(&from, one.path(), GgmlDType::F32, &[]));
     let named =
         content_of_file(&write(&from, two.path(), GgmlDType::F32, &[("general.name", Value::String("other".into()))]));
-    assert_eq!(plain, named, "what nothing is computed from");
+    assert_eq!(plain, named, "unused metadata changed the content");
     assert_ne!(plain, content_of_file(&write(&from, three.path(), GgmlDType::F16, &[])));
     // Unquantized tensors without permutation: the content equals that of the folder.
     assert_eq!(plain, content_of_file(&one.path().join("rounded")));
@@ -306,7 +306,7 @@ fn what_a_file_is_follows_from_the_bytes_of_its_tensors() {
     assert_ne!(
         content_of_file(&file),
         content_of_file(&turned.path().join("rounded")),
-        "rows by turns are other bytes"
+        "permuted rows must change the content"
     );
 }
 

@@ -309,7 +309,7 @@ fn no_method_and_no_option_is_left_out() {
                 .flat_map(|case| case[kind].as_array().unwrap())
                 .filter(|case| case["name"] == name)
                 .collect();
-            assert!(!cases_of_method.is_empty(), "{name} is in no golden case");
+            assert!(!cases_of_method.is_empty(), "no golden case contains {name}");
             let released = golden["released"].as_array().unwrap().iter().filter(|_| name == "shortened-llama");
             let all = cases_of_method.into_iter().chain(released);
             let used: BTreeSet<&str> =

@@ -1,5 +1,5 @@
 //! Differences between GPU and CPU: concurrent threads on one device, limited memory, precision of products. Skipped
-//! without a GPU; if there is one, the oracle tests also run on it.
+//! without a GPU; if there is one, the reference tests also run on it.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;

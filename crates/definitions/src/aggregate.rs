@@ -91,7 +91,7 @@ ghostlab_core::named!(
 
 impl Aggregation {
     /// Returns whether both aggregations take the same variant of [`Item`].
-    pub fn like(self, other: Self) -> bool {
+    pub fn has_same_items(self, other: Self) -> bool {
         self.item_kind() == other.item_kind()
     }
 

@@ -17,7 +17,7 @@ use minijinja::{Environment, Error as JinjaError, ErrorKind, Value as Jinja};
 use crate::activity;
 use crate::bounds::check_operators;
 use crate::exchange::{python, variables};
-use crate::jinja::begin;
+use crate::jinja::reset;
 use crate::prompt::{Message, Role};
 use crate::template::{caught_render, compiled, environment, explained};
 use crate::value::{JsonStyle, Value};
@@ -138,7 +138,7 @@ impl ChatTemplate {
 
     fn once(&self, messages: &[Message], continued: bool) -> Result<String> {
         activity::started(format_args!("{}, chat template", self.place));
-        begin();
+        reset();
         let last = messages.len().saturating_sub(1);
         let shown = messages.iter().enumerate().map(|(index, one)| {
             let mark = if continued && index == last { MARK } else { "" };
@@ -167,7 +167,7 @@ impl ChatTemplate {
             Error::bad_input("the chat template does not contain the message to continue")
                 .at(&self.place)
                 .expected(format!("{content:?} unchanged"))
-                .hint("leave out `gen_prefix` or the chat template")
+                .hint("remove `gen_prefix` or the chat template")
         })?;
         // If the template trimmed the marker, trim the whitespace before it too.
         let is_whole_mark = text[start..].starts_with(MARK);

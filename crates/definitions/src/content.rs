@@ -36,7 +36,7 @@ const JUDGES: [&str; 2] = ["metric_list", "filter_list"];
 impl Definition {
     /// Returns, as a Python literal, the keys that determine the requests. Definitions with equal requests give equal
     /// literals.
-    pub fn asks(&self) -> String {
+    pub fn request_keys(&self) -> String {
         let bare = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
         let mut all = self.part(|key| !NAMES.contains(&key) && !JUDGES.contains(&key));
         all.set("repeats", Value::Int(i64::try_from(self.repeats).unwrap_or(i64::MAX)));
@@ -46,12 +46,12 @@ impl Definition {
         all.repr()
     }
 
-    pub fn said(&self) -> &Value {
+    pub fn plain_value(&self) -> &Value {
         &self.source
     }
 
     /// Returns, as a Python literal, the keys that determine the scoring of answers.
-    pub fn judges(&self) -> String {
+    pub fn scoring_keys(&self) -> String {
         self.part(|key| JUDGES.contains(&key)).repr()
     }
 
@@ -127,8 +127,8 @@ mod tests {
         let one = read(TEXT);
         let again: Definition = serde_json::from_str(&serde_json::to_string(&one).unwrap()).unwrap();
         assert_eq!(
-            (again.asks(), again.judges(), again.place.to_string()),
-            (one.asks(), one.judges(), "a.yaml:1".into())
+            (again.request_keys(), again.scoring_keys(), again.place.to_string()),
+            (one.request_keys(), one.scoring_keys(), "a.yaml:1".into())
         );
         assert_eq!(one, again);
         assert_eq!(again.keep_rows, one.keep_rows);
@@ -139,11 +139,11 @@ mod tests {
         let one = read(TEXT);
         for other in ["task_alias: other\n", "metric_list: [{metric: acc}]\n", "num_fewshot: 3\n", "dataset_name: b\n"]
         {
-            assert_eq!(read(&format!("{TEXT}{other}")).asks(), one.asks(), "{other}");
+            assert_eq!(read(&format!("{TEXT}{other}")).request_keys(), one.request_keys(), "{other}");
         }
         for other in ["metric_list: [{metric: acc_mutual_info}]\n", "description: d\n", "target_delimiter: ''\n"] {
-            assert_ne!(read(&format!("{TEXT}{other}")).asks(), one.asks(), "{other}");
+            assert_ne!(read(&format!("{TEXT}{other}")).request_keys(), one.request_keys(), "{other}");
         }
-        assert_ne!(read(&format!("{TEXT}metric_list: [{{metric: acc}}]\n")).judges(), one.judges());
+        assert_ne!(read(&format!("{TEXT}metric_list: [{{metric: acc}}]\n")).scoring_keys(), one.scoring_keys());
     }
 }

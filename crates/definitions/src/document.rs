@@ -77,7 +77,7 @@ impl Columns {
         })?;
         match value {
             Value::List(items) if !items.is_empty() => Ok(items),
-            other => Err(Error::bad_input("`doc_to_choice` does not give a list of choices")
+            other => Err(Error::bad_input("`doc_to_choice` does not return a list of choices")
                 .expected("a list")
                 .found(other.repr())),
         }

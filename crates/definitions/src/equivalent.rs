@@ -147,7 +147,7 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     kept.with(Some(value))
 }
 
-/// Applies a chain of `.lower()` and `.replace('a', 'b')` calls to a text. Returns `None` for other methods.
+/// Applies a chain of `.lower()` and `.replace('a', 'b')` calls to a string. Returns `None` for other methods.
 fn renamed(text: &str, methods: &str) -> Option<String> {
     let calls = Pattern::new(r"\.([A-Za-z0-9_]+)\(([^()]*)\)").ok()?.find_all(methods).ok()?;
     calls.into_iter().try_fold(text.to_owned(), |text, call| {
@@ -162,7 +162,7 @@ fn renamed(text: &str, methods: &str) -> Option<String> {
 }
 
 /// Converts a definition to a plain value, with hooks replaced by their equivalents and `kept` as `keep_rows`.
-pub(crate) fn said(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
+pub(crate) fn with_hooks_replaced(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
     let mut pairs = Vec::new();
     for (key, node) in node.pairs() {
         match key.as_text() {

@@ -206,7 +206,7 @@ thread_local! {
 }
 
 /// Resets the byte count for a new rendering.
-pub(crate) fn begin() {
+pub(crate) fn reset_byte_count() {
     PRINTED.set(0);
 }
 
@@ -218,7 +218,7 @@ pub(crate) fn printed(bytes: usize) -> Result<(), Error> {
     let all = PRINTED.get().saturating_add(bytes);
     PRINTED.set(all);
     if all > MAX_BYTES {
-        return Err(refused(format!("a rendering may produce at most {} MB of text", MAX_BYTES >> 20)));
+        return Err(refused(format!("the rendered text exceeds {} MB", MAX_BYTES >> 20)));
     }
     Ok(())
 }

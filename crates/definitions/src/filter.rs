@@ -45,7 +45,7 @@ struct Extraction {
 
 impl Pipeline {
     /// Returns the default pipeline, which takes the first answer.
-    pub fn first() -> Self {
+    pub fn take_first() -> Self {
         Self { name: "none".to_owned(), steps: vec![FilterStep::TakeFirst] }
     }
 
@@ -71,7 +71,7 @@ impl Pipeline {
         };
         let steps = steps.iter().map(FilterStep::read).collect::<Result<Vec<_>>>()?;
         if !steps.iter().any(|step| matches!(step, FilterStep::TakeFirst)) {
-            let last = "a final take_first, because metrics take one answer, not a list";
+            let last = "a final take_first, because metrics take a single answer";
             return Err(wrong("filter", last, node).found(format!("the pipeline `{name}`")));
         }
         Ok(Self { name: name.to_owned(), steps })
@@ -139,7 +139,7 @@ impl FilterStep {
 
     fn apply(&self, answers: &Value, document: &Value) -> Result<Value> {
         match self {
-            Self::Regex(extraction) => each(answers, |item| {
+            Self::Regex(extraction) => map_answers(answers, |item| {
                 let found = extraction.find(item.as_text().unwrap_or(""))?;
                 let found = found.filter(|(part, tuple)| !(*tuple && part.is_empty()));
                 Ok(Value::Text(found.map_or_else(|| extraction.fallback.clone(), |(part, _)| part)))
@@ -164,12 +164,12 @@ impl FilterStep {
                 let all = items(answers)?;
                 let most = all.iter().map(|item| count_equal(item, &all)).max();
                 let winner = all.iter().find(|item| Some(count_equal(item, &all)) == most).cloned();
-                winner.map(|winner| Value::List(vec![winner])).ok_or_else(|| Error::job("no answer to vote for"))
+                winner.map(|winner| Value::List(vec![winner])).ok_or_else(|| Error::job("no answers to vote on"))
             }
             Self::Strip => each_text(answers, |text| strip(text).to_owned()),
             Self::Lower => each_text(answers, str::to_lowercase),
             Self::Upper => each_text(answers, str::to_uppercase),
-            Self::Map { pairs, other } => each(answers, |item| {
+            Self::Map { pairs, other } => map_answers(answers, |item| {
                 let found = pairs.iter().find(|(key, _)| *key == item);
                 Ok(found.map_or_else(|| other.clone(), |(_, value)| value.clone()))
             }),
@@ -181,14 +181,14 @@ fn count_equal(item: &Value, all: &[Value]) -> usize {
     all.iter().filter(|other| *other == item).count()
 }
 
-fn each(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> Result<Value> {
+fn map_answers(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> Result<Value> {
     Ok(Value::List(items(answers)?.into_iter().map(change).collect::<Result<_>>()?))
 }
 
 fn each_text(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
-    each(answers, |item| match item {
+    map_answers(answers, |item| match item {
         Value::Text(text) => Ok(Value::Text(change(&text))),
-        other => Err(Error::job("a text filter got another type").found(other.repr())),
+        other => Err(Error::job("a text filter received a value that is not text").found(other.repr())),
     })
 }
 
@@ -204,12 +204,12 @@ fn items(value: &Value) -> Result<Vec<Value>> {
 impl Extraction {
     /// Returns the selected match and whether the pattern has several groups, or `None` without a match.
     fn find(&self, text: &str) -> Result<Option<(String, bool)>> {
-        chosen(&self.pattern.find_all(text)?, self.select)
+        select_match(&self.pattern.find_all(text)?, self.select)
     }
 }
 
 /// Selects a match and returns its first nonempty group.
-fn chosen(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
+fn select_match(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
     if all.is_empty() {
         return Ok(None);
     }
@@ -245,7 +245,7 @@ fn choice(
     };
     let choices = document.get("choices").and_then(Value::as_list).ok_or_else(|| {
         Error::bad_input("`multi_choice_regex` requires the column `choices`")
-            .expected("a list of texts")
+            .expected("a list of strings")
             .found(document.repr())
     })?;
     let mut texts = Vec::new();
@@ -256,11 +256,11 @@ fn choice(
     let by_text = Pattern::new(&texts.iter().map(|text| escaped(text)).collect::<Vec<_>>().join("|"))?;
     let letters = (0..texts.len()).map(|index| escaped(&choice_letter(index))).collect::<Vec<_>>().join("|");
     let by_letter = Pattern::new(&format!(r":[\s]*({letters})"))?;
-    each(answers, |answer| {
+    map_answers(answers, |answer| {
         let answer = answer.as_text().unwrap_or("");
         let mut part = extraction.find(answer)?.map_or(String::new(), |(part, _)| part);
         if part.is_empty() {
-            let found = chosen(&by_text.find_all(&cleaned(answer)?)?, extraction.select)?
+            let found = select_match(&by_text.find_all(&cleaned(answer)?)?, extraction.select)?
                 .map_or(String::new(), |(part, _)| part);
             // The last of equal choices wins.
             let index = texts.iter().rposition(|text| *text == found);
@@ -268,7 +268,7 @@ fn choice(
         }
         if part.is_empty() {
             let found =
-                chosen(&by_letter.find_all(answer)?, extraction.select)?.map_or(String::new(), |(part, _)| part);
+                select_match(&by_letter.find_all(answer)?, extraction.select)?.map_or(String::new(), |(part, _)| part);
             let index = (0..texts.len()).find(|index| choice_letter(*index) == found);
             part = lettered(found, index);
         }

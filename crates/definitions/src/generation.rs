@@ -64,7 +64,7 @@ impl Generating {
         };
         let max_tokens = match LIMITS.iter().find_map(|key| Some((*key, read_setting(key, settings)?))) {
             None => DEFAULT_MAX_TOKENS,
-            Some((key, value)) => whole(key, value)?,
+            Some((key, value)) => parse_count(key, value)?,
         };
         let temperature =
             read_setting("temperature", settings).map(|value| number("temperature", value)).transpose()?;
@@ -97,9 +97,9 @@ fn read_setting<'a>(key: &str, settings: &'a Value) -> Option<&'a Value> {
     settings.get(key).filter(|value| !matches!(value, Value::None))
 }
 
-fn whole(key: &str, value: &Value) -> Result<usize> {
+fn parse_count(key: &str, value: &Value) -> Result<usize> {
     let number = value.as_int().and_then(|number| usize::try_from(number).ok()).filter(|number| *number > 0);
-    number.ok_or_else(|| wrong(key, "a number of tokens, 1 at least", value))
+    number.ok_or_else(|| wrong(key, "a number of tokens, 1 or more", value))
 }
 
 fn number(key: &str, value: &Value) -> Result<f64> {

@@ -156,7 +156,7 @@ fn without_arguments(text: &str, method: &str) -> Result<Jinja, Error> {
         "isascii" => Jinja::from(text.is_ascii()),
         "isidentifier" => Jinja::from(is_identifier(text)?),
         "isprintable" => Jinja::from(is_printable(text)),
-        _ => return Err(refused(format!("the method `{method}` of texts is not supported"))),
+        _ => return Err(refused(format!("the string method `{method}` is not supported"))),
     })
 }
 
@@ -212,7 +212,7 @@ fn position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
     match found.map(i64::try_from) {
         Some(Ok(position)) => Ok(position),
         _ if method.ends_with("find") => Ok(-1),
-        _ => Err(refused(format!("the text does not contain `{part}`"))),
+        _ => Err(refused(format!("the string does not contain `{part}`"))),
     }
 }
 
@@ -363,7 +363,7 @@ fn of_list(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error>
             None => Err(refused(format!("{} is not in the list {}", item.repr(), Value::List(items).repr()))),
         },
         "count" => Ok(Jinja::from(items.iter().filter(|other| **other == item).count())),
-        _ => Err(refused(format!("the method `{method}` of lists is not supported"))),
+        _ => Err(refused(format!("the list method `{method}` is not supported"))),
     }
 }
 
@@ -394,6 +394,6 @@ fn of_map(object: &Jinja, method: &str, args: &[Jinja]) -> Result<Jinja, Error> 
             let found = object.get_item(&key).ok().filter(|value| !value.is_undefined());
             Ok(found.or(default).unwrap_or_else(|| Jinja::from(())))
         }
-        _ => Err(refused(format!("the method `{method}` of dicts is not supported"))),
+        _ => Err(refused(format!("the dict method `{method}` is not supported"))),
     }
 }

@@ -132,8 +132,10 @@ impl Metric {
                     return Err(hooked(&format!("metric_list.{}", key.text()), hook, &value.place));
                 }
                 ("aggregation", _) => {
-                    let aggregation =
-                        value.text().and_then(|name| name.parse().ok()).filter(|one: &Aggregation| one.like(entry.2));
+                    let aggregation = value
+                        .text()
+                        .and_then(|name| name.parse().ok())
+                        .filter(|one: &Aggregation| one.has_same_items(entry.2));
                     metric.aggregation = aggregation.ok_or_else(|| {
                         wrong(
                             "aggregation",
@@ -153,7 +155,8 @@ impl Metric {
                 ("weight_by_size" | "average", _) if !compares => {}
                 ("regexes_to_ignore", Tree::List(items)) if compares => {
                     for item in items {
-                        let source = item.text().ok_or_else(|| wrong("regexes_to_ignore", "a list of texts", item))?;
+                        let source =
+                            item.text().ok_or_else(|| wrong("regexes_to_ignore", "a list of strings", item))?;
                         metric.matching.patterns.push(Pattern::new(source).map_err(|error| error.at(&item.place))?);
                     }
                 }
@@ -178,10 +181,10 @@ impl Matching {
     /// # Errors
     /// Fails if a pattern exceeds the backtracking limit.
     pub fn same(&self, a: &str, b: &str) -> Result<bool> {
-        Ok(self.left(a)? == self.left(b)?)
+        Ok(self.remove_ignored(a)? == self.remove_ignored(b)?)
     }
 
-    fn left(&self, text: &str) -> Result<String> {
+    fn remove_ignored(&self, text: &str) -> Result<String> {
         let mut text = self.patterns.iter().try_fold(text.to_owned(), |text, pattern| pattern.removed(&text))?;
         if self.case {
             text = text.to_lowercase();

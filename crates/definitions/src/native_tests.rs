@@ -53,7 +53,10 @@ fn refused(task: &str, fields: Value) -> String {
     let error = made(task, vec![fields]).map(|_| ()).unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
     let message = error.to_string();
-    assert!(message.contains(task) && message.contains("x.jsonl:3"), "task and row are named: {message}");
+    assert!(
+        message.contains(task) && message.contains("x.jsonl:3"),
+        "the message does not name task and row: {message}"
+    );
     message
 }
 
@@ -175,7 +178,7 @@ fn copa_drops_last_character_and_indents_its_choices() {
     }
     let mut same = copa_row("A.", "cause", 1);
     same["choice2"] = json!("i opened.");
-    assert_eq!(ask("copa", same.clone()).gold, 0, "the right text is found at the first place that has it");
+    assert_eq!(ask("copa", same.clone()).gold, 0, "the first matching choice must be used");
     same["choice1"] = json!("");
     refused("copa", same);
     refused("copa", copa_row("A.", "why", 0));

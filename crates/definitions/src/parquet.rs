@@ -62,7 +62,7 @@ fn is_printed(dtype: &ArrowDataType) -> bool {
         Type::Dictionary(_, values, _) => is_printed(values),
         Type::List(field) | Type::LargeList(field) | Type::FixedSizeList(field, _) => is_printed(&field.dtype),
         Type::Struct(fields) => fields.iter().all(|field| is_printed(&field.dtype)),
-        other => PythonObject::is_made_of(other),
+        other => PythonObject::is_object_type(other),
     }
 }
 
@@ -82,7 +82,7 @@ fn of_frame(frame: &DataFrame, schema: &ArrowSchema, path: &Path, all: bool) -> 
                 // Defer the error until a template uses the value.
                 None if all => unread(field),
                 None => {
-                    return Err(Error::bad_input("the value has no equivalent in Python")
+                    return Err(Error::bad_input("the value has no Python equivalent")
                         .at(format!("{}, field `{}`", row_name(index, path), field.name))
                         .expected(format!("a value of the type {}", class_of(&field.dtype))));
                 }
@@ -112,7 +112,7 @@ fn cell(stored: AnyValue<'_>, dtype: &ArrowDataType) -> Option<Value> {
     if stored.is_null() {
         return Some(Value::None);
     }
-    if PythonObject::is_made_of(dtype) {
+    if PythonObject::is_object_type(dtype) {
         let object = match &stored {
             AnyValue::Binary(bytes) => PythonObject::of_bytes(bytes, dtype),
             AnyValue::BinaryOwned(bytes) => PythonObject::of_bytes(bytes, dtype),

@@ -35,7 +35,7 @@ impl Pattern {
     /// Fails if the backtracking limit is exceeded.
     pub fn find_all(&self, text: &str) -> Result<Vec<Vec<String>>> {
         let mut found = Vec::new();
-        self.each(text, |captures| {
+        self.for_each_match(text, |captures| {
             let groups = captures.len();
             found.push(if groups == 1 {
                 vec![group_text(0, captures)]
@@ -64,7 +64,7 @@ impl Pattern {
         let mut end = 0;
         let mut left = count;
         let mut unknown = None;
-        self.each(text, |captures| {
+        self.for_each_match(text, |captures| {
             let Some(all) = captures.get(0).filter(|_| left > 0) else { return };
             left -= 1;
             out.push_str(&text[end.min(all.start())..all.start()]);
@@ -99,7 +99,7 @@ impl Pattern {
         Ok(out)
     }
 
-    fn each<'t>(&self, text: &'t str, mut take: impl FnMut(&fancy_regex::Captures<'t, str>)) -> Result<()> {
+    fn for_each_match<'t>(&self, text: &'t str, mut take: impl FnMut(&fancy_regex::Captures<'t, str>)) -> Result<()> {
         let mut start_of_search = 0;
         while start_of_search <= text.len() {
             let found = self.regex.captures_from_pos(text, start_of_search).map_err(|error| {

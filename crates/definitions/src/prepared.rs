@@ -159,7 +159,7 @@ fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
     let mut query = format!("Article: {}\n\n", row.text("article")?);
     for problem in earlier {
         let question = problem.text("question")?;
-        let (options, answer) = answered(problem)?;
+        let (options, answer) = options_and_answer(problem)?;
         let option = &options[answer];
         match question.ends_with(BLANK) {
             true => query.push_str(&format!("{}{option}\n", cloze(question))),
@@ -168,7 +168,7 @@ fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
     }
     // The last question is unmodified, including any blank.
     query.push_str(last.text("question")?);
-    let (options, answer) = answered(last)?;
+    let (options, answer) = options_and_answer(last)?;
     Ok(vec![("query", query.into()), ("choices", texts(options)), ("gold", number(answer))])
 }
 
@@ -193,7 +193,7 @@ fn problems(row: &Row) -> Result<Vec<Row>> {
 }
 
 /// Returns the four options of a problem and the index of the correct option.
-fn answered(problem: &Row) -> Result<(Vec<String>, usize)> {
+fn options_and_answer(problem: &Row) -> Result<(Vec<String>, usize)> {
     let mut options = problem.texts("options")?;
     if options.len() < 4 {
         return Err(problem.wrong("options", "four options", &texts(options)));

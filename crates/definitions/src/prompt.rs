@@ -62,7 +62,7 @@ impl Turn<'_> {
         let text = self
             .text
             .as_text()
-            .ok_or_else(|| no_text("the question", self.text).expected("`doc_to_text` gives a text"))?;
+            .ok_or_else(|| no_text("the question", self.text).expected("a string from `doc_to_text`"))?;
         let prefix = self.prefix.filter(|prefix| !prefix.is_empty());
         let answer = self.answer.filter(|answer| !matches!(answer, Value::None) && answer.as_text() != Some(""));
         let delimiter = match prefix {
@@ -76,7 +76,7 @@ impl Turn<'_> {
             let chosen = match (self.choices, answer.as_int(), answer) {
                 (Some(choices), Some(number), _) if !choices.is_empty() => {
                     let found = choice(choices, number);
-                    found.ok_or_else(|| Error::bad_input("the answer is not the number of a choice").found(number))?
+                    found.ok_or_else(|| Error::bad_input("the answer is not a valid choice index").found(number))?
                 }
                 (_, _, Value::List(items)) => {
                     items.first().ok_or_else(|| Error::bad_input("an example has no answer").found("[]"))?
@@ -121,7 +121,7 @@ pub(crate) fn without_label(expected: &str, found: impl std::fmt::Display) -> Er
     Error::bad_input("the row has no label")
         .expected(expected)
         .found(found)
-        .hint("the split has no labels, like many test splits of the hub: use the validation split")
+        .hint("use the validation split: many test splits on the hub have no labels")
 }
 
 pub fn plain(messages: &[Message]) -> String {
@@ -175,8 +175,8 @@ impl Pool {
 
     fn too_few(&self, wanted: usize) -> Error {
         Error::bad_input("too few examples for the number of shots")
-            .expected(format!("{wanted} other than the question itself"))
-            .found(format!("{} in all", self.documents.len()))
+            .expected(format!("{wanted} besides the question itself"))
+            .found(format!("{} in total", self.documents.len()))
             .hint("use fewer shots, or remove duplicate rows from the data")
     }
 }

@@ -59,7 +59,7 @@ impl PythonObject {
     }
 
     /// Returns whether values of a type become objects.
-    pub(crate) fn is_made_of(dtype: &Type) -> bool {
+    pub(crate) fn is_object_type(dtype: &Type) -> bool {
         match dtype {
             Type::Date32 | Type::Time32(_) | Type::Time64(_) | Type::Duration(_) | Type::Timestamp(_, None) => true,
             Type::Timestamp(_, Some(zone)) => is_universal(zone),

@@ -48,7 +48,7 @@ pub struct Judged {
 /// Fails if the answers do not match the requests, or if a filter or metric rejects them.
 pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usize) -> Result<Vec<Score>> {
     if requests.len() != answers.len() {
-        return Err(Error::bad_input("the numbers of answers and requests differ")
+        return Err(Error::bad_input("the number of answers differs from the number of requests")
             .expected(requests.len())
             .found(answers.len()));
     }
@@ -61,7 +61,7 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
             document_answers.to_vec()
         })
         .collect();
-    Ok(judged(task, &documents, &|metric, items| metric.error(items, draws))?
+    Ok(score_task(task, &documents, &|metric, items| metric.error(items, draws))?
         .into_iter()
         .map(|metric| metric.score)
         .collect())
@@ -75,7 +75,7 @@ pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>
 ///
 /// # Errors
 /// Fails in the same cases as [`scores`].
-pub fn judged(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>) -> Result<Vec<Judged>> {
+pub fn score_task(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>) -> Result<Vec<Judged>> {
     let all = noted(task, &documents.iter().map(Vec::as_slice).enumerate())?;
     all.into_iter()
         .map(|Noted { metric, filter, items }| {
@@ -119,14 +119,13 @@ pub fn noted<'a, 'b>(
     for pipeline in &definition.filters {
         let mut items: Vec<Vec<Item>> = vec![Vec::new(); definition.metrics.len()];
         for (index, document_answers) in documents.clone() {
-            let document =
-                task.documents.get(index).ok_or_else(|| Error::bad_input("an answer belongs to no document"))?;
+            let document = task.documents.get(index).ok_or_else(|| Error::bad_input("an answer has no document"))?;
             let noted = match (definition.output, document_answers) {
                 (Output::Generate, [Answer::Texts(texts)]) => {
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
                     pipeline.apply(texts, document).and_then(|result| generated(task, document, &result))
                 }
-                (Output::Generate, _) => Err(unlike(document_answers)),
+                (Output::Generate, _) => Err(unexpected_answers(document_answers)),
                 _ => likelihoods(task, document, document_answers),
             };
             for (all, one) in items.iter_mut().zip(noted.map_err(|error| error.at(task.place(index)))?) {
@@ -171,7 +170,7 @@ pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Ve
     scores
 }
 
-fn unlike(answers: &[Answer]) -> Error {
+fn unexpected_answers(answers: &[Answer]) -> Error {
     Error::bad_input("unexpected kind of answer").found(format!("{answers:?}"))
 }
 
@@ -221,13 +220,13 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
                 .collect())
         }
         (Output::MultipleChoice, _) => choices(task, document, answers),
-        _ => Err(unlike(answers)),
+        _ => Err(unexpected_answers(answers)),
     }
 }
 
 fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item>> {
     let definition = &task.definition;
-    let Some(field) = &definition.choices else { return Err(unlike(answers)) };
+    let Some(field) = &definition.choices else { return Err(unexpected_answers(answers)) };
     let texts = task.columns.choices(field, document)?;
     let texts: Vec<&str> = texts
         .iter()
@@ -236,8 +235,9 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
     let pairs: Option<Vec<(f64, bool)>> =
         answers.iter().map(|one| if let Answer::LogLikelihood(l, g) = one { Some((*l, *g)) } else { None }).collect();
     let count = texts.len();
-    let pairs =
-        pairs.filter(|pairs| pairs.len() == count || pairs.len() == 2 * count).ok_or_else(|| unlike(answers))?;
+    let pairs = pairs
+        .filter(|pairs| pairs.len() == count || pairs.len() == 2 * count)
+        .ok_or_else(|| unexpected_answers(answers))?;
     let gold = task.gold(document)?;
     let scored = ScoredChoices {
         task,
@@ -285,7 +285,7 @@ impl ScoredChoices<'_> {
             Kind::AccNorm => hit_of(self.likeliest_per_unit(|text| text.chars().count()), golds),
             Kind::AccBytes => hit_of(self.likeliest_per_unit(str::len), golds),
             Kind::AccMutualInfo => {
-                let bare = self.bare.ok_or_else(|| unlike(self.answers))?;
+                let bare = self.bare.ok_or_else(|| unexpected_answers(self.answers))?;
                 hit_of(largest(&all.iter().zip(bare).map(|(with, bare)| with - bare.0).collect::<Vec<_>>()), golds)
             }
             Kind::ExactMatch => {
@@ -329,9 +329,7 @@ fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
             .position(|choice| *choice == text)
             .and_then(|index| i64::try_from(index).ok())
             .unwrap_or(-100)),
-        _ => {
-            Err(Error::bad_input("the right answer is neither the number nor the text of a choice").found(gold.repr()))
-        }
+        _ => Err(Error::bad_input("the right answer is neither the index nor the text of a choice").found(gold.repr())),
     }
 }
 
@@ -345,7 +343,7 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
     let gold = if let Some(field) = &definition.choices {
         let choices = task.columns.choices(field, document)?;
         let found = target.as_int().and_then(|number| choice(&choices, number)).cloned();
-        found.ok_or_else(|| Error::bad_input("the answer is not the number of a choice").found(target.repr()))?
+        found.ok_or_else(|| Error::bad_input("the answer is not a valid choice index").found(target.repr()))?
     } else if task.several_targets {
         match target {
             Value::List(items) => Value::List(items),
@@ -361,7 +359,7 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
             Value::Text(_) => Value::Text(target.text()),
             Value::Int(_) => {
                 target.as_int().or_else(|| target.text().parse().ok()).map(Value::Int).ok_or_else(|| {
-                    Error::bad_input("a filter gives numbers, but the answer is not a number").found(target.repr())
+                    Error::bad_input("a filter returns numbers, but the answer is not a number").found(target.repr())
                 })?
             }
             _ => target,

@@ -27,8 +27,8 @@ pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Cl
         .expected(format!("a field `{wanted}`"))
         .found(if found.is_empty() { "no fields".to_owned() } else { format!("fields {}", found.join(", ")) });
     match nearest(wanted.rsplit('.').next().unwrap_or(wanted), names) {
-        Some(near) => error.hint(format!("did you mean `{near}`? The names are those of the hub's data set")),
-        None => error.hint("expected the column names of the hub's dataset; check that the file belongs to this task"),
+        Some(near) => error.hint(format!("did you mean `{near}`? Use the column names of the hub's dataset")),
+        None => error.hint("use the column names of the hub's dataset, and check that the file belongs to this task"),
     }
 }
 
@@ -77,7 +77,7 @@ impl Row {
             Value::Int(number) => Some(*number),
             _ => None,
         };
-        number.ok_or_else(|| self.wrong(path, "a whole number, or one written as text", value))
+        number.ok_or_else(|| self.wrong(path, "a whole number, as a number or a string", value))
     }
 
     /// Returns the value of a field.
@@ -172,10 +172,11 @@ pub(crate) fn names(columns: &[Column]) -> Vec<String> {
 }
 
 impl Column {
-    /// Checks that a row has this column with the declared type.
+    /// Checks that a row has this column with the declared type. For `TextsAs`, also checks that both lists have the
+    /// same length.
     ///
     /// # Errors
-    /// Fails if the column is missing or has another type.
+    /// Fails if the column is missing or has another type, or if the lists differ in length.
     pub(crate) fn check(&self, row: &Row) -> Result<()> {
         let path = &self.path;
         match &self.holds {
@@ -191,7 +192,7 @@ impl Column {
                 }
                 Err(Error::bad_input(format!("invalid field `{path}`"))
                     .at(&row.place)
-                    .expected(format!("the same number of texts as `{other}`"))
+                    .expected(format!("the same number of strings as `{other}`"))
                     .found(format!("{expected_length} and {others}")))
             }
         }

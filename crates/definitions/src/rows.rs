@@ -49,7 +49,7 @@ impl FileRows {
     ///
     /// # Errors
     /// Fails if a split is missing, ambiguous or incomplete.
-    pub fn below(root: &Path, data: &Data, splits: &[&str]) -> Result<Self> {
+    pub fn find_in(root: &Path, data: &Data, splits: &[&str]) -> Result<Self> {
         let found = splits.iter().map(|split| Ok(((*split).to_owned(), split_below(root, data, split)?)));
         Ok(Self { splits: found.collect::<Result<_>>()? })
     }
@@ -258,11 +258,11 @@ fn name_task(error: Error, definition: &Definition) -> Error {
 ///
 /// # Errors
 /// Fails if the rows cannot be read or a filtered column is missing.
-pub(crate) fn kept(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Row>> {
+pub(crate) fn filtered_rows(definition: &Definition, rows: &dyn Rows, split: &str) -> Result<Vec<Row>> {
     let mut documents = rows.rows(&definition.data, split).map_err(|error| name_task(error, definition))?;
     for (column, wanted) in &definition.keep_rows {
         if let Some(odd) = documents.iter().find(|row| row.value.get(column).is_none()) {
-            let bad = Error::bad_input(format!("`keep_rows` uses the column `{column}`, which a row does not have"));
+            let bad = Error::bad_input(format!("a row has no column `{column}`, which `keep_rows` uses"));
             return Err(name_task(bad.at(&odd.place).found(odd.value.repr()), definition));
         }
         documents.retain(|row| row.value.get(column).is_some_and(|value| wanted.contains(value)));

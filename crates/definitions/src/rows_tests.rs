@@ -19,7 +19,7 @@ fn refused(name: &str, bytes: impl AsRef<[u8]>) -> String {
     let error = read(name, bytes).unwrap_err();
     assert_eq!(error.exit_code(), 2, "{error}");
     let message = error.to_string();
-    assert!(message.contains(name), "the file is named: {message}");
+    assert!(message.contains(name), "the message does not name the file: {message}");
     message
 }
 

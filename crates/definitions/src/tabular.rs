@@ -128,7 +128,7 @@ fn typed(column: &[String]) -> Vec<Value> {
     let present: Vec<&str> = column.iter().map(String::as_str).filter(|text| !is_absent(text)).collect();
     let has_gaps = present.len() < column.len();
     let kinds: &[fn(&str) -> Option<Value>] =
-        if has_gaps { &[truth, broken_number] } else { &[truth, whole, broken_number] };
+        if has_gaps { &[truth, broken_number] } else { &[truth, parse_integer, broken_number] };
     let kind = kinds.iter().find(|kind| present.iter().all(|text| kind(text).is_some()));
     column
         .iter()
@@ -152,7 +152,7 @@ fn truth(text: &str) -> Option<Value> {
     }
 }
 
-fn whole(text: &str) -> Option<Value> {
+fn parse_integer(text: &str) -> Option<Value> {
     text.parse().ok().map(Value::Int)
 }
 

@@ -1,5 +1,7 @@
 //! Tasks with their documents, and the requests that the harness would build from them.
 
+mod context;
+
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::DocumentLimit;
 use rayon::prelude::*;
@@ -9,10 +11,9 @@ use crate::bounds::{MAX_ANSWERS, check_text};
 use crate::chat::ChatTemplate;
 use crate::definition::Definition;
 use crate::document::Columns;
-use crate::metric::{Kind, Output};
-use crate::prompt::{Message, Pool, Role, Turn, check_label, choice, delimited, ends_blank, in_one_turn, plain};
+use crate::prompt::{Pool, check_label, choice};
 use crate::row::Row;
-use crate::rows::{Rows, kept, prepared};
+use crate::rows::{Rows, filtered_rows, prepared};
 use crate::value::Value;
 
 /// Default seed of lm-eval.
@@ -107,7 +108,7 @@ impl Task {
     /// # Errors
     /// Fails in the cases of [`Task::new`], or if a row misses a required column.
     pub fn limited(definition: Definition, rows: &dyn Rows, limit: Option<DocumentLimit>) -> Result<Self> {
-        let rows = kept(&definition, rows, definition.evaluated())?;
+        let rows = filtered_rows(&definition, rows, definition.evaluated())?;
         Self::of_rows(definition, rows, limit)
     }
 
@@ -152,7 +153,7 @@ impl Task {
             let choices = columns.choices(field, first).map_err(place)?;
             several_contexts = text.as_int().is_some();
             if let Some(number) = target.as_int().filter(|number| choice(&choices, *number).is_none()) {
-                let bad = Error::bad_input("the answer is not the number of a choice");
+                let bad = Error::bad_input("the answer is not a valid choice index");
                 return Err(place(bad.expected(format!("0 to {}", choices.len() - 1)).found(number)));
             }
             if let Some(odd) = choices.iter().find(|one| one.as_text().is_none_or(str::is_empty)) {
@@ -315,8 +316,7 @@ impl Task {
     pub fn solution(&self, document: usize) -> Result<(Vec<Value>, Value)> {
         let definition = &self.definition;
         let row = &self.documents[document];
-        let field =
-            definition.choices.as_ref().ok_or_else(|| Error::job("a task without choices has no right choice"))?;
+        let field = definition.choices.as_ref().ok_or_else(|| Error::job("the task has no choices"))?;
         let choices = self.columns.choices(field, row);
         choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.place(document)))
     }
@@ -328,160 +328,6 @@ impl Task {
             false => self.columns.target(&self.definition.target, document),
         }
     }
-
-    /// Returns the examples to sample from.
-    fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
-        let definition = &self.definition;
-        match (definition.exampled(), &definition.examples.samples) {
-            (Some(split), _) => {
-                Ok(prepared(definition, kept(definition, rows, split)?)?.into_iter().map(|row| row.value).collect())
-            }
-            (None, samples) => Ok(samples.clone().unwrap_or_default()),
-        }
-    }
-
-    /// Returns the prompt of a document, or one prompt per choice if each choice has its own context.
-    fn contexts(
-        &self,
-        document: &Value,
-        examples: &[Value],
-        choices: Option<&[Value]>,
-        setting: &Setting<'_>,
-    ) -> Result<Vec<String>> {
-        let definition = &self.definition;
-        let prefix = definition.prefix.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
-        let description = definition.description.as_ref().map(|field| Columns::plain(field, document)).transpose()?;
-        let system = delimited(
-            setting.system.as_deref().unwrap_or(""),
-            description.as_deref().unwrap_or(""),
-            &definition.fewshot_delimiter,
-        );
-        let mut messages = Vec::new();
-        if !system.is_empty() {
-            messages.push(Message { role: Role::System, content: system, delimiter: String::new() });
-        }
-        for example in examples {
-            messages.extend(self.example(example)?);
-        }
-        let turn = |text: &Value, delimiter: &str| {
-            let turn = Turn {
-                text,
-                choices,
-                answer: None,
-                prefix: prefix.as_deref(),
-                target_delimiter: delimiter,
-                delimiter: "",
-            };
-            turn.messages()
-        };
-        let turns = if self.several_contexts {
-            choices.into_iter().flatten().map(|text| turn(text, "")).collect::<Result<Vec<_>>>()?
-        } else {
-            vec![turn(&self.columns.text(&definition.text, document)?, &definition.target_delimiter)?]
-        };
-        let continued = prefix.as_ref().is_some_and(|prefix| !prefix.is_empty());
-        turns
-            .into_iter()
-            .map(|turn| {
-                let all = [messages.as_slice(), &turn].concat();
-                match setting.chat {
-                    None => Ok(plain(&all)),
-                    Some(chat) if setting.multiturn => chat.render(&all, continued),
-                    Some(chat) => chat.render(&in_one_turn(&all), continued),
-                }
-            })
-            .collect()
-    }
-
-    fn example(&self, example: &Value) -> Result<Vec<Message>> {
-        let fields = &self.definition.examples;
-        let mut text = self.columns.text(&fields.text, example)?;
-        let mut choices = fields.choices.as_ref().map(|field| self.columns.choices(field, example)).transpose()?;
-        let answer = self.columns.target(&fields.target, example)?;
-        check_label(choices.as_deref(), &answer).map_err(|error| error.at("an example"))?;
-        let prefix = fields.prefix.as_ref().map(|field| Columns::plain(field, example)).transpose()?;
-        if self.several_contexts {
-            check_label(choices.as_deref(), &text).map_err(|error| error.at("an example"))?;
-            let number = text.as_int().unwrap_or(i64::MAX);
-            let found = choices.as_deref().and_then(|choices| choice(choices, number)).cloned();
-            text = found.ok_or_else(|| {
-                Error::bad_input("an example's context is not the number of a choice").found(text.repr())
-            })?;
-            choices = None;
-        }
-        let turn = Turn {
-            text: &text,
-            choices: choices.as_deref(),
-            answer: Some(&answer),
-            prefix: prefix.as_deref(),
-            target_delimiter: &fields.target_delimiter,
-            delimiter: &fields.delimiter,
-        };
-        turn.messages().map_err(|error| error.at("an example"))
-    }
-
-    fn target_text(&self, document: &Value) -> Result<String> {
-        let target = self.columns.target(&self.definition.target, document)?;
-        target.as_text().map(str::to_owned).ok_or_else(|| {
-            Error::bad_input("the target is not text").expected("`doc_to_target` gives a text").found(target.repr())
-        })
-    }
-
-    fn asks(&self, document: &Value, contexts: Vec<String>, choices: Option<&[Value]>, chat: bool) -> Result<Vec<Ask>> {
-        let definition = &self.definition;
-        let mut contexts = contexts.into_iter();
-        let mut first = || contexts.next().unwrap_or_default();
-        match definition.output {
-            Output::LogLikelihood => Ok(vec![likelihood(first(), self.target_text(document)?)?]),
-            Output::Rolling => match self.target_text(document)? {
-                text if text.is_empty() => Err(Error::bad_input("no text to score").found("an empty `doc_to_target`")),
-                text => Ok(vec![Ask::Rolling { text }]),
-            },
-            Output::Generate => Ok(vec![Ask::Generate { context: first(), settings: definition.generation.clone() }]),
-            Output::MultipleChoice => {
-                let prefix = match &definition.prefix {
-                    Some(crate::definition::Field::Text(_, prefix)) => prefix.as_str(),
-                    _ => "",
-                };
-                // The chat template separates messages itself, except after a partial answer.
-                let delimiter = if !chat || !prefix.is_empty() && !ends_blank(prefix) {
-                    definition.target_delimiter.as_str()
-                } else {
-                    ""
-                };
-                let Some(choices) = choices else { return Ok(Vec::new()) };
-                let mut asks = if self.several_contexts {
-                    let target = self.columns.target(&definition.target, document)?.text();
-                    std::iter::once(first())
-                        .chain(contexts)
-                        .map(|context| likelihood(context, format!("{delimiter}{target}")))
-                        .collect::<Result<Vec<_>>>()?
-                } else {
-                    let context = first();
-                    let of_choice =
-                        |choice: &Value| likelihood(context.clone(), format!("{delimiter}{}", choice.text()));
-                    choices.iter().map(of_choice).collect::<Result<Vec<_>>>()?
-                };
-                if definition.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo) {
-                    for choice in choices {
-                        asks.push(likelihood(String::new(), format!("{delimiter}{}", choice.text()))?);
-                    }
-                }
-                Ok(asks)
-            }
-        }
-    }
-}
-
-/// Builds a log-likelihood request. Trailing whitespace of the context is scored as part of the continuation.
-fn likelihood(context: String, continuation: String) -> Result<Ask> {
-    if continuation.is_empty() && !ends_blank(&context) {
-        return Err(Error::bad_input("nothing to score after a context")
-            .expected("a continuation of at least one character")
-            .found("an empty text")
-            .hint("check `doc_to_target`, `doc_to_choice` and `target_delimiter`"));
-    }
-    Ok(Ask::LogLikelihood { context, continuation })
 }
 
 fn place_of(definition: &Definition, places: &[String], document: usize) -> String {

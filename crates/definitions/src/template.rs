@@ -13,7 +13,7 @@ use minijinja::{Environment, Error as JinjaError, ErrorKind, Output, State, Unde
 use crate::bounds::{check_operators, next_tag};
 use crate::exchange::{MAX_BYTES, printed, python, text, variables};
 use crate::jinja::rewrite::rewritten;
-use crate::jinja::{begin, extend};
+use crate::jinja::{extend, reset};
 use crate::method::{self, METHODS};
 use crate::value::{JsonStyle, Value};
 use crate::yaml::Place;
@@ -113,7 +113,7 @@ impl Template {
     /// Fails if a column is missing, the template raises, or the step limit is exceeded.
     pub fn render(&self, document: &Value) -> Result<String> {
         let template = self.environment.get_template("it").map_err(|error| explained(&error).at(&self.place))?;
-        begin();
+        reset();
         caught_render(|| template.render(variables(document))).map_err(|error| {
             let Value::Map(pairs) = document else { return explained(&error).at(&self.place) };
             let columns: Vec<&str> = pairs.iter().filter_map(|(name, _)| name.as_text()).collect();
@@ -338,9 +338,9 @@ mod tests {
         );
         assert!(
             render_error("{% set x = 'a' * 9000000 %}{% for i in range(90000) %}{{ x }}{% endfor %}")
-                .contains("MB of text")
+                .contains("the rendered text exceeds")
         );
-        assert!(render_error("{{ (['a' * 9000000] * 9000) | join('-') }}").contains("MB of text"));
+        assert!(render_error("{{ (['a' * 9000000] * 9000) | join('-') }}").contains("the rendered text exceeds"));
         assert!(render_error("{% include 'other' %}").contains("include"));
     }
 

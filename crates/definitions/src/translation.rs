@@ -25,8 +25,8 @@ pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
         length += text.len();
         reference_length += reference.len();
         for n in 1..=WORDS {
-            let expected = counted(&reference, n);
-            for (gram, count) in counted(&text, n) {
+            let expected = count_ngrams(&reference, n);
+            for (gram, count) in count_ngrams(&text, n) {
                 total[n - 1] += count;
                 correct[n - 1] += count.min(expected.get(gram).copied().unwrap_or(0));
             }
@@ -54,7 +54,7 @@ pub fn bleu(pairs: &[(&str, &str)]) -> f64 {
     penalty * (logarithms.sum::<f64>() / WORDS as f64).exp()
 }
 
-fn counted<T: std::hash::Hash + Eq>(items: &[T], n: usize) -> HashMap<&[T], usize> {
+fn count_ngrams<T: std::hash::Hash + Eq>(items: &[T], n: usize) -> HashMap<&[T], usize> {
     let mut counts = HashMap::new();
     for gram in items.windows(n) {
         *counts.entry(gram).or_insert(0) += 1;
@@ -91,8 +91,8 @@ pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
         let reference = letters_of(reference);
         let text = letters_of(text);
         for (n, [all, wanted, matched]) in (1..).zip(&mut counts) {
-            let expected = counted(&reference, n);
-            let found = counted(&text, n);
+            let expected = count_ngrams(&reference, n);
+            let found = count_ngrams(&text, n);
             // A reference too short for this order does not count against the text.
             *all += if expected.is_empty() { 0 } else { found.values().sum() };
             *wanted += expected.values().sum::<usize>();

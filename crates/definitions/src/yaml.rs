@@ -1,5 +1,7 @@
 //! YAML as PyYAML parses it: YAML 1.1 scalars, last duplicate key wins, and the line of each value.
 
+mod scalar;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
@@ -7,11 +9,12 @@ use std::sync::Arc;
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::regular;
-use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
+use granit_parser::{Event, Parser, ScalarStyle, Span};
 
 use crate::activity;
 use crate::keys::KeyIndex;
 use crate::value::Value;
+use scalar::scalar;
 
 /// Maximum number of values (with aliases expanded) and nesting depth of a file.
 const MAX_VALUES: usize = 2_000_000;
@@ -387,161 +390,5 @@ fn add_size((values, bytes): (usize, usize), node: &Node) -> (usize, usize) {
     (values + own_size.0, bytes + own_size.1)
 }
 
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Tree {
-    if let Some(tag) = tag {
-        let (handle, suffix) = tag.parts();
-        if format!("{handle}{suffix}") == "!function" {
-            return Tree::Hook(text.to_owned());
-        }
-        if tag.core_suffix() == Some("str") {
-            return Tree::Scalar(Value::from(text));
-        }
-    }
-    Tree::Scalar(if style == ScalarStyle::Plain { resolved(text) } else { Value::from(text) })
-}
-
-/// Resolves a plain scalar by YAML 1.1 rules, like PyYAML (`yaml/resolver.py`).
-fn resolved(text: &str) -> Value {
-    match text {
-        "" | "~" | "null" | "Null" | "NULL" => return Value::None,
-        "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => return Value::Bool(true),
-        "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => return Value::Bool(false),
-        _ => {}
-    }
-    let (negative, digits) = match text.as_bytes()[0] {
-        b'-' => (true, &text[1..]),
-        b'+' => (false, &text[1..]),
-        _ => (false, text),
-    };
-    number(digits).map_or_else(|| Value::from(text), |number| if negative { number.negated() } else { number })
-}
-
-fn number(text: &str) -> Option<Value> {
-    if let Some(digits) = text.strip_prefix("0b").filter(|digits| consists_of(digits, |b| b == b'0' || b == b'1')) {
-        return read_radix(digits, 2);
-    }
-    if let Some(digits) = text.strip_prefix("0x").filter(|digits| consists_of(digits, |b| b.is_ascii_hexdigit())) {
-        return read_radix(digits, 16);
-    }
-    if text == "0" {
-        return Some(Value::Int(0));
-    }
-    if let Some(digits) = text.strip_prefix('0').filter(|digits| consists_of(digits, |b| (b'0'..=b'7').contains(&b))) {
-        return read_radix(digits, 8);
-    }
-    if text.starts_with(|c: char| ('1'..='9').contains(&c)) && consists_of(text, is_decimal) {
-        return read_radix(text, 10);
-    }
-    if matches!(text, ".inf" | ".Inf" | ".INF") {
-        return Some(Value::Float(f64::INFINITY));
-    }
-    if matches!(text, ".nan" | ".NaN" | ".NAN") {
-        return Some(Value::Float(f64::NAN));
-    }
-    // `1:30` is a base-60 number in YAML 1.1.
-    if text.contains(':') {
-        let parts: Vec<&str> = text.split(':').collect();
-        let fine = parts[0].starts_with(|c: char| ('1'..='9').contains(&c))
-            && consists_of(parts[0], is_decimal)
-            && parts[1..].iter().all(|part| part.len() <= 2 && part.parse::<u8>().is_ok_and(|part| part < 60));
-        let sum = parts
-            .iter()
-            .try_fold(0i64, |sum, part| sum.checked_mul(60)?.checked_add(part.replace('_', "").parse().ok()?));
-        return if fine { sum.map(Value::Int) } else { None };
-    }
-    // A float has a decimal point, and its exponent has a sign.
-    let (mantissa, exponent) = text.split_once(['e', 'E']).map_or((text, None), |(m, e)| (m, Some(e)));
-    let (integer, part) = mantissa.split_once('.')?;
-    let sound = (integer.is_empty() && !part.is_empty() || integer.starts_with(|c: char| c.is_ascii_digit()))
-        && integer.bytes().chain(part.bytes()).all(|b| b.is_ascii_digit() || b == b'_')
-        && exponent
-            .is_none_or(|e| e.starts_with(['+', '-']) && e.len() > 1 && e[1..].bytes().all(|b| b.is_ascii_digit()));
-    if !sound {
-        return None;
-    }
-    text.replace('_', "").parse().ok().map(Value::Float)
-}
-
-fn is_decimal(b: u8) -> bool {
-    b.is_ascii_digit()
-}
-
-fn consists_of(text: &str, is_digit: fn(u8) -> bool) -> bool {
-    !text.is_empty() && text.bytes().all(|b| is_digit(b) || b == b'_')
-}
-
-fn read_radix(digits: &str, radix: u32) -> Option<Value> {
-    i64::from_str_radix(&digits.replace('_', ""), radix).ok().map(Value::Int)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Compares with `yaml.safe_load`, PyYAML 6.
-    #[test]
-    fn plain_scalars_are_of_version_1_1() {
-        let pairs = [
-            ("no", "[False]"),
-            ("'no'", "['no']"),
-            ("yes", "[True]"),
-            ("1e5", "['1e5']"),
-            ("1.0e+5", "[100000.0]"),
-            ("010", "[8]"),
-            ("08", "['08']"),
-            ("1:30", "[90]"),
-            ("0x1F", "[31]"),
-            ("1_000", "[1000]"),
-            ("-1.5", "[-1.5]"),
-            ("~", "[None]"),
-            ("", "[None]"),
-            (".5", "[0.5]"),
-            ("1.", "[1.0]"),
-            ("-", "[[None]]"),
-            ("+12", "[12]"),
-        ];
-        for (text, expected) in pairs {
-            assert_eq!(parse(&format!("- {text}"), "f").unwrap().plain().unwrap().repr(), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_last_of_equal_keys_counts_and_hooks_are_kept_by_name() {
-        let node = parse("a: 1\nb:\n  - x: !function utils.f\na: 2\n", "file.yaml").unwrap();
-        assert_eq!(node.get("a").unwrap().plain().unwrap(), Value::Int(2));
-        let (path, hook) = node.hook().unwrap();
-        assert_eq!((path.as_str(), hook.place.to_string().as_str()), ("b.x", "file.yaml:3"));
-    }
-
-    #[test]
-    fn quoted_texts_may_go_on_at_the_margin() {
-        let node = parse("a: 'b\nc\n\nd'\ne: \"f\\\ng\"\n", "f").unwrap();
-        assert_eq!(node.plain().unwrap().repr(), r"{'a': 'b c\nd', 'e': 'fg'}");
-    }
-
-    #[test]
-    fn aliases_cannot_blow_up_and_nesting_has_an_end() {
-        let mut text = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
-        for i in 1..10 {
-            text += &format!("a{i}: &a{i} [{}]\n", vec![format!("*a{}", i - 1); 10].join(", "));
-        }
-        assert!(parse(&text, "f").unwrap_err().to_string().contains("exceeds the limits"));
-        assert!(parse(&"[".repeat(100_000), "f").is_err());
-        assert!(parse("a: [1, b", "f").unwrap_err().to_string().contains("f:1"));
-        let texts = format!("a: &a {}\nb: [{}]\n", "x".repeat(400_000), vec!["*a"; 1_000].join(", "));
-        assert!(parse(&texts, "f").unwrap_err().to_string().contains("64 MB of text"));
-    }
-
-    #[test]
-    fn a_mapping_of_many_keys_is_read_in_linear_time() {
-        let keys: String = (0..100_000).map(|index| format!("  k{index}: {index}\n")).collect();
-        let text = format!("a: &a\n{keys}b:\n{}  k5: own\n", "  <<: *a\n".repeat(3));
-        let node = parse(&text, "f").unwrap();
-        let merged = node.get("b").unwrap();
-        assert_eq!((merged.pairs().len(), merged.get("k5").unwrap().text()), (100_000, Some("own")));
-        let mut joined = Node::empty(node.place.clone());
-        joined.set_all(merged);
-        joined.set_all(merged);
-        assert_eq!(joined.pairs().len(), 100_000);
-    }
-}
+mod tests;

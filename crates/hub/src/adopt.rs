@@ -9,7 +9,7 @@ use ghostlab_core::files::sha256::hex;
 use sha2::{Digest, Sha256};
 
 use crate::cache::{make_folder, refused};
-use crate::client::{Hub, shown};
+use crate::client::{Hub, display_name};
 use crate::name::BlobName;
 use crate::plan::{PlannedFile, PlannedRepo};
 
@@ -20,7 +20,7 @@ impl Hub {
     /// # Errors
     /// Fails if the file is not pinned, the content differs, the reader fails, or the cache is not writable.
     pub fn adopt(&self, repo: &PlannedRepo, file: &PlannedFile, from: &mut dyn Read) -> Result<PathBuf> {
-        let name = shown(&repo.source, &file.name);
+        let name = display_name(&repo.source, &file.name);
         let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) else {
             return Err(Error::missing("the file is not pinned, so a copy cannot be verified")
                 .at(name)
@@ -55,7 +55,7 @@ impl Hub {
             if found == format!("SHA-256 {sha256}") {
                 return Ok(());
             }
-            Err(Error::bad_input(format!("the content is not the pinned {name}; nothing was kept"))
+            Err(Error::bad_input(format!("the content differs from the pinned {name}"))
                 .expected(format!("{bytes} bytes with SHA-256 {sha256}"))
                 .found(found))
         })?;

@@ -26,7 +26,7 @@ pub(crate) enum RequestFailure {
 }
 
 impl RequestFailure {
-    pub(crate) fn again(why: impl Into<String>) -> Self {
+    pub(crate) fn retryable(why: impl Into<String>) -> Self {
         Self::Again { why: why.into(), after: None }
     }
 }
@@ -52,7 +52,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Returns the web page of the repository, where a licence can be accepted.
+    /// Returns the web page of the repository, where a license can be accepted.
     fn page(&self) -> String {
         page(self.endpoint, &self.source.repo)
     }
@@ -63,7 +63,7 @@ impl Asked<'_> {
         printable(&hidden.chars().take(SHOWN).collect::<String>()).replace('\n', " ")
     }
 
-    /// Classifies a final reply. `at_hub` tells whether the Hub itself sent it, rather than a redirect target.
+    /// Classifies a final reply. `at_hub`: whether the Hub itself sent it, rather than a redirect target.
     pub(crate) fn judge(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), RequestFailure> {
         if status.is_success() {
             return Ok(());
@@ -106,28 +106,28 @@ impl Asked<'_> {
         };
         match (status.as_u16(), code) {
             (401 | 403, Some("GatedRepo")) => {
-                error(format!("{repo} requires accepting its licence")).hint(format!("accept it at {page}\n{token}"))
+                error(format!("{repo} requires accepting its license")).hint(format!("accept it at {page}\n{token}"))
             }
             (401 | 404, Some("RepoNotFound")) => error(format!("{repo} does not exist on the hub, or is private"))
                 .hint(format!("check the name; if the repository is private:\n{token}")),
             (404, Some("RevisionNotFound")) => error(format!("{repo} has no revision `{}`", self.source.revision()))
-                .hint(format!("{page}/tree/main lists its branches")),
+                .hint(format!("see the branches at {page}/tree/main")),
             (404, Some("EntryNotFound")) => match self.file {
                 Some(file) => error(format!("{repo} has no file `{file}` at `{}`", self.source.revision())),
                 None => error(format!("{repo} has no such folder at `{}`", self.source.revision())),
             }
-            .hint(format!("{page}/tree/{} lists its files", self.source.revision())),
+            .hint(format!("see the files at {page}/tree/{}", self.source.revision())),
             (404, _) => error("not found on the hub".to_owned())
-                .hint(format!("the repository, the revision or the file is missing: see {page}")),
+                .hint(format!("check that the repository, the revision and the file exist: {page}")),
             (401, _) => match self.token {
                 Some(_) => error("the hub rejected the token".to_owned())
-                    .hint(format!("it may be revoked or incomplete: {tokens}")),
+                    .hint(format!("check that the token is complete and not revoked: {tokens}")),
                 None => error("the hub requires authentication".to_owned())
                     .hint(format!("check that it exists at {page}\n{token}")),
             },
             (403, _) => error(format!("the hub denied access to {repo}")).hint(format!("see {page}\n{token}")),
-            _ => error("unexpected response of the hub".to_owned())
-                .hint("if HF_ENDPOINT is set, check that it is the address of a hub"),
+            _ => error("unexpected response from the hub".to_owned())
+                .hint("check that HF_ENDPOINT, if set, is the address of a hub"),
         }
     }
 }

@@ -114,11 +114,11 @@ impl Cache {
         for part in inside.components() {
             path.push(part);
             if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
-                return Err(Error::bad_input("a folder of the cache is a symbolic link")
+                return Err(Error::bad_input("a folder in the cache is a symbolic link")
                     .at(path.display())
-                    .expected("a folder, because files would be written outside the cache")
+                    .expected("a folder inside the cache")
                     .found(fs::read_link(&path).map_or("a link".to_owned(), |to| format!("a link to {}", to.display())))
-                    .hint("remove the link; to move the whole cache, set HF_HUB_CACHE"));
+                    .hint("remove the link, or set HF_HUB_CACHE to move the whole cache"));
             }
         }
         Ok(())
@@ -158,12 +158,12 @@ pub(crate) fn make_folder(folder: &Path) -> Result<()> {
 
 /// Creates the error for a cache that is not writable.
 pub(crate) fn refused(verb: &str, path: &Path, error: &std::io::Error) -> Error {
-    let refused = Error::missing(format!("cannot {verb} this in the hub's cache")).at(path.display()).found(error);
+    let refused = Error::missing(format!("cannot {verb} a path in the hub's cache")).at(path.display()).found(error);
     refused.hint(match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "the disk is full: free some space, then run the same command to resume"
+            "free some disk space, then run the same command to resume"
         }
-        _ => "choose another folder with HF_HUB_CACHE; cached files can still be read",
+        _ => "choose another folder with HF_HUB_CACHE (cached files remain readable)",
     })
 }
 
@@ -195,10 +195,18 @@ mod tests {
             }
             let path = cache.file(&source.repo, &commit(), &name, Some(5)).unwrap();
             assert_eq!(fs::read_link(&path).unwrap(), Path::new(link));
-            assert_eq!(cache.file(&source.repo, &commit(), &name, Some(6)), None, "of another size");
+            assert_eq!(
+                cache.file(&source.repo, &commit(), &name, Some(6)),
+                None,
+                "files of another size must not count"
+            );
         }
         fs::remove_file(cache.blobs(&source.repo).join("abc")).unwrap();
-        assert_eq!(cache.file(&source.repo, &commit(), &FileName::new("a").unwrap(), None), None, "leads nowhere");
+        assert_eq!(
+            cache.file(&source.repo, &commit(), &FileName::new("a").unwrap(), None),
+            None,
+            "a dangling link must not count"
+        );
     }
 
     #[test]
@@ -227,7 +235,7 @@ mod tests {
         assert_eq!(
             fs::read_dir(cache.snapshot(&source.repo, &commit())).unwrap().count(),
             400,
-            "no temporary link is left"
+            "a temporary link remains"
         );
     }
 
@@ -262,7 +270,7 @@ mod tests {
         assert_eq!(cache.commit(&source), Some(commit()));
         cache.remember(&source, &other, true).unwrap();
         let file = root.path().join("datasets--o--n/refs/refs/convert/parquet");
-        assert_eq!(fs::read_to_string(file).unwrap(), other.as_str(), "as Python writes it, without a line's end");
+        assert_eq!(fs::read_to_string(file).unwrap(), other.as_str(), "the file must not end with a newline");
     }
 
     #[test]

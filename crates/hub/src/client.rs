@@ -93,7 +93,7 @@ impl Hub {
     /// Fails if offline mode is set, or if the runtime or HTTP client cannot be created.
     pub(crate) fn connection(&self) -> Result<&Connection> {
         if self.settings.offline {
-            return Err(Error::missing("the hub is needed, but HF_HUB_OFFLINE is set")
+            return Err(Error::missing("cannot access the hub: HF_HUB_OFFLINE is set")
                 .hint("unset HF_HUB_OFFLINE (and TRANSFORMERS_OFFLINE) to fetch missing files"));
         }
         if let Some(connection) = self.connection.get() {
@@ -114,7 +114,7 @@ impl Hub {
         Ok(self.connection.get_or_init(|| connection))
     }
 
-    pub(crate) fn asked<'a>(&'a self, source: &'a Source, file: Option<&'a crate::FileName>) -> Asked<'a> {
+    pub(crate) fn request_context<'a>(&'a self, source: &'a Source, file: Option<&'a crate::FileName>) -> Asked<'a> {
         Asked { source, file, endpoint: &self.settings.endpoint, token: self.settings.token.as_ref() }
     }
 
@@ -182,7 +182,7 @@ impl Hub {
                 return Err(RequestFailure::Final(
                     Error::missing("too many redirects")
                         .at(request.asked.place())
-                        .expected("a redirect to the file over HTTPS")
+                        .expected("an HTTPS redirect to the file")
                         .found(found)
                         .hint("check the proxy and HF_ENDPOINT"),
                 ));
@@ -226,12 +226,12 @@ impl Hub {
         let gave_up = Error::missing("the hub could not be reached").at(asked.place()).found(&why);
         if *tries >= patience.attempts {
             let error = gave_up.expected(format!("an answer within {} attempts", patience.attempts));
-            return Err(error.hint("received data is kept: run the same command to resume"));
+            return Err(error.hint("run the same command to resume; downloaded data is kept"));
         }
         if let Some(after) = after.filter(|after| *after > patience.asked) {
             let expected = format!("a wait of at most {} s", patience.asked.as_secs());
             let error = gave_up.expected(expected).found(format!("{why}; requested wait: {} s", after.as_secs()));
-            return Err(error.hint("try again later; a token raises the rate limit"));
+            return Err(error.hint("try again later, or set a token to raise the rate limit"));
         }
         let time = patience.first.saturating_mul(1 << (*tries - 1).min(16)).min(patience.longest);
         let time = jittered(time).max(after.unwrap_or_default());
@@ -258,7 +258,7 @@ fn connection_error(error: &dyn std::fmt::Display) -> Error {
 }
 
 pub(crate) fn stopped() -> Error {
-    Error::interrupted("stopped; received data is kept: run the same command to resume")
+    Error::interrupted("stopped; run the same command to resume the download")
 }
 
 /// Awaits a network operation with a timeout. `late` is the message of the timeout error.
@@ -268,15 +268,15 @@ pub(crate) async fn brought<T>(
     late: &str,
     watch: Watch<'_>,
 ) -> Result<T, RequestFailure> {
-    match within(watch.stop, time, part).await {
-        Ok(part) => part.map_err(|error| again(&error)),
-        Err(WaitEnd::TooLong) => Err(RequestFailure::again(late)),
+    match with_timeout(watch.stop, time, part).await {
+        Ok(part) => part.map_err(|error| interrupted(&error)),
+        Err(WaitEnd::TooLong) => Err(RequestFailure::retryable(late)),
         Err(WaitEnd::Stopped) => Err(RequestFailure::Stopped),
     }
 }
 
 /// Creates the failure of an interrupted request. Messages omit URLs, because signed URLs are secrets.
-fn again(error: &reqwest::Error) -> RequestFailure {
+fn interrupted(error: &reqwest::Error) -> RequestFailure {
     let mut causes = Vec::new();
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
     while let Some(inner) = cause {
@@ -285,7 +285,7 @@ fn again(error: &reqwest::Error) -> RequestFailure {
     }
     let what = if error.is_connect() { "no connection" } else { "the connection broke" };
     let why = causes.last().map_or(what.to_owned(), |last| format!("{what}: {last}"));
-    RequestFailure::again(why)
+    RequestFailure::retryable(why)
 }
 
 /// Multiplies a delay by a random factor between 0.75 and 1.25, to spread retries.
@@ -295,7 +295,7 @@ fn jittered(time: Duration) -> Duration {
 }
 
 /// Returns the display name of a file for messages and events.
-pub(crate) fn shown(source: &Source, name: &crate::FileName) -> Arc<str> {
+pub(crate) fn display_name(source: &Source, name: &crate::FileName) -> Arc<str> {
     format!("{}/{name}", source.repo).into()
 }
 
@@ -310,7 +310,7 @@ pub(crate) enum WaitEnd {
 }
 
 /// Awaits a future until `limit` expires or `stop` is set.
-pub(crate) async fn within<T>(
+pub(crate) async fn with_timeout<T>(
     stop: &AtomicBool,
     limit: Duration,
     future: impl Future<Output = T>,
@@ -333,7 +333,7 @@ pub(crate) async fn within<T>(
 
 /// Sleeps for `time`. Returns whether the sleep completed without interruption.
 pub(crate) async fn pause(stop: &AtomicBool, time: Duration) -> bool {
-    within(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TooLong)
+    with_timeout(stop, time, std::future::pending::<()>()).await == Err(WaitEnd::TooLong)
 }
 
 /// Polls until `done` returns true. Returns false if interrupted.

@@ -9,7 +9,7 @@ use reqwest::{Method, StatusCode};
 
 use crate::answer::{Asked, RequestFailure, header_text};
 use crate::cache::{make_folder, refused};
-use crate::client::{Hub, HubRequest, Reply, Watch, brought, shown, stopped, until};
+use crate::client::{Hub, HubRequest, Reply, Watch, brought, display_name, stopped, until};
 use crate::event::Event;
 use crate::listing::encoded;
 use crate::name::{BlobName, bare};
@@ -35,15 +35,15 @@ struct Transfer<'a> {
 
 impl Hub {
     /// Ensures that a file is cached. Returns its path and the number of bytes downloaded.
-    pub(crate) async fn bring(
+    pub(crate) async fn ensure_cached(
         &self,
         repo: &PlannedRepo,
         file: &PlannedFile,
         watch: Watch<'_>,
     ) -> Result<(PathBuf, u64)> {
         let source = &repo.source;
-        let shown = shown(&repo.source, &file.name);
-        let asked = self.asked(source, Some(&file.name));
+        let shown = display_name(&repo.source, &file.name);
+        let asked = self.request_context(source, Some(&file.name));
         let path: Vec<String> = file.name.as_str().split('/').map(encoded).collect();
         let url = self.url(&format!("{}/resolve/{}/{}", source.repo, repo.commit, path.join("/")))?;
         let head = match &file.blob {
@@ -52,7 +52,7 @@ impl Hub {
                 let head =
                     HubRequest { method: Method::HEAD, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
                 let reply = self.ask(&head, watch).await?;
-                self.about(repo, &asked, &reply)?
+                self.file_head(repo, &asked, &reply)?
             }
         };
         let expected = expected(repo, file, &head)?;
@@ -83,7 +83,7 @@ impl Hub {
         Ok((path, came))
     }
 
-    fn about(&self, repo: &PlannedRepo, asked: &Asked<'_>, reply: &Reply) -> Result<FileHead> {
+    fn file_head(&self, repo: &PlannedRepo, asked: &Asked<'_>, reply: &Reply) -> Result<FileHead> {
         if reply.header("x-repo-commit").is_some_and(|commit| commit != repo.commit.as_str()) {
             return Err(self.no_hub(&repo.source, "a file of a different commit"));
         }
@@ -131,7 +131,7 @@ impl Hub {
                 Ok(()) => match stream.part.check() {
                     Ok(()) => return Ok(came),
                     Err(found) => {
-                        self.restart(stream, "its hash is wrong", watch)?;
+                        self.restart(stream, "hash mismatch", watch)?;
                         // The bytes from an earlier attempt may be the cause, so retry once.
                         if wrong {
                             let error =
@@ -164,7 +164,7 @@ impl Hub {
 
     /// Discards the partial file after an unusable response.
     fn anew(&self, stream: &mut Transfer<'_>, why: String, watch: Watch<'_>) -> RequestFailure {
-        self.restart(stream, &why, watch).map_or_else(RequestFailure::Final, |()| RequestFailure::again(why))
+        self.restart(stream, &why, watch).map_or_else(RequestFailure::Final, |()| RequestFailure::retryable(why))
     }
 
     /// Keeps the partial file after the first unusable response, which may not be caused by it, and discards it after
@@ -174,7 +174,7 @@ impl Hub {
             stream.doubted = false;
             return self.anew(stream, why, watch);
         }
-        RequestFailure::again(why)
+        RequestFailure::retryable(why)
     }
 
     /// Sends one request for the missing bytes.
@@ -187,7 +187,7 @@ impl Hub {
         let mut reply = match self.once(&stream.request, watch).await {
             Err(RequestFailure::Range) => {
                 self.restart(stream, "the host has no more data", watch).map_err(RequestFailure::Final)?;
-                return Err(RequestFailure::again("no more data"));
+                return Err(RequestFailure::retryable("no more data"));
             }
             reply => reply?,
         };
@@ -197,14 +197,15 @@ impl Hub {
             stream.request.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
         }
         let stall = self.settings.patience.stall;
-        while let Some(chunk) = brought(reply.response.chunk(), stall, "it stalled", watch).await? {
+        while let Some(chunk) = brought(reply.response.chunk(), stall, "the connection stalled", watch).await? {
             *came += self.take_chunk(stream, &chunk, &mut known, watch)?;
         }
         match stream.expected.bytes {
-            _ if known > 0 => Err(RequestFailure::again(format!("it ended before byte {from}"))),
-            Some(bytes) if stream.part.bytes() < bytes => {
-                Err(RequestFailure::again(format!("it ended after {} of {bytes} bytes", stream.part.bytes())))
-            }
+            _ if known > 0 => Err(RequestFailure::retryable(format!("the response ended before byte {from}"))),
+            Some(bytes) if stream.part.bytes() < bytes => Err(RequestFailure::retryable(format!(
+                "the response ended after {} of {bytes} bytes",
+                stream.part.bytes()
+            ))),
             _ => Ok(()),
         }
     }
@@ -217,7 +218,7 @@ impl Hub {
         stream: &mut Transfer<'_>,
         watch: Watch<'_>,
     ) -> Result<u64, RequestFailure> {
-        match fits(reply, from, stream) {
+        match check_continuation(reply, from, stream) {
             Ok(()) => Ok(0),
             Err(Unfit::WholeFile) => Ok(from),
             Err(Unfit::Useless(why)) if reply.response.status() == StatusCode::OK => {
@@ -240,7 +241,7 @@ impl Hub {
         let from = stream.request.from;
         let is_same = stream.part.has(from - *known, same);
         if !is_same.map_err(|error| RequestFailure::Final(refused("read", stream.part.path(), &error)))? {
-            return Err(self.doubt(stream, from, "its first bytes differ from the received ones".to_owned(), watch));
+            return Err(self.doubt(stream, from, "the first bytes differ from the downloaded ones".to_owned(), watch));
         }
         *known -= same.len() as u64;
         if chunk.is_empty() {
@@ -248,7 +249,7 @@ impl Hub {
         }
         let all = stream.part.bytes() + chunk.len() as u64;
         if let Some(bytes) = stream.expected.bytes.filter(|bytes| all > *bytes) {
-            return Err(self.anew(stream, format!("received more than its {bytes} bytes"), watch));
+            return Err(self.anew(stream, format!("received more than the expected {bytes} bytes"), watch));
         }
         stream.doubted = false;
         stream
@@ -268,13 +269,13 @@ enum Unfit {
 }
 
 /// Checks that the response continues the partial file.
-fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
+fn check_continuation(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
     let status = reply.response.status();
     let headers = reply.response.headers();
     let length = header_text(CONTENT_LENGTH.as_str(), headers).and_then(|length| length.parse::<u64>().ok());
     if status != StatusCode::PARTIAL_CONTENT {
         return match (stream.expected.bytes, length) {
-            (Some(expected), Some(found)) if expected != found => Err(useless_part("its length is", expected, found)),
+            (Some(expected), Some(found)) if expected != found => Err(useless_part("the length is", expected, found)),
             _ if from > 0 => Err(Unfit::WholeFile),
             _ => Ok(()),
         };
@@ -288,12 +289,12 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
         return Err(Unfit::Useless("a partial response without a range".to_owned()));
     };
     if first != from {
-        return Err(useless_part("a partial response starts at byte", from, first));
+        return Err(useless_part("the partial response starts at byte", from, first));
     }
     if let (Some(expected), Some(found)) = (stream.expected.bytes, total)
         && expected != found
     {
-        return Err(useless_part("its length is", expected, found));
+        return Err(useless_part("the length is", expected, found));
     }
     let known =
         if reply.at_hub { stream.request.etag.map(BlobName::as_str) } else { stream.request.elsewhere.as_deref() };
@@ -306,16 +307,16 @@ fn fits(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result<(), Unfit> {
 }
 
 fn useless_part(what: &str, expected: u64, found: u64) -> Unfit {
-    Unfit::Useless(format!("{what} {found}, not {expected}"))
+    Unfit::Useless(format!("{what} {found} instead of {expected}"))
 }
 
 /// Merges the size and hashes of a file from the lock, the listing and the Hub, which must agree.
 fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<Expected> {
     let of_hub = Expected::of(&head.etag, head.bytes);
-    let pinned = if repo.locked { "as it is pinned" } else { "as it is listed" };
+    let pinned = if repo.locked { "as pinned" } else { "as listed" };
     let differs = Error::damaged("the file on the hub differs from the expected one")
         .at(format!("{}, {} at {}", repo.source, file.name, repo.commit))
-        .hint("commits never change; check the mirror and hub.lock");
+        .hint("check the mirror and hub.lock: the files of a commit never change");
     if let (Some(expected), Some(found)) = (file.bytes, of_hub.bytes)
         && expected != found
     {

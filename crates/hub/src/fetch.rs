@@ -8,7 +8,7 @@ use ghostlab_core::error::{Error, ErrorKind, Result};
 use ghostlab_core::files::disk;
 use tokio::runtime::Runtime;
 
-use crate::client::{Hub, Watch, shown};
+use crate::client::{Hub, Watch, display_name};
 use crate::event::{Event, Reporter};
 use crate::lock::{LockedFile, LockedRepo};
 use crate::name::ContentHash;
@@ -63,11 +63,11 @@ impl Hub {
         let all = |bytes: fn(&PlannedFile) -> u64| {
             missing.iter().fold(0_u64, |sum, (_, file)| sum.saturating_add(bytes(file)))
         };
-        self.check_room(all(PlannedFile::left))?;
+        self.check_room(all(PlannedFile::remaining_bytes))?;
         let bytes = all(|file| file.bytes.unwrap_or(0));
         let here = all(|file| file.here);
         reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
-        // Smallest files first, so that a licence that was not accepted shows up at once.
+        // Smallest files first, so that a license that was not accepted is reported at once.
         missing.sort_by_key(|(_, file)| file.bytes);
 
         let runtime = &self.connection()?.runtime;
@@ -93,7 +93,7 @@ impl Hub {
         if found == expected.as_str() {
             return Ok(true);
         }
-        let name = shown(&repo.source, &file.name);
+        let name = display_name(&repo.source, &file.name);
         if self.settings.offline {
             return Err(Error::damaged("the cached file differs from the pinned one")
                 .at(path.display())
@@ -102,7 +102,7 @@ impl Hub {
                 .hint("unset HF_HUB_OFFLINE to download it again"));
         }
         watch.reporter.event(Event::FetchNote {
-            text: format!("{name} in the cache is damaged or altered; downloading it again"),
+            text: format!("{name}: the cached file is damaged or was altered; downloading it again"),
         });
         self.cache.forget(&repo.source.repo, path)?;
         Ok(false)
@@ -119,7 +119,7 @@ impl Hub {
         let spare = show_gigabytes(SPARE);
         Err(Error::missing("not enough disk space for the download")
             .at(root.display())
-            .expected(format!("{all} free: {} to download, and {spare} to keep free", show_gigabytes(needed)))
+            .expected(format!("{all} free: {} to download and {spare} in reserve", show_gigabytes(needed)))
             .found(show_gigabytes(free))
             .hint("free some disk space, or set HF_HUB_CACHE to a folder on another disk"))
     }
@@ -157,7 +157,7 @@ impl Hub {
             return Ok(LockedFile { bytes, sha256: sha256.clone() });
         }
         let path = self.cache.file(&repo.source.repo, &repo.commit, &file.name, file.bytes).ok_or_else(|| {
-            Error::missing("a downloaded file is missing from the cache").at(shown(&repo.source, &file.name))
+            Error::missing("a downloaded file is missing from the cache").at(display_name(&repo.source, &file.name))
         })?;
         let (sha256, bytes) =
             ghostlab_core::files::sha256::of_file(&path).map_err(|error| Error::io("read", &path, &error))?;
@@ -184,7 +184,7 @@ impl Downloads<'_> {
             if self.hub.closed.lock().unwrap_or_else(PoisonError::into_inner).contains(&repo.source) {
                 continue;
             }
-            let brought = self.runtime.block_on(self.hub.bring(repo, file, self.watch));
+            let brought = self.runtime.block_on(self.hub.ensure_cached(repo, file, self.watch));
             let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
             match brought {
                 Ok((_, bytes)) => {
@@ -193,7 +193,7 @@ impl Downloads<'_> {
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    let file = shown(&repo.source, &file.name).to_string();
+                    let file = display_name(&repo.source, &file.name).to_string();
                     self.watch.reporter.event(Event::FetchFailed { file: file.clone(), why: error.one_line() });
                     outcome.failures.push((file, error));
                 }

@@ -102,7 +102,7 @@ impl Hub {
     /// Requests a JSON document. Also returns the URL of the next page, if any. The types of `T` validate names that
     /// become paths.
     async fn json<T: DeserializeOwned>(&self, source: &Source, url: Url, watch: Watch<'_>) -> Result<(T, Option<Url>)> {
-        let asked = self.asked(source, None);
+        let asked = self.request_context(source, None);
         let request = HubRequest { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };
         let mut tries = 0;
         let (body, next) = loop {
@@ -110,11 +110,13 @@ impl Hub {
             let link = reply.response.headers().get("link").and_then(|link| link.to_str().ok());
             let next = link.and_then(next_page).and_then(|next| url.join(next).ok());
             if next.as_ref().is_some_and(|next| !self.is_own(next)) {
-                return Err(self.no_hub(source, "a list that continues at another host"));
+                return Err(self.no_hub(source, "a list that continues on another host"));
             }
             let mut body = Vec::new();
             let failure = loop {
-                match brought(reply.response.chunk(), self.settings.patience.stall, "it stalled", watch).await {
+                match brought(reply.response.chunk(), self.settings.patience.stall, "the connection stalled", watch)
+                    .await
+                {
                     Ok(None) => break None,
                     Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_BYTES => body.extend_from_slice(&chunk),
                     Ok(Some(_)) => return Err(self.no_hub(source, "an endless list of files")),
@@ -138,10 +140,10 @@ impl Hub {
 
     /// Creates the error for a server that does not respond like the Hub.
     pub(crate) fn no_hub(&self, source: &Source, found: &str) -> Error {
-        Error::missing("invalid response of the hub")
+        Error::missing("invalid response from the hub")
             .at(format!("{source} at {}", self.settings.endpoint))
             .found(found)
-            .hint("check HF_ENDPOINT if it is set; otherwise check for a proxy or login page")
+            .hint("check HF_ENDPOINT if set, and check for a proxy or login page")
     }
 }
 

@@ -103,7 +103,7 @@ fn bad_lock(found: String, path: &Path) -> Error {
     Error::bad_input("cannot read hub.lock")
         .at(path.display())
         .found(found)
-        .hint("restore it from the repository, or create it again with `ghostlab fetch … --lock`")
+        .hint("restore the file from the repository, or recreate it with `ghostlab fetch … --lock`")
 }
 
 #[cfg(test)]
@@ -132,10 +132,10 @@ mod tests {
         lock.write(&path).unwrap();
         let read = Lock::read(&path).unwrap();
         assert_eq!(read, lock);
-        assert_eq!(read.get(&source).unwrap().files.len(), 2, "of one commit, both stay");
+        assert_eq!(read.get(&source).unwrap().files.len(), 2, "files of one commit must be kept");
         assert!(read.get(&Source::parse("o/n@other").unwrap()).is_none());
         lock.pin(&source, repo("2", &["d"]));
-        assert_eq!(lock.get(&source), Some(&repo("2", &["d"])), "of another commit, the old ones go");
+        assert_eq!(lock.get(&source), Some(&repo("2", &["d"])), "files of the old commit must be removed");
     }
 
     #[test]

@@ -17,10 +17,10 @@ macro_rules! checked {
         pub struct $name(String);
 
         impl $name {
-            /// Validates a text.
+            /// Validates a string.
             ///
             /// # Errors
-            /// Fails if the text is not valid for this type.
+            /// Fails if the string is not valid for this type.
             pub fn new(text: &str) -> Result<Self> {
                 let check: fn(&str) -> Result<String> = $check;
                 check(text).map(Self)
@@ -71,18 +71,18 @@ checked!(
     BlobName,
     |text| {
         let good = !text.is_empty() && text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
-        let what = "name of a file in the cache";
+        let what = "file name in the cache";
         let expected = "letters, digits, `-` and `_`, at most 128";
         passed(what, expected, text, good.then(|| text.to_owned()))
     }
 );
 
-/// Converts the result of a check to the value, or to an error for the rejected text.
+/// Converts the result of a check to the value, or to an error for the rejected string.
 fn passed(what: &str, expected: &str, text: &str, good: Option<String>) -> Result<String> {
     good.ok_or_else(|| Error::bad_input(format!("invalid {what}")).expected(expected).found(format!("`{text}`")))
 }
 
-/// Converts `digits` hexadecimal digits to lower case. Returns `None` for any other text.
+/// Converts `digits` hexadecimal digits to lower case. Returns `None` for any other string.
 fn hexadecimal(text: &str, digits: usize) -> Option<String> {
     (text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| text.to_ascii_lowercase())
 }
@@ -139,7 +139,7 @@ checked!(
         Some(fault) => Err(Error::bad_input("unsafe file name on the hub")
             .expected("a path below the repository's folder")
             .found(format!("`{text}`: {fault}"))
-            .hint("the repository is broken or malicious; nothing was written")),
+            .hint("do not use this repository, which is broken or malicious; nothing was written")),
     }
 );
 

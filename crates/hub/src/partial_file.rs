@@ -267,7 +267,7 @@ mod tests {
             part.check().unwrap();
             part.publish(&blobs.path().join(etag)).unwrap();
             let names: Vec<_> = fs::read_dir(blobs.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-            assert_eq!(names, [etag], "nothing else is left");
+            assert_eq!(names, [etag], "other files remain");
         }
     }
 
@@ -287,7 +287,7 @@ mod tests {
         let one = PartialFile::open(blobs.path(), blob, five_bytes()).unwrap();
         assert_eq!(one.bytes(), 4);
         let two = PartialFile::open(blobs.path(), blob, five_bytes()).unwrap();
-        assert_eq!(two.bytes(), 0, "each has its own");
+        assert_eq!(two.bytes(), 0, "partial files must not be shared");
         drop((one, two));
         assert_eq!(fs::read_dir(blobs.path()).unwrap().count(), 3);
     }

@@ -96,7 +96,7 @@ impl RepoFiles {
     }
 
     /// Selects the requested files. `error` creates the error for a pattern without a match.
-    fn chosen<'a>(&self, names: &'a BTreeSet<FileName>, error: &dyn Fn() -> Error) -> Result<BTreeSet<&'a FileName>> {
+    fn select<'a>(&self, names: &'a BTreeSet<FileName>, error: &dyn Fn() -> Error) -> Result<BTreeSet<&'a FileName>> {
         let mut chosen = BTreeSet::new();
         for wanted in &self.files {
             let means = wanted.matcher()?;
@@ -114,7 +114,7 @@ impl RepoFiles {
 
 impl PlannedFile {
     /// Returns the number of bytes still to download.
-    pub fn left(&self) -> u64 {
+    pub fn remaining_bytes(&self) -> u64 {
         if self.cached.is_some() { 0 } else { self.bytes.unwrap_or(0).saturating_sub(self.here) }
     }
 }
@@ -127,7 +127,7 @@ impl Plan {
 
     /// Returns the number of bytes still to download.
     pub fn left(&self) -> u64 {
-        self.files().fold(0, |sum: u64, (_, file)| sum.saturating_add(file.left()))
+        self.files().fold(0, |sum: u64, (_, file)| sum.saturating_add(file.remaining_bytes()))
     }
 
     /// Returns whether all files are cached.
@@ -170,8 +170,8 @@ impl Hub {
                 .into_iter()
                 .map(|want| match lock.get(&want.source) {
                     Some(_) => self.pinned(&want, lock),
-                    None if self.settings.offline => self.known(&want),
-                    None => self.listed(&want, watch),
+                    None if self.settings.offline => self.resolve_cached(&want),
+                    None => self.resolve_remote(&want, watch),
                 })
                 .collect::<Result<_>>()?,
         })
@@ -182,7 +182,7 @@ impl Hub {
     /// # Errors
     /// Fails if a pattern matches no file of the lock or the cache.
     pub fn cached(&self, want: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
-        if lock.get(&want.source).is_some() { self.pinned(want, lock) } else { self.known(want) }
+        if lock.get(&want.source).is_some() { self.pinned(want, lock) } else { self.resolve_cached(want) }
     }
 
     fn pinned(&self, want: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
@@ -198,7 +198,7 @@ impl Hub {
                 .map(|(name, pin)| (name.clone(), (Some(pin.bytes), Some(pin.sha256.clone()), None)))
                 .collect(),
             &|| {
-                Error::missing("a file is not pinned, unlike others of its repository")
+                Error::missing("the file is not pinned, unlike other files of its repository")
                     .at(format!("{source} in {}", Lock::FILE))
                     .hint("run `ghostlab fetch … --lock` for the grid that needs it")
             },
@@ -206,7 +206,7 @@ impl Hub {
     }
 
     /// Resolves a request from the last fetch in the cache.
-    fn known(&self, want: &RepoFiles) -> Result<PlannedRepo> {
+    fn resolve_cached(&self, want: &RepoFiles) -> Result<PlannedRepo> {
         let source = &want.source;
         let root = self.cache.root();
         let commit = self.cache.commit(source).ok_or_else(|| not_fetched(source, root))?;
@@ -231,7 +231,7 @@ impl Hub {
     }
 
     /// Resolves a request from the Hub's current listing.
-    fn listed(&self, want: &RepoFiles, watch: Watch<'_>) -> Result<PlannedRepo> {
+    fn resolve_remote(&self, want: &RepoFiles, watch: Watch<'_>) -> Result<PlannedRepo> {
         let source = &want.source;
         let mut folders: BTreeMap<String, bool> = BTreeMap::new();
         for (folder, deep) in want.files.iter().map(FilePattern::folder) {
@@ -253,7 +253,7 @@ impl Hub {
             let page = page(&self.settings.endpoint, &source.repo);
             Error::missing(format!("{source} has no such file"))
                 .at(format!("commit {commit}"))
-                .hint(format!("{page}/tree/{} lists its files", source.revision()))
+                .hint(format!("see the files at {page}/tree/{}", source.revision()))
         })
     }
 
@@ -268,7 +268,7 @@ impl Hub {
     ) -> Result<PlannedRepo> {
         let repo = &want.source.repo;
         let files = want
-            .chosen(&known.keys().cloned().collect(), none)?
+            .select(&known.keys().cloned().collect(), none)?
             .into_iter()
             .map(|name| {
                 let (bytes, sha256, blob) = known[name].clone();
@@ -300,7 +300,7 @@ mod tests {
         let chosen = |patterns: &[&str]| {
             let files = patterns.iter().map(|pattern| FilePattern::needed(*pattern)).collect();
             let want = RepoFiles { source: source.clone(), files };
-            want.chosen(&names, &|| Error::missing("none"))
+            want.select(&names, &|| Error::missing("none"))
                 .map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(chosen(&["*.safetensors"]).unwrap(), ["model-1.safetensors"]);

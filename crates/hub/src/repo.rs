@@ -56,7 +56,7 @@ impl Repo {
             return Err(Error::bad_input("invalid repository name")
                 .expected("org/name with letters, digits and single `-`, `_`, `.`")
                 .found(format!("`{name}`"))
-                .hint("use the part after huggingface.co/, or after datasets/, in the address of its page"));
+                .hint("use the part of the page's address after huggingface.co/ or datasets/"));
         }
         Ok(Self { kind, name: bare.to_owned() })
     }

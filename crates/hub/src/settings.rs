@@ -149,7 +149,9 @@ fn token(text: &dyn Fn(&str) -> Option<String>, file: &Path) -> Result<Option<To
     match std::fs::read_to_string(file) {
         Ok(text) => Token::new(&text, &file.display().to_string()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io("read", file, &error).hint("it should contain the token for the hub")),
+        Err(error) => {
+            Err(Error::io("read", file, &error).hint("check the permissions of the file, which contains the hub token"))
+        }
     }
 }
 

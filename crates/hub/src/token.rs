@@ -10,14 +10,14 @@ use reqwest::header::HeaderValue;
 pub struct Token(String);
 
 const HIDDEN: &str = "[token]";
-/// Minimum length of a token. Replacing shorter texts would garble messages.
+/// Minimum length of a token. Replacing shorter strings would garble messages.
 const SHORTEST: usize = 4;
 
 impl Token {
-    /// Parses a token and trims whitespace. Returns `None` for an empty text. `source` names the origin in messages.
+    /// Parses a token and trims whitespace. Returns `None` for an empty string. `source` names the origin in messages.
     ///
     /// # Errors
-    /// Fails if the text is too short or has invalid characters. The message does not include the text.
+    /// Fails if the string is too short or has invalid characters. The message does not include the string.
     pub fn new(text: &str, source: &str) -> Result<Option<Self>> {
         let text = text.trim();
         if text.is_empty() {
@@ -41,7 +41,7 @@ impl Token {
         Ok(value)
     }
 
-    /// Replaces occurrences of the token in a text.
+    /// Replaces occurrences of the token in a string.
     pub fn hide(&self, text: &str) -> String {
         text.replace(&self.0, HIDDEN)
     }

@@ -12,7 +12,7 @@ use crate::fetching::{REPO, fetch, files_below};
 use ghostlab_hub::Lock;
 use tempfile::TempDir;
 
-/// Function that injects a text into one field of a response, if the response has the field.
+/// Function that injects a string into one field of a response, if the response has the field.
 type Alter = fn(&Request, Answer, &str) -> Answer;
 
 /// Replaces a string in a JSON response.

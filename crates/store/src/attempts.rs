@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use super::Store;
 use super::disk::Disk;
 use super::process::Process;
 use ghostlab_core::files::owner;
@@ -41,7 +43,7 @@ impl Attempt {
 
     /// Creates the record of the death of a process whose lease was found.
     pub(super) fn of_the_dead(process: &Process) -> Self {
-        let reason = format!("process {} died during it", process.owner.pid);
+        let reason = format!("process {} died during the job", process.owner.pid);
         Self { died: true, ..Self::failed(&process.id, "", &reason) }
     }
 }
@@ -117,4 +119,43 @@ fn remove(disk: &dyn Disk, folder: &Path, which: impl Fn(&Attempt) -> bool) {
         }
     }
     disk.remove_empty(folder).ok();
+}
+
+impl Store {
+    /// Records a failed attempt at a job, under its lease name or the hash of the object that could not be made.
+    pub fn note_attempt(&self, name: &str, what: &str, reason: &str) {
+        let Ok(worker) = self.worker() else { return };
+        let attempt = Attempt::failed(worker.id(), what, reason);
+        if note(&*self.disk, &self.root, name, &attempt).is_err() {
+            self.untold().entry(name.to_owned()).or_default().push(attempt);
+        }
+    }
+
+    fn untold(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Attempt>>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the recorded crashes of a job. Called after progress, because earlier crashes were not caused by the
+    /// remaining work.
+    pub fn forgive_deaths(&self, name: &str) {
+        clear_deaths(&*self.disk, &self.root, name);
+    }
+
+    /// Returns the failed attempts at a job, oldest first.
+    pub fn attempts(&self, name: &str) -> Vec<Attempt> {
+        let mut all = of(&*self.disk, &self.root, name);
+        all.extend(self.untold().get(name).into_iter().flatten().cloned());
+        all
+    }
+
+    /// Returns all failed attempts by job name.
+    pub fn all_attempts(&self) -> BTreeMap<String, Vec<Attempt>> {
+        all(&*self.disk, &self.root)
+    }
+
+    /// Removes all attempts at a finished job and its chunks.
+    pub fn clear_attempts(&self, name: &str) {
+        self.untold().retain(|object, _| !object.starts_with(name));
+        clear(&*self.disk, &self.root, name);
+    }
 }

@@ -349,7 +349,7 @@ impl Disk for SystemDisk {
     }
 
     fn process(&self) -> Process {
-        Process::this()
+        Process::current()
     }
 
     fn operations(&self) -> u64 {

@@ -59,7 +59,7 @@ impl Draft {
 
     /// Opens a payload file. Close it with [`Payload::close`] before committing the draft.
     pub fn payload(&mut self, name: &str) -> Result<Payload> {
-        fault::here("draft");
+        fault::fault_point("draft");
         let path = self.folder.join(name);
         let file = self.disk.writer(&path).map_err(|error| Error::io("create", &path, &error))?;
         self.payloads.insert(name.to_string());
@@ -96,7 +96,7 @@ impl Draft {
             0 | 1 => self.payloads.iter().map(hashed).collect::<Result<_>>()?,
             _ => self.payloads.par_iter().map(hashed).collect::<Result<_>>()?,
         };
-        fault::here("record");
+        fault::fault_point("record");
         let meta = Meta { key: key.record(), seconds, made, payloads };
         let text = meta.to_text()?;
         let path = folder.join(META);
@@ -110,8 +110,8 @@ impl Draft {
     /// Writes all payloads as one file and moves it into place. An existing file is replaced, because it is either
     /// identical or damaged.
     pub(super) fn commit_file(self, destination: &Path, bytes: &[u8], keep: impl Fn() -> bool) -> Result<()> {
-        fault::here("draft");
-        fault::here("record");
+        fault::fault_point("draft");
+        fault::fault_point("record");
         let path = self.folder.join("packed");
         self.disk.create(&path, bytes).map_err(|error| unwritten(&path, &error))?;
         // The draft folder is removed on drop.
@@ -124,7 +124,7 @@ impl Draft {
         let disk = &*self.disk;
         let parent = destination.parent().unwrap_or(destination);
         disk.make_folder(parent).map_err(|error| Error::io("create", parent, &error))?;
-        fault::here("commit");
+        fault::fault_point("commit");
         // The name is unique to this draft, because other processes may move objects aside at the same moment.
         let mut aside = self.folder.file_name().unwrap_or_default().to_owned();
         aside.push(".old");
@@ -140,7 +140,7 @@ impl Draft {
             }
             // The existing object is damaged. A crash between the two renames loses only that object.
             disk.rename(destination, &aside)?;
-            fault::here("replace");
+            fault::fault_point("replace");
             let moved = put();
             disk.remove_folder(&aside).or_else(|_| disk.remove(&aside)).ok();
             // Another process may have repaired the object at the same moment.

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-fn asked() -> &'static Vec<String> {
+fn requested_faults() -> &'static Vec<String> {
     static ASKED: OnceLock<Vec<String>> = OnceLock::new();
     ASKED.get_or_init(|| {
         let text = std::env::var("GHOSTLAB_FAULT").unwrap_or_default();
@@ -16,16 +16,17 @@ fn asked() -> &'static Vec<String> {
 
 /// Returns whether a fault is requested.
 pub fn set(name: &str) -> bool {
-    asked().iter().any(|word| word == name)
+    requested_faults().iter().any(|word| word == name)
 }
 
 /// Marks a fault point, at which a test can delay, kill, stop or panic the program.
 #[allow(clippy::panic, reason = "the test asked for this panic")]
-pub fn here(point: &str) {
-    if asked().is_empty() {
+pub fn fault_point(point: &str) {
+    if requested_faults().is_empty() {
         return;
     }
-    let slow = asked().iter().find_map(|word| word.strip_prefix("slow@")?.strip_prefix(point)?.strip_prefix(':'));
+    let slow =
+        requested_faults().iter().find_map(|word| word.strip_prefix("slow@")?.strip_prefix(point)?.strip_prefix(':'));
     if let Some(milliseconds) = slow.and_then(|text| text.parse().ok()) {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
@@ -44,6 +45,6 @@ pub fn here(point: &str) {
         std::process::Command::new("kill").args(["-STOP", &std::process::id().to_string()]).status().ok();
     }
     if set(&format!("panic@{point}:{passed}")) {
-        panic!("a fault on purpose at `{point}`");
+        panic!("injected fault at `{point}`");
     }
 }

@@ -80,7 +80,7 @@ impl KnownInputs {
         Ok(input)
     }
 
-    pub(super) fn found<T: Serialize + DeserializeOwned>(
+    pub(super) fn cached_or_compute<T: Serialize + DeserializeOwned>(
         &self,
         input: &Input,
         what: &str,
@@ -156,7 +156,7 @@ pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Resul
     let value = read();
     for ((path, input), (before, after)) in files.iter().zip(before.into_iter().zip(read_stamps(files))) {
         if before != after {
-            return Err(changed(path, input, "it changed while it was read"));
+            return Err(changed(path, input, "the file changed while it was read"));
         }
         if after.is_some() && after == *input.stamp() {
             continue;
@@ -176,7 +176,7 @@ fn changed(path: &Path, input: &Input, found: &str) -> Error {
         .at(path.display())
         .expected(format!("SHA-256 {}", input.sha256))
         .found(found)
-        .hint("no results were stored; start the run again when the file no longer changes")
+        .hint("start the run again when the file no longer changes; no results were stored")
 }
 
 fn read_stamps(files: &[(&Path, &Input)]) -> Vec<Option<Stamp>> {
@@ -325,7 +325,7 @@ mod tests {
             let text = fs::read_to_string(&entry).unwrap().replace("other", "ether");
             fs::write(entry, text).unwrap();
         }
-        assert_eq!(find(&bytes, "damage is seen"), "damage is seen");
+        assert_eq!(find(&bytes, "damage must be detected"), "damage must be detected");
     }
 
     #[test]
@@ -335,7 +335,7 @@ mod tests {
         let path = folder.path().join("weights");
         old(&path, &vec![7; 2 << 20]);
         let fresh = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
-        assert!(fresh.stamp().is_none(), "its times tell nothing: it changed a moment ago");
+        assert!(fresh.stamp().is_none(), "timestamps of a recently modified file must not be trusted");
         assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0);
         // After the clock was set forward and back, a modification time in the future never counts as settled.
         let future = Stamp { bytes: 1, modified: i128::MAX / 2, changed: 0, file: (0, 0) };

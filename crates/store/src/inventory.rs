@@ -171,7 +171,7 @@ impl Store {
         if let Err(found) = pack
             .as_ref()
             .map_err(Clone::clone)
-            .and_then(|(_, sound)| if *sound { Ok(()) } else { Err("a line of its list is damaged".to_owned()) })
+            .and_then(|(_, sound)| if *sound { Ok(()) } else { Err("a line of the member list is damaged".to_owned()) })
         {
             let found = Found::Damaged(damaged(file).found(found));
             entries.push(self.item(stage, name_of(file), file.to_owned(), found));

@@ -63,7 +63,7 @@ impl Journal {
                     None => damages.push(
                         Error::damaged("a record of unfinished work is damaged")
                             .at(format!("{}, byte {}", path.display(), start + line_start as u64))
-                            .hint("the record is ignored and its chunk is recomputed"),
+                            .hint("no action needed: the record is ignored and its chunk is recomputed"),
                     ),
                 }
                 line_start += length + 1;
@@ -92,7 +92,7 @@ impl Journal {
             return Ok(());
         }
         self.disk.append(&self.own, &self.buffer).map_err(|error| unwritten(&self.own, &error))?;
-        fault::here("journal");
+        fault::fault_point("journal");
         // Skip this process's own records when reading.
         *self.read.entry(self.own.clone()).or_insert(0) += self.buffer.len() as u64;
         self.buffer.clear();
@@ -211,14 +211,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let values = [0.1, -0.0, f64::NEG_INFINITY, 1e-310];
         let mut one = written(folder.path(), "1", &[record(0, &values), record(1, &[])]);
-        assert!(one.read().0.is_empty(), "own records are known");
+        assert!(one.read().0.is_empty(), "own records must be skipped");
         let mut two = Journal::open(disk(), folder.path().to_owned(), "2");
         let (records, damages) = two.read();
         assert!(damages.is_empty());
         assert_eq!(records.len(), 2);
         assert_eq!(to_bits(&records[0].values), to_bits(&values));
         one.push(&record(2, &[f64::NAN])).unwrap();
-        assert!(two.read().0.is_empty(), "not on the disk yet");
+        assert!(two.read().0.is_empty(), "unflushed records must be invisible");
         one.flush().unwrap();
         let (records, _) = two.read();
         assert!(records.len() == 1 && records[0].values[0].is_nan());
@@ -286,7 +286,7 @@ mod tests {
         );
         fs::remove_file(&left[1]).unwrap();
         Journal::open(disk(), journal_dir.clone(), &process).retire(|_| true, |_| true);
-        assert!(theirs.iter().all(|path| path.exists()), "others' files are theirs");
+        assert!(theirs.iter().all(|path| path.exists()), "foreign files were removed");
         theirs.iter().for_each(|path| fs::remove_file(path).unwrap());
         Journal::open(disk(), journal_dir.clone(), &process).retire(|_| true, |_| true);
         assert!(!journal_dir.exists());

@@ -103,12 +103,12 @@ impl Key {
 
     /// Attaches the name of the input in the grid.
     #[must_use]
-    pub fn named(self, input: &str) -> Self {
+    pub fn with_input_name(self, input: &str) -> Self {
         Self { input: Some(input.to_owned()), ..self }
     }
 
     #[must_use]
-    pub fn about<A: About + 'static>(self, what: &Arc<A>) -> Self {
+    pub fn with_description<A: About + 'static>(self, what: &Arc<A>) -> Self {
         let description: Arc<dyn About> = Arc::<A>::clone(what);
         Self { about: Some(description), ..self }
     }

@@ -21,6 +21,7 @@ mod index;
 mod inventory;
 mod journal;
 mod key;
+mod lookup;
 mod meta;
 mod object;
 mod packed;
@@ -29,13 +30,16 @@ mod packed_tests;
 mod process;
 mod processes;
 mod records;
+mod reservation;
 mod scratch_store;
 mod shared;
 #[cfg(test)]
 #[path = "../tests/simulated/mod.rs"]
 mod simulated;
 mod small;
+mod store_file;
 mod store_marker;
+mod sweep;
 mod unknown_entry;
 mod worker;
 
@@ -58,15 +62,10 @@ pub use unknown_entry::UnknownEntry;
 pub use worker::{Lease, LeaseResult};
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 #[cfg(test)]
 extern crate self as ghostlab_store;
@@ -77,6 +76,9 @@ use ghostlab_core::error::{Error, Result};
 use index::KnownInputs;
 use packed::Packs;
 use scratch_store::Scratch;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use store_marker::StoreMarker;
 use worker::Worker;
 
@@ -97,7 +99,7 @@ pub struct Store {
     rehash: bool,
     /// Input hashes shared by all grids of this process.
     inputs: Arc<KnownInputs>,
-    /// Function that returns the "made by" entry of object records.
+    /// Function that returns the `made` entry of object records.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Attempts that could not be written. They bound the retries of this process.
     untold: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
@@ -127,7 +129,7 @@ impl Store {
         let mark = match StoreMarker::read(root, words)? {
             Some(mark) => mark,
             None => {
-                StoreMarker::new(Shared::Umask).begin(root).map_err(|error| write_refused(&error, root))?;
+                StoreMarker::new(Shared::Umask).create(root).map_err(|error| write_refused(&error, root))?;
                 // Another process may have created it at the same moment with a different sharing mode.
                 StoreMarker::read(root, words)?.unwrap_or(StoreMarker::new(Shared::Umask))
             }
@@ -190,7 +192,7 @@ impl Store {
         let before = StoreMarker::read(root, words)?;
         let shared = shared.or(before.map(|mark| mark.shared)).unwrap_or_default();
         match before {
-            None => StoreMarker::new(shared).begin(root).map_err(|error| mark_error(&error, root))?,
+            None => StoreMarker::new(shared).create(root).map_err(|error| mark_error(&error, root))?,
             Some(mark) if mark.shared != shared => {
                 StoreMarker::new(shared).replace(root).map_err(|error| mark_error(&error, root))?;
             }
@@ -216,7 +218,7 @@ impl Store {
         self
     }
 
-    /// Sets the function that returns the "made by" entry of object records.
+    /// Sets the function that returns the `made` entry of object records.
     #[must_use]
     pub fn signed(mut self, made: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         self.made = Arc::new(made);
@@ -240,102 +242,19 @@ impl Store {
         self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
-    /// Returns the object of a key after checking all payload hashes.
-    pub fn get(&self, key: &Key) -> Lookup {
-        if self.worker.get().is_some() {
-            // If this fails, a concurrent `cache gc` may remove the object, which is then computed again.
-            self.reserve([key.hash()]).ok();
-        }
-        match self.look(key) {
-            Lookup::Whole(object) => match object.verify() {
-                Ok(()) => Lookup::Whole(object),
-                Err(error) => Lookup::Damaged(error),
-            },
-            other => other,
-        }
-    }
-
-    /// Returns the object of a key after checking its record and payload sizes. [`StoredObject::read`] checks hashes.
-    pub fn look(&self, key: &Key) -> Lookup {
-        if let Some(made) = self.made_here().filter(|made| made.has(key)) {
-            return made.look(key);
-        }
-        let Some(standing) = self.standing(key.kind(), key.hash()) else { return Lookup::Absent };
-        match self.opened(key.hash(), &standing) {
-            Ok(object) => Lookup::Whole(object),
-            Err(error) => Lookup::Damaged(error),
-        }
-    }
-
-    /// Returns whether a key has an object, by the cheapest check.
-    pub fn has(&self, key: &Key) -> bool {
-        self.has_hash(key.kind(), key.hash()) || self.passing(key)
-    }
-
-    /// Returns whether the object of a key is in the temporary overlay of a read-only store.
-    pub fn passing(&self, key: &Key) -> bool {
-        self.made_here().is_some_and(|made| made.has(key))
-    }
-
-    /// Returns the temporary overlay of a read-only store, if it has objects.
-    fn made_here(&self) -> Option<&Self> {
-        self.scratch.as_deref()?.made()
-    }
-
-    /// Returns the store to write to, which is the overlay for a read-only store.
-    fn writer(&self) -> Result<&Self> {
-        self.scratch.as_deref().map_or(Ok(self), |scratch| scratch.store(self.words))
-    }
-
-    /// Lists the hashes of all objects of a kind. Costs a few hundred directory listings.
-    pub fn present(&self, kind: ObjectKind) -> HashSet<String> {
-        let mut present = self.listed(kind);
-        if self.among_many(kind) {
-            present.extend(self.packs.hashes());
-        }
-        present.extend(self.made_here().into_iter().flat_map(|made| made.present(kind)));
-        present
-    }
-
-    /// Lists the hashes of objects of a kind outside packs.
-    fn listed(&self, kind: ObjectKind) -> HashSet<String> {
-        let folder = self.root.join(kind.folder());
-        let groups = self.disk.list(&folder).into_iter().filter(|name| name != Packs::FOLDER);
-        groups.flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
-    }
-
-    pub fn has_hash(&self, kind: ObjectKind, hash: &str) -> bool {
-        self.standing(kind, hash).is_some()
-    }
-
-    /// Creates a private folder for the payloads of a new object, invisible until [`Store::commit`].
-    pub fn draft(&self) -> Result<Draft> {
-        let to = self.writer()?;
-        Draft::new(Arc::clone(&to.disk), &to.drafts(), to.worker()?.id())
-    }
-
-    /// Stores a finished draft under its key. An existing intact object stays, because equal keys imply equal content.
-    pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
-        let to = self.writer()?;
-        let path = to.place(key);
-        to.reserve([key.hash()])?;
-        draft.commit(&path, key, seconds, (self.made)(), || matches!(to.get(key), Lookup::Whole(_)))?;
-        StoredObject::open(Arc::clone(&to.disk), path, Some(key.hash()))
-    }
-
     /// Tries to take the lease of a job, so that no other process does the job at the same time.
     pub fn lease(&self, name: &str) -> Result<LeaseResult> {
         Ok(self.worker()?.lease(name))
     }
 
-    /// Returns whether a contended lease is still held, by a cheap check.
-    pub fn still_theirs(&self, name: &str) -> bool {
-        self.worker().is_ok_and(|worker| worker.still_theirs(name))
+    /// Returns whether a contended lease is still held, using a cheap check.
+    pub fn is_still_leased(&self, name: &str) -> bool {
+        self.worker().is_ok_and(|worker| worker.is_still_leased(name))
     }
 
     /// Returns whether a lease appears in the listing of all leases.
-    pub fn seems_theirs(&self, name: &str) -> bool {
-        self.worker().is_ok_and(|worker| worker.seems_theirs(name))
+    pub fn is_listed_as_leased(&self, name: &str) -> bool {
+        self.worker().is_ok_and(|worker| worker.is_listed_as_leased(name))
     }
 
     /// Returns a number below `count` that differs between processes, so that they start at different items.
@@ -351,95 +270,6 @@ impl Store {
     /// Calls `look` with the names of all leases, from a listing that may be slightly stale.
     pub fn with_leases<T>(&self, look: impl FnOnce(&BTreeSet<String>) -> T) -> Result<T> {
         Ok(self.worker()?.with_leases(look))
-    }
-
-    /// Records a failed attempt at a job, under its lease name or the hash of the object that could not be made.
-    pub fn note_attempt(&self, name: &str, what: &str, reason: &str) {
-        let Ok(worker) = self.worker() else { return };
-        let attempt = Attempt::failed(worker.id(), what, reason);
-        if attempts::note(&*self.disk, &self.root, name, &attempt).is_err() {
-            self.untold().entry(name.to_owned()).or_default().push(attempt);
-        }
-    }
-
-    fn untold(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Attempt>>> {
-        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Removes the recorded crashes of a job. Called after progress, because earlier crashes were not caused by the
-    /// remaining work.
-    pub fn forgive_deaths(&self, name: &str) {
-        attempts::clear_deaths(&*self.disk, &self.root, name);
-    }
-
-    /// Returns the failed attempts at a job, oldest first.
-    pub fn attempts(&self, name: &str) -> Vec<Attempt> {
-        let mut all = attempts::of(&*self.disk, &self.root, name);
-        all.extend(self.untold().get(name).into_iter().flatten().cloned());
-        all
-    }
-
-    /// Returns all failed attempts by job name.
-    pub fn all_attempts(&self) -> BTreeMap<String, Vec<Attempt>> {
-        attempts::all(&*self.disk, &self.root)
-    }
-
-    /// Removes all attempts at a finished job and its chunks.
-    pub fn clear_attempts(&self, name: &str) {
-        self.untold().retain(|object, _| !object.starts_with(name));
-        attempts::clear(&*self.disk, &self.root, name);
-    }
-
-    /// Lease held during garbage collection, which keeps new runs from starting.
-    pub const CLEARING: &str = "clearing-up";
-
-    /// Reserves hashes that this process will read or write. Other processes do not remove reserved objects while this
-    /// process is alive.
-    ///
-    /// # Errors
-    /// Fails if the store is not writable.
-    pub fn reserve<'k>(&self, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
-        let to = self.writer()?;
-        to.uses.note(&to.root, to.worker()?.id(), hashes)
-    }
-
-    /// Protects objects from [`Self::discard_unused`] in other threads of this process.
-    #[must_use]
-    pub fn pin(&self, keys: impl IntoIterator<Item = Key>) -> Pin {
-        self.uses.pin(keys.into_iter().map(|key| key.hash().to_owned()).collect())
-    }
-
-    /// Removes the objects of keys, except those in use by other processes or threads.
-    ///
-    /// # Errors
-    /// Fails if the store is not writable.
-    pub fn discard_unused(&self, keys: &[Key]) -> Result<()> {
-        let there: Vec<&Key> = keys.iter().filter(|key| self.has(key)).collect();
-        if there.is_empty() {
-            return Ok(());
-        }
-        let hashes = there.iter().map(|key| key.hash());
-        let unused = gc_roots::noted_by_none(&*self.disk, &self.root, &self.others()?, hashes);
-        self.uses.while_pinned(|is_pinned| {
-            let mut gone = there.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
-            gone.try_for_each(|key| self.discard(key))
-        })
-    }
-
-    /// Returns the hashes reserved by running processes ([`Self::reserve`]).
-    pub fn reserved(&self) -> BTreeSet<String> {
-        gc_roots::of(&*self.disk, &self.root, &self.living())
-    }
-
-    /// Returns the hashes reserved by other running processes.
-    pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
-        Ok(gc_roots::of(&*self.disk, &self.root, &self.others()?))
-    }
-
-    /// Returns the ids of all other running processes.
-    fn others(&self) -> Result<Vec<String>> {
-        let this_worker = if self.scratch.is_some() { "" } else { self.worker()?.id() };
-        Ok(self.living().into_iter().filter(|id| id != this_worker).collect())
     }
 
     /// Lists the drafts of unfinished objects.
@@ -499,7 +329,7 @@ impl Store {
     /// Fails if the file cannot be read or is not a regular file.
     pub fn input(&self, path: &Path) -> Result<Input> {
         // A folder that is not a store yet stays unmodified.
-        let index = self.memory();
+        let index = self.cache_dir();
         self.inputs.input(path, || index::input(&*self.disk, index.as_deref(), path, self.rehash))
     }
 
@@ -514,16 +344,18 @@ impl Store {
         what: &str,
         find: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let index = self.memory();
-        self.inputs.found(input, what, || index::remembered(&*self.disk, index.as_deref(), (path, input), what, find))
+        let index = self.cache_dir();
+        self.inputs.cached_or_compute(input, what, || {
+            index::remembered(&*self.disk, index.as_deref(), (path, input), what, find)
+        })
     }
 
     /// Returns the folder of caches that only save time, or `None` if the folder is not a store yet.
-    pub fn memory(&self) -> Option<PathBuf> {
+    pub fn cache_dir(&self) -> Option<PathBuf> {
         self.begun.then(|| self.root.join("index"))
     }
 
-    pub fn runs(&self) -> PathBuf {
+    pub fn runs_dir(&self) -> PathBuf {
         self.root.join("runs")
     }
 
@@ -545,77 +377,6 @@ impl Store {
             self.worker.set(worker).ok();
         }
         self.worker.get().ok_or_else(|| Error::job("no worker is registered in the store"))
-    }
-
-    /// Removes leftovers of dead processes: drafts, leases, temporary files and journals of stored work. Process
-    /// records are removed last, because they identify the owner of everything else. Journals of unfinished work stay.
-    pub fn sweep(&self) {
-        if self.scratch.is_some() {
-            return;
-        }
-        let disk = &*self.disk;
-        let known = processes::all(disk, &self.root);
-        worker::sweep_claims(disk, &self.root, self.words, &known);
-        for left in self.drafts_left().iter().filter(|left| left.dead) {
-            disk.remove_folder(&left.folder).ok();
-        }
-        let living: Vec<&str> =
-            known.iter().filter(|known| !known.dead).map(|known| known.process.id.as_str()).collect();
-        journal::sweep(
-            disk,
-            &self.root.join("journals"),
-            |owner: &str| !living.contains(&owner),
-            |hash: &str| self.words.kinds.iter().any(|&kind| self.has_hash(kind, hash)),
-        );
-        gc_roots::sweep(disk, &self.root, &known);
-        for known in known.iter().filter(|known| known.dead) {
-            disk.remove(&gc_roots::file(&self.root, &known.process.id)).ok();
-            // Entries that are not regular files are left for `cache verify` to report.
-            if known.is_file {
-                disk.remove(&known.record).ok();
-            }
-        }
-        for folder in
-            [self.root.clone(), self.drafts(), self.runs(), self.root.join("index"), self.root.join("processes")]
-        {
-            disk.sweep(&folder);
-        }
-    }
-
-    /// Writes a small file into the store atomically, replacing an existing one.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be written.
-    pub fn put_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        let written = self.disk.replace(path, bytes).or_else(|error| match path.parent() {
-            Some(folder) if error.kind() == ErrorKind::NotFound => {
-                self.disk.make_folder(folder).and_then(|()| self.disk.replace(path, bytes))
-            }
-            _ => Err(error),
-        });
-        written.map_err(|error| Error::io("write", path, &error))
-    }
-
-    /// Creates a folder in the store.
-    ///
-    /// # Errors
-    /// Fails if the folder cannot be created.
-    pub fn make_folder(&self, path: &Path) -> Result<()> {
-        self.disk.make_folder(path).map_err(|error| Error::io("create", path, &error))
-    }
-
-    pub fn has_file(&self, path: &Path) -> bool {
-        self.disk.exists(path)
-    }
-
-    /// Reads a small file of the store.
-    pub fn file(&self, path: &Path) -> Option<Vec<u8>> {
-        self.disk.read(path).ok()
-    }
-
-    /// Reads all small files in a folder of the store.
-    pub fn files(&self, folder: &Path) -> Vec<Vec<u8>> {
-        self.disk.list(folder).into_iter().filter_map(|name| self.disk.read(&folder.join(name)).ok()).collect()
     }
 
     /// Returns the monotonic time of this process.

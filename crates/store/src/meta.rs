@@ -29,7 +29,7 @@ pub struct Meta {
 
 impl Meta {
     /// Returns the description of the object, or null.
-    pub fn about(&self) -> &Value {
+    pub fn description(&self) -> &Value {
         &self.key[ABOUT]
     }
 
@@ -39,7 +39,7 @@ impl Meta {
     }
 
     /// Returns the total size of the payloads that sort before `name`.
-    pub(super) fn before(&self, name: &str) -> u64 {
+    pub(super) fn offset_of(&self, name: &str) -> u64 {
         self.payloads.iter().take_while(|(payload, _)| payload.as_str() < name).map(|(_, stored)| stored.bytes).sum()
     }
 
@@ -58,7 +58,7 @@ impl Meta {
         let mut record: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
         let check = record.as_object_mut().and_then(|fields| fields.remove(CHECK));
         if check != Some(checksum(&record).into()) {
-            return Err("its checksum does not match".to_string());
+            return Err("checksum mismatch".to_string());
         }
         serde_json::from_value(record).map_err(|error| error.to_string())
     }

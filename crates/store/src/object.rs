@@ -136,7 +136,7 @@ impl StoredObject {
         self.meta.payloads.keys().map(String::as_str)
     }
 
-    fn stored(&self, name: &str) -> Result<&StoredFile> {
+    fn stored_file(&self, name: &str) -> Result<&StoredFile> {
         self.meta
             .payloads
             .get(name)
@@ -148,7 +148,7 @@ impl StoredObject {
     /// # Errors
     /// Fails if there is no payload of that name.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
-        self.stored(name).map(|_| match &self.place {
+        self.stored_file(name).map(|_| match &self.place {
             ObjectPlace::Folder(folder) => folder.join(name),
             ObjectPlace::File(file, ..) => file.clone(),
         })
@@ -171,10 +171,10 @@ impl StoredObject {
     /// # Errors
     /// Fails if the payload is missing or damaged.
     pub fn read(&self, name: &str) -> Result<Vec<u8>> {
-        let stored = self.stored(name)?;
+        let stored = self.stored_file(name)?;
         let path = self.folder().join(name);
         if let ObjectPlace::File(..) = self.place {
-            return self.in_file(self.meta.before(name), stored.bytes, |bytes| {
+            return self.in_file(self.meta.offset_of(name), stored.bytes, |bytes| {
                 same(&path, stored, &StoredFile::of_bytes(bytes)).map(|()| bytes.to_vec())
             });
         }
@@ -196,7 +196,7 @@ fn of_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
 pub(super) fn damaged(path: &Path) -> Error {
     Error::damaged("a stored artifact is damaged")
         .at(path.display())
-        .hint("the artifact is ignored and recomputed by the next run")
+        .hint("no action needed: the next run recomputes the artifact")
 }
 
 fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {

@@ -129,7 +129,7 @@ pub(super) fn file_of(members: &[Packing]) -> Result<(Vec<u8>, Vec<PackMember>)>
 fn index(near: &[u8]) -> Result<(Vec<PackMember>, bool), String> {
     let head =
         near.get(..HEAD).and_then(|line| std::str::from_utf8(line).ok()?.strip_prefix(FORMAT)?.strip_suffix('\n'));
-    let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("its first line is invalid")?;
+    let count = head.and_then(|count| count.parse::<usize>().ok()).ok_or("the first line is invalid")?;
     let lines = near[HEAD..].chunks(LINE).take(count);
     let members: Vec<PackMember> = lines.filter_map(PackMember::parsed).collect();
     let all = members.len() == count;
@@ -150,7 +150,7 @@ impl PackPart {
     }
 
     fn record(&self, member: &PackMember) -> Result<Meta, String> {
-        Meta::from_text(self.get(member.record, member.record_bytes).ok_or("its record is missing")?)
+        Meta::from_text(self.get(member.record, member.record_bytes).ok_or("the record is missing")?)
     }
 }
 
@@ -176,7 +176,7 @@ pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMembe
             let meta = if is_complete { near.record(&member) } else { record(disk, path, &member) };
             meta.map(|meta| (member, meta))
         }
-        _ => Err("its first lines do not describe an artifact".to_owned()),
+        _ => Err("the first lines do not describe an artifact".to_owned()),
     }))
 }
 
@@ -240,13 +240,13 @@ impl Packs {
         Self { disk, folder: of_kind.join(Self::FOLDER), known: Mutex::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, KnownPacks> {
+    fn lock_known(&self) -> MutexGuard<'_, KnownPacks> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the file and position of a member. Scans for new packs if it is unknown.
     pub(super) fn find(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
-        let mut known = self.known();
+        let mut known = self.lock_known();
         if !known.members.contains_key(hash) {
             self.look(&mut known);
         }
@@ -255,7 +255,7 @@ impl Packs {
 
     /// Looks a member up again after reading at its known position failed.
     pub(super) fn find_again(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
-        let mut known = self.known();
+        let mut known = self.lock_known();
         if let Some((file, _)) = known.members.remove(hash) {
             known.files.remove(&file);
         }
@@ -265,12 +265,12 @@ impl Packs {
 
     /// Updates the index with packs written or removed by other processes.
     pub(super) fn refresh(&self) {
-        self.look(&mut self.known());
+        self.look(&mut self.lock_known());
     }
 
     /// Returns the hashes of all members.
     pub(super) fn hashes(&self) -> Vec<String> {
-        let mut known = self.known();
+        let mut known = self.lock_known();
         self.look(&mut known);
         known.members.keys().cloned().collect()
     }
@@ -297,23 +297,23 @@ impl Packs {
     }
 
     /// Returns the file and position of a member, from memory only.
-    pub(super) fn seen(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
-        let known = self.known();
+    pub(super) fn find_in_memory(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
+        let known = self.lock_known();
         known.members.get(hash).map(|(file, member)| (self.folder.join(file), member.clone()))
     }
 
     /// Adds a new pack to the index.
     pub(super) fn added(&self, path: &Path, members: Vec<PackMember>) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
-        let mut known = self.known();
+        let mut known = self.lock_known();
         known.members.extend(members.into_iter().map(|member| (member.hash.clone(), (file.clone(), member))));
         known.files.insert(file);
     }
 
     /// Drops a removed pack from the index.
-    pub(super) fn gone(&self, path: &Path) {
+    pub(super) fn forget(&self, path: &Path) {
         let Some(file) = path.file_name().map(|name| name.to_string_lossy().into_owned()) else { return };
-        let mut known = self.known();
+        let mut known = self.lock_known();
         known.members.retain(|_, (pack, _)| *pack != file);
         known.files.remove(&file);
     }

@@ -68,7 +68,7 @@ fn damaged(store: &Store) -> usize {
 fn packed_scores_are_found_by_every_process() {
     let (folder, store) = store();
     let before = Store::look_at(folder.path(), WORDS).unwrap();
-    assert!(!before.has(&key(0)), "it has looked before anything was there");
+    assert!(!before.has(&key(0)), "the key must be unknown");
     put(&store, 0..100);
     assert_eq!(packs(folder.path()).len(), 1);
     for store in [&store, &before, &Store::look_at(folder.path(), WORDS).unwrap()] {
@@ -123,7 +123,7 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
         let spoilt = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
             let store = look_at(folder.path());
-            assert!(damaged(&store) > 0, "no reader sees it");
+            assert!(damaged(&store) > 0, "no reader detected the damage");
             // Every value found equals the written value.
             for value in 0..3 {
                 whole(&store, value);
@@ -220,7 +220,7 @@ fn some_of_a_file_go_and_who_reads_the_others_is_not_disturbed() {
         .remove_all(entries.iter().filter(|entry| [1, 2].iter().any(|&value| key(value).hash() == entry.hash)))
         .unwrap();
     store.discard(&key(4)).unwrap();
-    assert_eq!(held.read("values.f64").unwrap(), values(3), "it has moved meanwhile");
+    assert_eq!(held.read("values.f64").unwrap(), values(3), "a moved object must stay readable");
     held.verify().unwrap();
     for store in [&store, &reader] {
         let there: Vec<u32> = (0..10).filter(|&value| whole(store, value)).collect();
@@ -244,7 +244,7 @@ fn separately_stored_older_scores_are_used_and_removed() {
     let store = Store::open(folder.path(), WORDS).unwrap();
     assert!((0..3).all(|value| whole(&store, value)) && store.present(SCORES).len() == 3);
     put(&store, 0..4);
-    assert_eq!(store.entries().len(), 4, "they are not written again");
+    assert_eq!(store.entries().len(), 4, "objects were written again");
     fs::write(store.place(&key(1)).join("values.f64"), "x").unwrap();
     assert!(matches!(store.get(&key(1)), Lookup::Damaged(_)));
     put(&store, 0..4);

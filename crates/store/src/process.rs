@@ -20,7 +20,7 @@ pub struct Process {
 }
 
 impl Process {
-    pub(super) fn this() -> Self {
+    pub(super) fn current() -> Self {
         let owner = Owner::this();
         // A process may open a store several times, and each opening has its own id.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
@@ -55,7 +55,7 @@ impl Process {
         Self { id: id.to_owned(), owner: Owner { pid: 0, system: None, started: None }, beat: 0 }
     }
 
-    /// Returns whether a text has the form of a process id, `PID-DIGITS`.
+    /// Returns whether a string has the form of a process id, `PID-DIGITS`.
     pub(super) fn is_id(text: &str) -> bool {
         text.split_once('-').is_some_and(|(pid, unique)| {
             consists_of(pid, char::is_ascii_digit) && unique.len() == 12 && consists_of(unique, char::is_ascii_hexdigit)
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_process_s_name_is_told_from_other_names() {
-        assert!(Process::is_id(&Process::this().id) && Process::is_id("5-0123456789ab"));
+        assert!(Process::is_id(&Process::current().id) && Process::is_id("5-0123456789ab"));
         for other in
             ["", "5", "5-", "-0123456789ab", "5-0123456789aB9", "5-0123456789", "x-0123456789ab", "5-0123456789ag"]
         {

@@ -23,7 +23,7 @@ impl DamagedRecord {
             .at(self.path.display())
             .expected("JSON with a matching checksum")
             .found("other bytes")
-            .hint("the record is ignored; `ghostlab cache verify --repair` removes it without losing results")
+            .hint("run `ghostlab cache verify --repair` to remove the record; no results are lost")
     }
 
     /// Removes the file.
@@ -32,7 +32,10 @@ impl DamagedRecord {
     /// Fails if the file cannot be removed.
     pub fn remove(&self) -> Result<()> {
         std::fs::remove_file(&self.path).map_err(|error| {
-            Error::damaged("cannot remove a damaged record").at(self.path.display()).found(error).hint("remove it")
+            Error::damaged("cannot remove a damaged record")
+                .at(self.path.display())
+                .found(error)
+                .hint("remove the file")
         })
     }
 }
@@ -58,7 +61,7 @@ impl Store {
 
     /// Returns the damaged run records and plan summaries. Files with other names are skipped.
     pub fn damaged_records(&self) -> Vec<DamagedRecord> {
-        let folders = [(self.runs(), is_of_run as fn(&str) -> bool), (self.plans(), is_of_plan)];
+        let folders = [(self.runs_dir(), is_of_run as fn(&str) -> bool), (self.plans(), is_of_plan)];
         let mut damaged = Vec::new();
         for (folder, is_record) in folders {
             let mut names: Vec<String> = self.disk.list(&folder).into_iter().filter(|name| is_record(name)).collect();
@@ -107,7 +110,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), WORDS).unwrap();
         let json = b"{\n  \"file\": \"/a/b\"\n}";
-        let run = store.runs().join("000001700000-5-0123456789ab-0.json");
+        let run = store.runs_dir().join("000001700000-5-0123456789ab-0.json");
         let plan = store.plans().join("0123456789ab.json");
         for path in [&run, &plan] {
             store.put_record(path, json).unwrap();
@@ -133,9 +136,9 @@ mod tests {
     fn records_of_earlier_versions_and_other_files_are_no_damage() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), WORDS).unwrap();
-        let earlier = store.runs().join("000001700000-5-0123456789ab-0.json");
+        let earlier = store.runs_dir().join("000001700000-5-0123456789ab-0.json");
         store.put_file(&earlier, b"{\"grid\": \"g\"}").unwrap();
-        store.put_file(&store.runs().join("10k.json"), b"mine").unwrap();
+        store.put_file(&store.runs_dir().join("10k.json"), b"mine").unwrap();
         store.put_file(&store.plans().join("house.json"), b"mine").unwrap();
         assert_eq!(store.record(&earlier).unwrap(), b"{\"grid\": \"g\"}");
         assert!(store.damaged_records().is_empty());

@@ -82,7 +82,7 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Returns the overlay, if it was created.
-    pub(super) fn made(&self) -> Option<&Store> {
+    pub(super) fn created(&self) -> Option<&Store> {
         self.made.get().map(|(store, _)| store)
     }
 
@@ -98,6 +98,6 @@ impl Scratch {
             let store = Store::open(folder.path(), words)?;
             self.made.set((store, folder)).ok();
         }
-        self.made().ok_or_else(|| Error::job("a temporary folder is missing"))
+        self.created().ok_or_else(|| Error::job("a temporary folder is missing"))
     }
 }

@@ -56,7 +56,7 @@ impl Store {
     }
 
     /// Returns the path of the object of a key, even if it does not exist yet.
-    pub fn lies(&self, key: &Key) -> PathBuf {
+    pub fn object_path(&self, key: &Key) -> PathBuf {
         match self.standing(key.kind(), key.hash()) {
             Some(ObjectPlace::Among(file, _)) => file,
             _ => self.place(key),
@@ -111,7 +111,7 @@ impl Store {
         let single_objects = self.apart.get_or_init(|| self.listed(self.words.packed));
         let (mut new, mut damaged) = (Vec::new(), Vec::new());
         for one in all {
-            let standing = match self.packs.seen(&one.hash) {
+            let standing = match self.packs.find_in_memory(&one.hash) {
                 Some((file, member)) => Some(ObjectPlace::Among(file, member)),
                 None if single_objects.contains(&one.hash) => {
                     Some(ObjectPlace::Apart(self.place_of(self.words.packed, &one.hash)))
@@ -132,7 +132,7 @@ impl Store {
         }
         let mut among: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
         for (hash, standing) in damaged {
-            fault::here("replace");
+            fault::fault_point("replace");
             match standing {
                 ObjectPlace::Among(file, _) => among.entry(file).or_default().push(hash),
                 ObjectPlace::Apart(path) => self.take_away(&path, &hash)?,
@@ -166,7 +166,7 @@ impl Store {
         packs.refresh();
         let mut moved: BTreeMap<PathBuf, Vec<&str>> = BTreeMap::new();
         for hash in hashes {
-            if let Some((file, _)) = packs.seen(hash) {
+            if let Some((file, _)) = packs.find_in_memory(hash) {
                 moved.entry(file).or_default().push(hash);
             }
         }
@@ -192,7 +192,7 @@ impl Store {
         });
         match removed {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(remove_error(&error, file)),
-            _ => self.packs.gone(file),
+            _ => self.packs.forget(file),
         }
         // This succeeds only if the folders are empty.
         self.disk.remove_empty(folder).and_then(|()| self.disk.remove_empty(folder.parent().unwrap_or(folder))).ok();

@@ -80,7 +80,7 @@ impl StoreMarker {
         let value: Value = match serde_json::from_slice(&text) {
             Ok(value) => value,
             // A truncated, empty or overwritten marker.
-            Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(damaged_mark(shown(&text), &path)),
+            Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(damaged_mark(preview(&text), &path)),
             Err(_) => return Err(no_store(root, words, "a `store.json` of another program")),
         };
         let Some(format) = value["format"].as_u64() else {
@@ -93,7 +93,7 @@ impl StoreMarker {
                 .found(format!("format {format}"))
                 .hint("use the newer version, or another folder with --store"));
         }
-        serde_json::from_value(value).map(Some).map_err(|_| damaged_mark(shown(&text), &path))
+        serde_json::from_value(value).map(Some).map_err(|_| damaged_mark(preview(&text), &path))
     }
 
     /// Handles a folder whose marker is missing.
@@ -107,7 +107,7 @@ impl StoreMarker {
     }
 
     /// Turns a folder into a store. If several processes do so at the same time, one marker wins.
-    pub(super) fn begin(self, root: &Path) -> std::io::Result<()> {
+    pub(super) fn create(self, root: &Path) -> std::io::Result<()> {
         self.shared.make_folder(root)?;
         self.write(root, |file, path| match file.persist_noclobber(path) {
             Err(error) if error.error.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -170,7 +170,7 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
 }
 
 /// Formats the beginning of a damaged marker for messages.
-fn shown(text: &[u8]) -> String {
+fn preview(text: &[u8]) -> String {
     match text.len() {
         0 => "an empty file".to_owned(),
         length => format!("{length} bytes: {:?}", String::from_utf8_lossy(&text[..length.min(40)])),
@@ -203,7 +203,7 @@ fn read_refused(found: String, root: &Path) -> Error {
 }
 
 /// Returns whether a folder is nonempty and contains only entries of a store.
-fn is_s_own(root: &Path, words: StoreWords) -> bool {
+fn has_only_store_entries(root: &Path, words: StoreWords) -> bool {
     names(root).is_ok_and(|names| {
         !names.is_empty()
             && names
@@ -214,12 +214,12 @@ fn is_s_own(root: &Path, words: StoreWords) -> bool {
 
 /// Returns whether a folder is a store without a marker.
 fn is_lost_store(root: &Path, words: StoreWords) -> bool {
-    is_s_own(root, words) && is_proven(root, words)
+    has_only_store_entries(root, words) && has_store_content(root, words)
 }
 
 /// Returns whether a folder contains an object or a process record, which only this program writes. Folder names alone
 /// are no proof.
-fn is_proven(root: &Path, words: StoreWords) -> bool {
+fn has_store_content(root: &Path, words: StoreWords) -> bool {
     let objects = names(root).unwrap_or_default();
     let mut objects = objects.iter().filter(|name| words.of_folder(name).is_some()).map(|name| root.join(name));
     objects.any(|folder| holds_object(&folder, OBJECT_DEPTH)) || holds_process(&root.join("processes"))
@@ -268,11 +268,11 @@ fn no_store(root: &Path, words: StoreWords, missing: &str) -> Error {
         .found(format!("{missing}; {}{more}", shown.join(", ")));
     if is_lost_store(root, words) {
         return error.hint(
-            "no files were changed; if it is a store that lost its `store.json`, \
-             rewrite it with `ghostlab cache verify --repair --store FOLDER`",
+            "if this is a store that lost its `store.json`, rewrite it with \
+             `ghostlab cache verify --repair --store FOLDER`; no files were changed",
         );
     }
-    error.hint("no files were changed; use another folder with --store")
+    error.hint("use another folder with --store; no files were changed")
 }
 
 #[cfg(test)]
@@ -284,16 +284,16 @@ mod tests {
     fn a_mark_is_read_back_and_older_programs_understand_it() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(StoreMarker::read(&folder.path().join("none"), WORDS).unwrap(), None);
-        assert_eq!(StoreMarker::read(folder.path(), WORDS).unwrap(), None, "an empty folder is free");
+        assert_eq!(StoreMarker::read(folder.path(), WORDS).unwrap(), None, "an empty folder has no marker");
         for shared in [Shared::Umask, Shared::Group, Shared::All] {
             let root = folder.path().join(shared.to_string());
-            StoreMarker::new(shared).begin(&root).unwrap();
+            StoreMarker::new(shared).create(&root).unwrap();
             assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
             // The second process changes nothing.
-            StoreMarker::new(Shared::Umask).begin(&root).unwrap();
+            StoreMarker::new(Shared::Umask).create(&root).unwrap();
             assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
             let value: Value = serde_json::from_slice(&fs::read(root.join(MARK)).unwrap()).unwrap();
-            assert_eq!(value["format"], 1, "all that older programs ask for");
+            assert_eq!(value["format"], 1, "older programs check the format");
         }
     }
 
@@ -303,8 +303,8 @@ mod tests {
         let root = folder.path();
         assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), None);
         fs::create_dir(root.join("drafts")).unwrap();
-        assert!(StoreMarker::unmarked(root, WORDS).is_err(), "a folder without the mark");
-        StoreMarker::new(Shared::All).begin(root).unwrap();
+        assert!(StoreMarker::unmarked(root, WORDS).is_err(), "a folder without marker was accepted");
+        StoreMarker::new(Shared::All).create(root).unwrap();
         assert_eq!(StoreMarker::unmarked(root, WORDS).unwrap(), Some(StoreMarker::new(Shared::All)));
     }
 
@@ -319,7 +319,7 @@ mod tests {
         for text in ["{}", "[1]", "{\"users\": []}"] {
             let (code, message) = open_error(text, root);
             assert!(code == 3 && message.contains("not a store"), "{text:?}: {message}");
-            assert!(StoreMarker::mend(root, WORDS).is_err(), "another program's file is not overwritten: {text:?}");
+            assert!(StoreMarker::mend(root, WORDS).is_err(), "a foreign file was overwritten: {text:?}");
         }
         let (code, message) = open_error("{\"format\": 2}", root);
         assert!(code == 3 && message.contains("a different version"), "{message}");
@@ -333,7 +333,7 @@ mod tests {
 
     /// Writes a process record, which proves that the folder is a store.
     fn prove(root: &Path) {
-        let process = Process::this();
+        let process = Process::current();
         fs::create_dir_all(root.join("processes")).unwrap();
         fs::write(root.join(format!("processes/{}.json", process.id)), process.record()).unwrap();
     }
@@ -370,13 +370,13 @@ mod tests {
         assert!(StoreMarker::mend(root, WORDS).is_err());
         fs::remove_file(root.join("letter.txt")).unwrap();
         assert!(StoreMarker::mend(root, WORDS).unwrap());
-        assert!(!StoreMarker::mend(root, WORDS).unwrap(), "once is enough");
+        assert!(!StoreMarker::mend(root, WORDS).unwrap(), "a valid marker was rewritten");
         fs::remove_file(root.join(MARK)).unwrap();
         assert!(StoreMarker::read(root, WORDS).unwrap_err().to_string().contains("--repair"));
-        assert!(StoreMarker::mend(root, WORDS).unwrap(), "a lost one too");
+        assert!(StoreMarker::mend(root, WORDS).unwrap(), "a missing marker was not rewritten");
         fs::remove_file(root.join(MARK)).unwrap();
         fs::create_dir(root.join(MARK)).unwrap();
-        assert!(StoreMarker::mend(root, WORDS).unwrap(), "and a folder in its place");
+        assert!(StoreMarker::mend(root, WORDS).unwrap(), "a folder in place of the marker was not replaced");
         assert_eq!(StoreMarker::read(root, WORDS).unwrap(), Some(StoreMarker::new(Shared::Umask)));
     }
 }

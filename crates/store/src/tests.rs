@@ -44,7 +44,7 @@ fn the_journal_of_a_dead_process_goes_when_its_work_is_stored() {
         journal.flush().unwrap();
     };
     drop(Store::open(folder.path(), WORDS).unwrap());
-    assert!(journal_dir.exists(), "it holds work that is not stored");
+    assert!(journal_dir.exists(), "a journal of unstored work was removed");
     write(&store, &key(7), b"done");
     drop(Store::open(folder.path(), WORDS).unwrap());
     assert!(!journal_dir.exists());
@@ -153,14 +153,14 @@ fn drafts_of_dead_processes_are_swept_living_ones_stay() {
     fs::create_dir(&nobodys).unwrap();
     assert_eq!(store.drafts_left().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);
     Store::open(folder.path(), WORDS).unwrap();
-    assert!(!killed.exists(), "the system knows that it is dead");
-    assert!(far.exists() && nobodys.exists() && record.exists(), "in doubt they live");
+    assert!(!killed.exists(), "the draft of a dead process remains");
+    assert!(far.exists() && nobodys.exists() && record.exists(), "files of possibly running processes were removed");
     assert_eq!(count_drafts(folder.path()), 3);
     aged(&record);
     aged(&nobodys);
     assert_eq!(store.drafts_left().iter().filter(|left| left.dead).map(|left| left.bytes).sum::<u64>(), 99);
     Store::open(folder.path(), WORDS).unwrap();
-    assert!(!far.exists() && !nobodys.exists() && !record.exists(), "after all patience they do not");
+    assert!(!far.exists() && !nobodys.exists() && !record.exists(), "files remain after the timeout");
     assert_eq!(count_drafts(folder.path()), 1);
     drop(draft);
 }
@@ -224,7 +224,7 @@ fn a_record_that_lost_an_entry_is_damaged_although_it_is_json() {
         let mut record = serde_json::from_slice(&text).unwrap();
         change(&mut record);
         fs::write(&meta, record.to_string()).unwrap();
-        let Lookup::Damaged(error) = store.look(&key(1)) else { panic!("whole: {record}") };
+        let Lookup::Damaged(error) = store.look(&key(1)) else { panic!("damage was not detected: {record}") };
         assert!(error.to_string().contains("checksum"), "{error}");
     }
     fs::write(&meta, &text).unwrap();
@@ -262,11 +262,7 @@ fn what_is_cleared_away_is_nobody_else_s() {
     let again = store.pin([key(2), key(3)]);
     drop(again);
     store.discard_unused(&keys).unwrap();
-    assert_eq!(
-        present(&store, &keys),
-        [true, true, false, true],
-        "two other processes, and another part of this one, read three of them"
-    );
+    assert_eq!(present(&store, &keys), [true, true, false, true], "objects in use were removed, or unused ones remain");
     drop((pin, other, third));
     store.discard_unused(&keys).unwrap();
     assert_eq!(present(&store, &keys), [false; 4]);
@@ -307,7 +303,7 @@ fn process_presumed_dead_restores_its_record_and_roots() {
     }
     let began = std::time::Instant::now();
     while store.reserved() != ["x", "y"].map(str::to_string).into() {
-        assert!(began.elapsed() < Duration::from_secs(30), "no reader keeps its content");
+        assert!(began.elapsed() < Duration::from_secs(30), "the content is still open");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -45,7 +45,7 @@ impl UnknownEntry {
             .at(self.path.display())
             .expected(self.expected)
             .found(self.found)
-            .hint("the entry is ignored; `ghostlab cache verify --repair` removes it, unless it is a non-empty folder")
+            .hint("run `ghostlab cache verify --repair` to remove the entry, unless it is a non-empty folder")
     }
 
     /// Removes the entry. A folder is removed only if it is empty.
@@ -58,7 +58,7 @@ impl UnknownEntry {
             Error::damaged("cannot remove foreign entries of the store")
                 .at(self.path.display())
                 .found(error)
-                .hint("move it away")
+                .hint("move the entry out of the store")
         })
     }
 }

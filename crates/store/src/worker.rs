@@ -167,7 +167,7 @@ impl Worker {
         for folder in ["processes", "claims"].map(|name| root.join(name)) {
             disk.make_folder(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         }
-        let mut worker = Self::begin(root, words, disk.process(), disk, uses)?;
+        let mut worker = Self::new(root, words, disk.process(), disk, uses)?;
         let mut heartbeat = worker.heartbeat();
         worker.heartbeat = Some(worker.disk.every(HEARTBEAT_INTERVAL, Box::new(move || heartbeat.beat())));
         Ok(worker)
@@ -180,13 +180,7 @@ impl Worker {
     }
 
     /// Creates a worker without a heartbeat thread.
-    fn begin(
-        root: &Path,
-        words: StoreWords,
-        process: Process,
-        disk: Arc<dyn Disk>,
-        uses: Arc<GcRoots>,
-    ) -> Result<Self> {
+    fn new(root: &Path, words: StoreWords, process: Process, disk: Arc<dyn Disk>, uses: Arc<GcRoots>) -> Result<Self> {
         let processes = root.join("processes");
         let leases = root.join("claims");
         let record = processes.join(format!("{}.json", process.id));
@@ -264,15 +258,15 @@ impl Worker {
         Lease { disk, path, id: self.process.id.clone(), record: self.record.clone(), marked, known, held }
     }
 
-    /// Returns whether a contended lease is still held, by one listing for all leases.
-    pub(crate) fn still_theirs(&self, name: &str) -> bool {
+    /// Returns whether a contended lease is still held, using one listing for all leases.
+    pub(crate) fn is_still_leased(&self, name: &str) -> bool {
         let now = self.disk.now();
         let lately = lock(&self.tried).get(name).is_some_and(|&tried| now.saturating_sub(tried) < PROBE_INTERVAL);
         lately && self.with_leases(|leases| leases.contains(name))
     }
 
-    /// Returns whether a lease exists, by the listing only. Whether its owner is alive is checked later.
-    pub(crate) fn seems_theirs(&self, name: &str) -> bool {
+    /// Returns whether a lease exists, using only the listing. Does not check whether the owner is alive.
+    pub(crate) fn is_listed_as_leased(&self, name: &str) -> bool {
         let now = self.disk.now();
         if !self.with_leases(|leases| leases.contains(name)) {
             return false;

@@ -8,7 +8,7 @@ use crate::artifact::paper::PaperNumber;
 /// the metric is not a task or its document count is unknown. Ties may be rounded either way. With two decimals, every
 /// HellaSwag value is possible, and some match two counts.
 fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
-    let (documents, value) = measured(entry, columns)?;
+    let (documents, value) = accuracy_of(entry, columns)?;
     Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| rounds_to(entry, value, *accuracy)).collect())
 }
 
@@ -16,7 +16,7 @@ fn rounds_to(entry: &PaperNumber, value: f64, accuracy: f64) -> bool {
     (accuracy - value).abs() <= entry.unit() / 2.0 + EPSILON
 }
 
-fn measured(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f64)> {
+fn accuracy_of(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f64)> {
     Some((columns.task(&entry.record.metric)?.documents?, entry.record.value?))
 }
 
@@ -32,7 +32,7 @@ fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f
 pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, findings: &mut Vec<Finding>) {
     for entry in entries {
         let misses = counts(entry, columns).is_some_and(|fitting| fitting.is_empty());
-        let Some((documents, value)) = measured(entry, columns).filter(|_| misses) else { continue };
+        let Some((documents, value)) = accuracy_of(entry, columns).filter(|_| misses) else { continue };
         let places = entry.decimals();
         let below = around(documents, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
         let above = around(documents, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
@@ -41,7 +41,7 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
             near.iter().map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{documents})")).collect();
         let (severity, note) = explanation(entry, value, &near);
         let finding = Finding::new(Check::Count, severity, &entry.record.condition, &[entry]);
-        findings.push(finding.says(shown.join(" or "), &entry.printed, note));
+        findings.push(finding.with_texts(shown.join(" or "), &entry.printed, note));
     }
 }
 
@@ -84,7 +84,7 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         };
         let found = format!("{all} within {farthest:.1} standard errors of chance");
         let finding = Finding::new(Check::Chance, Severity::Suspicion, row.condition, &cells);
-        findings.push(finding.says("a task above chance", found, note).in_column(format!("{all} tasks")));
+        findings.push(finding.with_texts("a task above chance", found, note).in_column(format!("{all} tasks")));
     }
 }
 
@@ -144,7 +144,7 @@ pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
             }
             if let Some((severity, mean, note)) = judge(cell, printed, &parts, columns) {
                 let finding = Finding::new(Check::Average, severity, row.condition, &[cell]);
-                findings.push(finding.says(mean, &cell.printed, note));
+                findings.push(finding.with_texts(mean, &cell.printed, note));
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::row::{EPSILON, agree, exact, loose};
-use super::{Check, Finding, Severity, listed};
+use super::{Check, Finding, Severity, join_distinct};
 use crate::artifact::paper::PaperNumber;
 use crate::results::grouped;
 use crate::results::record::{Condition, DENSE};
@@ -33,7 +33,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     for group in groups.iter().filter(|group| group.len() > 1) {
         let classes = grouped(group.iter().map(|&entry| (exact(&entry.record.condition), entry)));
         for (_, class) in &classes {
-            within(&values(class), entries, findings);
+            check_within_table(&values(class), entries, findings);
         }
         between(&classes, findings);
     }
@@ -58,7 +58,7 @@ fn values<'a>(class: &[&'a PaperNumber]) -> ValueGroups<'a> {
     values
 }
 
-fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
+fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let Some((first, others)) = values.split_first() else { return };
     for other in others {
         let one = first[0];
@@ -75,7 +75,7 @@ fn within(values: &ValueGroups, entries: &[PaperNumber], findings: &mut Vec<Find
             Some(apart) => {
                 (Severity::Suspicion, format!("repeated measurements, {apart:.1} standard deviations apart"))
             }
-            None if is_last_digit(one, two) => (Severity::Remark, "no more than the last digit".to_owned()),
+            None if is_last_digit(one, two) => (Severity::Remark, "only the last digit differs".to_owned()),
             None => (Severity::Contradiction, elsewhere(one, two, entries)),
         };
         findings.push(differing(severity, first, other, note));
@@ -97,11 +97,11 @@ fn joined_labels(entry: &PaperNumber) -> String {
 
 fn differing(severity: Severity, one: &[&PaperNumber], other: &[&PaperNumber], note: String) -> Finding {
     let finding = Finding::new(Check::Agreement, severity, &one[0].record.condition, &[one, other].concat());
-    finding.says(shown_values(one), shown_values(other), note)
+    finding.with_texts(shown_values(one), shown_values(other), note)
 }
 
 fn shown_values(same: &[&PaperNumber]) -> String {
-    format!("{} ({})", same[0].printed, listed(same.iter().map(|entry| entry.artifact.clone())))
+    format!("{} ({})", same[0].printed, join_distinct(same.iter().map(|entry| entry.artifact.clone())))
 }
 
 /// Maximum distance of two latency measurements that agree, in standard deviations.
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.02")), [Severity::Contradiction]);
         assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.01")), [Severity::Remark], "the last digit");
         assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "10.0")), []);
-        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "")), [], "a failed cell says nothing");
+        assert_eq!(pair((CONDITION, "10.00"), (CONDITION, "")), [], "a failed cell is ignored");
         for other in ["b,32,7,sleb,ghosted,true,c4", "b,32,11,sleb,ghosted,false,c4", "b,32,7,sleb,ghosted,false,c4:64"]
         {
             assert_eq!(pair((CONDITION, "10.00"), (other, "20.00")), [], "{other}");
@@ -245,10 +245,10 @@ mod tests {
         assert_eq!(found("100.0,3.0", "125.0,4.0"), []);
         assert_eq!(found("100.0,3.0", "125.1,4.0"), [Severity::Suspicion]);
         // A missing deviation is taken from the other value: 5√2 is 7.07.
-        assert_eq!(found("100.0", "107.0,1.0"), [Severity::Remark], "a measurement that is told twice is the same");
+        assert_eq!(found("100.0", "107.0,1.0"), [Severity::Remark], "a repeated measurement is the same");
         assert_eq!(found("100.0", "100.0,1.0"), []);
         assert_eq!(found("100.0", "107.1,1.0"), [Severity::Suspicion]);
-        assert_eq!(found("100.0", "100.2"), [Severity::Contradiction], "nothing is known of their spread");
+        assert_eq!(found("100.0", "100.2"), [Severity::Contradiction], "their spread is unknown");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Finds duplicated rows and metrics, and rows of another number of calibration sequences.
+//! Finds duplicated rows and metrics, and rows that use another number of calibration sequences.
 
 use super::accuracy::both_at_chance;
 use super::row::{AuditRow, agree, loose, words};
@@ -48,7 +48,8 @@ fn copy(rows: &[AuditRow], first: &AuditRow, row: &AuditRow, shared: &[(&PaperNu
     }
     let cells: Vec<&PaperNumber> = shared.iter().filter(|(a, b)| agree(a, b)).flat_map(|(a, b)| [*a, *b]).collect();
     let found = format!("that of {} ({})", words(first.condition), first.artifact);
-    let finding = Finding::new(Check::Copy, severity, row.condition, &cells).says("a row of its own", found, note);
+    let finding =
+        Finding::new(Check::Copy, severity, row.condition, &cells).with_texts("a row of its own", found, note);
     if differing.is_empty() { finding.in_column(format!("all {} scores", shared.len())) } else { finding }
 }
 
@@ -65,7 +66,8 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
     let same_cut = a.depth == b.depth && a.finetuned == b.finetuned && a.calibration == b.calibration;
     if same_cut && a.recovery == b.recovery {
         // Only the criterion differs. Equal selections give equal rows for every recovery and metric.
-        let elsewhere = unlike(rows, one, other).map(|elsewhere| format!("the criteria differ in {elsewhere}"));
+        let elsewhere =
+            find_difference(rows, one, other).map(|elsewhere| format!("the criteria differ in {elsewhere}"));
         return match (entirely, elsewhere) {
             (true, None) => (Severity::Remark, "the same selection, or copied".to_owned()),
             (true, Some(unlike)) => (Severity::Suspicion, format!("the same selection, or copied; but {unlike}")),
@@ -84,7 +86,7 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
 
 /// Returns a recovery and a table in which the criteria of two rows differ in every score, which shows that they
 /// selected different layers. Ignores the two rows themselves.
-fn unlike(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String> {
+fn find_difference(rows: &[AuditRow], one: &AuditRow, other: &AuditRow) -> Option<String> {
     rows.iter().find_map(|row| {
         let recovery = &row.condition.recovery;
         let itself = row.artifact == one.artifact && *recovery == one.condition.recovery;
@@ -119,7 +121,7 @@ pub(super) fn check_duplicates(rows: &[AuditRow], findings: &mut Vec<Finding>) {
                 (Severity::Contradiction, "given twice, with two values")
             };
             let finding = Finding::new(Check::Duplicate, severity, row.condition, &[first, cell]);
-            findings.push(finding.says(&first.printed, &cell.printed, note));
+            findings.push(finding.with_texts(&first.printed, &cell.printed, note));
         }
     }
 }
@@ -151,7 +153,7 @@ pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) 
             printed.map(|(one, at_stated)| (at_stated.printed.as_str(), one.printed.as_str())).unzip();
         let note = format!("the row is that of `{}` in {}", words(actual.condition), actual.artifact);
         let finding = Finding::new(Check::Calibration, Severity::Contradiction, row.condition, &cells);
-        findings.push(finding.says(describe_copy(STATED, &expected), describe_copy(count, &found), note));
+        findings.push(finding.with_texts(describe_copy(STATED, &expected), describe_copy(count, &found), note));
     }
 }
 

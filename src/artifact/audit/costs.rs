@@ -27,7 +27,7 @@ pub(super) fn check_speedup(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let expected = format!("{:.4} ({} / {})", dense.1 / prefill.1, dense.0.printed, prefill.0.printed);
         let note = format!("rounding allows {least:.4} to {most:.4}");
         let finding = Finding::new(Check::Speedup, Severity::Contradiction, row.condition, &[cell, dense.0, prefill.0]);
-        findings.push(finding.says(expected, &cell.printed, note).in_column(&cell.record.metric));
+        findings.push(finding.with_texts(expected, &cell.printed, note).in_column(&cell.record.metric));
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn check_memory(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let found = format!("{} over {}", cell.printed, base.printed);
         let note = "as if an operator had more bytes for a number than the weights have";
         let finding = Finding::new(Check::Memory, Severity::Suspicion, row.condition, &[cell, base]);
-        findings.push(finding.says(expected, found, note).in_column(&cell.record.metric));
+        findings.push(finding.with_texts(expected, found, note).in_column(&cell.record.metric));
     }
 }
 

@@ -52,7 +52,7 @@ ghostlab_core::names!(
 );
 
 impl Check {
-    pub fn about(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Self::Average => "a printed mean is the mean of its columns, as far as rounding allows",
             Self::Agreement => "one condition has one value, in whatever table",
@@ -60,8 +60,8 @@ impl Check {
             Self::Count => "an accuracy is a whole number of right answers out of the task's documents",
             Self::Chance => "a row is above chance in some task",
             Self::Copy => "two conditions have two rows",
-            Self::Duplicate => "a table gives a metric of a condition once",
-            Self::Speedup => "a speedup is the dense latency by the row's own",
+            Self::Duplicate => "a table states each metric of a condition once",
+            Self::Speedup => "a speedup is the dense latency divided by the row's latency",
             Self::Memory => "an operator takes no more memory than a matrix of C² numbers",
         }
     }
@@ -121,17 +121,17 @@ impl Finding {
         Self {
             severity,
             check,
-            artifact: listed(entries.iter().map(|entry| entry.artifact.clone())),
+            artifact: join_distinct(entries.iter().map(|entry| entry.artifact.clone())),
             row: words(condition),
-            column: listed(entries.iter().map(|entry| entry.record.metric.clone())),
+            column: join_distinct(entries.iter().map(|entry| entry.record.metric.clone())),
             expected: String::new(),
             found: String::new(),
             note: String::new(),
-            places: listed(entries.iter().map(|entry| entry.location())),
+            places: join_distinct(entries.iter().map(|entry| entry.location())),
         }
     }
 
-    fn says(self, expected: impl Into<String>, found: impl Into<String>, note: impl Into<String>) -> Self {
+    fn with_texts(self, expected: impl Into<String>, found: impl Into<String>, note: impl Into<String>) -> Self {
         Self { expected: expected.into(), found: found.into(), note: note.into(), ..self }
     }
 
@@ -141,7 +141,7 @@ impl Finding {
 }
 
 /// Joins distinct items with commas.
-fn listed(items: impl Iterator<Item = String>) -> String {
+fn join_distinct(items: impl Iterator<Item = String>) -> String {
     distinct(&items.collect::<Vec<_>>()).join(", ")
 }
 
@@ -181,7 +181,7 @@ fn of_severity(findings: &[Finding], severity: Severity) -> impl Iterator<Item =
 }
 
 fn check_heading(check: Check, count: usize) -> String {
-    format!("\n{}: {} ({})\n", check.name(), check.about(), counted(count, "finding"))
+    format!("\n{}: {} ({})\n", check.name(), check.description(), counted(count, "finding"))
 }
 
 const SHOWN: std::ops::Range<usize> = 2..7;
@@ -265,7 +265,7 @@ mod tests {
             entry("table7", "b,32,7,sleb,none,true,c4", "copa", "9.50"),
         );
         let new = |entry, severity, note| {
-            Finding::new(Check::Agreement, severity, &one.record.condition, &[entry]).says("5", "9", note)
+            Finding::new(Check::Agreement, severity, &one.record.condition, &[entry]).with_texts("5", "9", note)
         };
         vec![new(&one, Severity::Contradiction, "a \"word\", and a line\nmore"), new(&two, Severity::Remark, "")]
     }

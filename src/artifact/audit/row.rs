@@ -190,7 +190,7 @@ impl AuditTask {
         let chance = chance.map(|text| text.parse::<f64>().ok().filter(|chance| (0.0..100.0).contains(chance)));
         if documents.is_none() && (text.contains('=') || chance.is_some()) || chance == Some(None) {
             let known: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
-            return Err(Error::bad_input("invalid meaning of a column")
+            return Err(Error::bad_input("invalid column mapping")
                 .at(format!("--tasks {text}"))
                 .expected(format!(
                     "COLUMN, COLUMN=TASK with one of {}, COLUMN=DOCUMENTS or COLUMN=DOCUMENTS:CHANCE",

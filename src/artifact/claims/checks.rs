@@ -29,8 +29,8 @@ const ROTATE: &str = "linearpatch-rotate";
 const EXISTING: [&str; 5] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE];
 /// All methods that repair a pruned model.
 const REPAIRS: [&str; 6] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];
-/// All rows of a criterion, including the unrepaired model.
-const ROWS: [&str; 7] = [NONE, "prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];
+/// All recoveries in the paper's tables, plus `none`.
+const RECOVERIES: [&str; 7] = [NONE, "prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];
 /// Methods shown in figure 5.
 const DEPTHS_SHOWN: [&str; 4] = ["replaceme-ls", DIAG, ROTATE, GHOSTED];
 /// Methods that the paper fine-tunes.
@@ -61,7 +61,7 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("abstract-accuracy", |setting| setting.lead(ACCURACY, GHOSTED, &REPAIRS).above(0.0)),
     ("abstract-perplexity", |setting| setting.lead(PERPLEXITY, GHOSTED, &REPAIRS).above(0.0)),
     ("figure1-uncorrected", |setting| {
-        setting.least(BOUNDARY_ERROR, &EXISTING).above(0.5 * setting.value(BOUNDARY_ERROR, NONE))
+        setting.minimum(BOUNDARY_ERROR, &EXISTING).above(0.5 * setting.value(BOUNDARY_ERROR, NONE))
     }),
     ("figure3-substantial", |setting| setting.value(ANTISYMMETRIC, GHOSTED).at_least(0.5)),
     ("figure3-comparable", |setting| {
@@ -75,28 +75,28 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("figure4-baselines-track", |setting| {
         setting.mean(CHANNEL_ERROR, &EXISTING).at_least(0.75 * setting.value(CHANNEL_ERROR, NONE))
     }),
-    ("figure4-baselines-exceed", |setting| setting.least(CHANNELS_REDUCED, &EXISTING).below(0.5)),
+    ("figure4-baselines-exceed", |setting| setting.minimum(CHANNELS_REDUCED, &EXISTING).is_below(0.5)),
     ("figure4-uniform", |setting| {
         let uniformly = setting.value(CHANNELS_REDUCED, GHOSTED).at_least(0.99);
         let error = setting.value(CHANNEL_ERROR, GHOSTED);
-        let substantially = error.below(0.75 * setting.value(CHANNEL_ERROR, NONE));
+        let substantially = error.is_below(0.75 * setting.value(CHANNEL_ERROR, NONE));
         uniformly.and(substantially).and(setting.lead(CHANNEL_ERROR, GHOSTED, &REPAIRS).above(0.0))
     }),
     ("table2-average", |setting| setting.rank(ACCURACY, GHOSTED, &REPAIRS).at_most(2.0)),
     ("table2-highest", |setting| setting.best(ACCURACY, GHOSTED, &REPAIRS)),
-    ("table3-lowest", |setting| setting.best(PERPLEXITY, GHOSTED, &ROWS)),
+    ("table3-lowest", |setting| setting.best(PERPLEXITY, GHOSTED, &RECOVERIES)),
     ("table3-margin-widens", |setting| lead_widens(setting, PERPLEXITY, &REPAIRS)),
     ("table4-saturates", |setting| {
         let [few, more, most] = values_by_sequences(setting, ACCURACY, [32, 64, 128]);
-        (more.or_larger(most) - few).below(0.1)
+        (more.or_larger(most) - few).is_below(0.1)
     }),
     ("table4-perplexity-improves", |setting| {
         let [few, more, most] = values_by_sequences(setting, PERPLEXITY, [32, 64, 128]);
-        more.clone().below(few).and(most.below(more))
+        more.clone().is_below(few).and(most.is_below(more))
     }),
     ("table4-returns-diminish", |setting| {
         let [first, second, third] = [16, 32, 64].map(|sequences| saved_by_doubling(setting, sequences));
-        second.clone().below(first).and(third.below(second))
+        second.clone().is_below(first).and(third.is_below(second))
     }),
     ("table5-linearpatch", |setting| {
         ClaimCheck::all([ACCURACY, PERPLEXITY].map(|metric| setting.lead(metric, GHOSTED, &[DIAG, ROTATE]).above(0.0)))
@@ -127,7 +127,7 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     }),
     ("tableA10-negligible", |setting| {
         ClaimCheck::all(
-            A10.map(|metric| setting.lead(metric, SVD, &[SOLVE]).abs().below(0.001 * setting.value(metric, SOLVE))),
+            A10.map(|metric| setting.lead(metric, SVD, &[SOLVE]).abs().is_below(0.001 * setting.value(metric, SOLVE))),
         )
     }),
     ("table5-identical-cost", |setting| {
@@ -153,7 +153,7 @@ fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
     let streamlined = setting.criterion("llm-streamline");
     let above =
         |criterion| streamlined.value(ACCURACY, GHOSTED).above(setting.criterion(criterion).value(ACCURACY, NONE));
-    streamlined.best(ACCURACY, GHOSTED, &ROWS).and(above("shortgpt")).and(above("shortened-llama"))
+    streamlined.best(ACCURACY, GHOSTED, &RECOVERIES).and(above("shortgpt")).and(above("shortened-llama"))
 }
 
 /// Returns our value for each number of calibration sequences.
@@ -205,6 +205,6 @@ fn time_saved(setting: &ClaimSetting<'_>, prompt: &str, recovery: &str) -> Quant
 fn overhead_is_small(setting: &ClaimSetting<'_>) -> ClaimCheck {
     ClaimCheck::all(setting.prompts(PREFILL, &[GHOSTED, NONE]).iter().map(|prompt| {
         let one_layer = (1.0 / setting.depth()) * (setting.of_dense(prompt) - setting.value(prompt, NONE));
-        (setting.value(prompt, GHOSTED) - setting.value(prompt, NONE)).below(one_layer)
+        (setting.value(prompt, GHOSTED) - setting.value(prompt, NONE)).is_below(one_layer)
     }))
 }

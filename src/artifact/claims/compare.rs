@@ -11,7 +11,7 @@ use super::sentences::count_sentences;
 use super::{Claim, claims};
 use crate::artifact::page::ClaimRow;
 use crate::artifact::paper::PaperTable;
-use crate::artifact::{PagePart, here, paper};
+use crate::artifact::{PagePart, paper, run_folder};
 use crate::error::Result;
 use crate::metric::ACCURACY;
 use crate::recovery;
@@ -27,7 +27,7 @@ pub struct JudgedClaim<'a> {
     pub profile: String,
 }
 
-pub fn judged<'a>(
+pub fn judge_all<'a>(
     claims: impl IntoIterator<Item = &'a Claim>,
     paper: &Artifacts,
     ours: &Artifacts,
@@ -73,7 +73,7 @@ pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     let ours = verdict_counts(&rows, |row| row.verdict);
     let theirs = verdict_counts(&rows, |row| row.paper_verdict);
     let mut text =
-        format!("{ours} (on the paper's own numbers {})\n", theirs.split_once(": ").map_or("", |(_, detail)| detail));
+        format!("{ours} (on the paper's numbers {})\n", theirs.split_once(": ").map_or("", |(_, detail)| detail));
     for JudgedClaim { claim, paper, ours, profile } in judged {
         let [(paper_count, paper_word), (our_count, our_word)] =
             [paper, ours].map(|verdict| (verdict.count(), verdict.outcome.word().to_uppercase()));
@@ -113,12 +113,12 @@ fn other_models_note(profile: &str) -> String {
     )
 }
 
-pub fn about<'j>(artifact: &str, judged: &'j [JudgedClaim<'static>]) -> Vec<&'j JudgedClaim<'static>> {
+pub fn claims_about<'j>(artifact: &str, judged: &'j [JudgedClaim<'static>]) -> Vec<&'j JudgedClaim<'static>> {
     judged.iter().filter(|entry| entry.claim.artifacts.contains(&artifact)).collect()
 }
 
 /// Formats the contents of [`CLAIMS`].
-pub fn written(judged: &[&JudgedClaim<'_>]) -> String {
+pub fn format_claims(judged: &[&JudgedClaim<'_>]) -> String {
     if judged.is_empty() {
         return "The paper has no claim about this that is checked.\n".to_owned();
     }
@@ -157,12 +157,12 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'
     for table in paper::tables() {
         theirs.insert(table.name.to_owned(), ArtifactNumbers::printed(paper::records(table.name)?));
     }
-    Ok(judged(claims(), &theirs, &ours, profile))
+    Ok(judge_all(claims(), &theirs, &ours, profile))
 }
 
 /// Returns whether a folder contains the numbers of a profile. Search results contain none.
 fn is_of_profile(folder: &Path, profile: &str) -> bool {
-    let names = [PathBuf::from(profile), here(Path::new(profile))];
+    let names = [PathBuf::from(profile), run_folder(Path::new(profile))];
     let is_it = folder.file_name().is_some_and(|folder_name| names.iter().any(|name| name.as_os_str() == folder_name));
     is_it && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file())
 }
@@ -188,7 +188,7 @@ pub fn headline_in(folders: &[PathBuf], profile: &str) -> Result<Option<String>>
 
 /// Formats the headline from table 2 and, if available, its repetitions with other seeds, and returns the counts.
 pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<(String, BestCounts)> {
-    let ours = recovery::ours()?;
+    let ours = recovery::papers_appearance()?;
     let question = BestQuestion {
         metric: ACCURACY.id,
         method: ours.name,

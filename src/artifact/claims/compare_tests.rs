@@ -30,14 +30,14 @@ fn table2(records: Vec<Record>) -> Artifacts {
 }
 
 fn rendered(claim: &Claim, paper: &Artifacts, ours: &Artifacts) -> String {
-    render(&judged([claim], paper, ours, "tiny"))
+    render(&judge_all([claim], paper, ours, "tiny"))
 }
 
 #[test]
 fn claim_line_has_both_counts_requirement_and_reading() {
     let paper = table2([rows(7, 60.0), rows(11, 55.0)].concat());
     let ours = table2([rows(4, 60.0), rows(6, 45.0)].concat());
-    let expected = "1 sentence: 1 fails (on the paper's own numbers 1 holds)\n\
+    let expected = "1 sentence: 1 fails (on the paper's numbers 1 holds)\n\
                     x: paper 2 of 2, all needed: HOLDS; ours (tiny) 1 of 2, all needed: FAILS\n  read as: r\n  \
                     ours 6: fails: none 50.00 > ghosted 45.00\n";
     assert_eq!(rendered(&CLAIM, &paper, &ours), expected);
@@ -49,7 +49,7 @@ fn figure_without_paper_numbers_may_be_missing() {
     let text = rendered(&claim, &Artifacts::new(), &Artifacts::new());
     assert_eq!(
         text,
-        "1 sentence: 1 is unknown (on the paper's own numbers 1 is unknown)\n\
+        "1 sentence: 1 is unknown (on the paper's numbers 1 is unknown)\n\
          x: paper figure5 is not printed as numbers: UNKNOWN; \
          ours (tiny) figure5 is not made: `ghostlab reproduce figure5 --profile tiny` makes it: UNKNOWN\n"
     );
@@ -60,7 +60,7 @@ fn unknown_settings_are_counted_and_explained() {
     let mut four = rows(4, 60.0);
     four[0].value = None;
     let text = rendered(&CLAIM, &Artifacts::new(), &table2([four, rows(6, 60.0)].concat()));
-    let expected = "1 sentence: 1 is unknown (on the paper's own numbers 1 is unknown)\n\
+    let expected = "1 sentence: 1 is unknown (on the paper's numbers 1 is unknown)\n\
                     x: paper table2 has no data: UNKNOWN; ours (tiny) 1 of 2, 1 unknown, all needed: UNKNOWN\n  read as: r\n  \
                     ours 4: unknown: acc_average has no value for none\n";
     assert_eq!(text, expected);
@@ -83,8 +83,8 @@ fn claims_about_the_papers_models_are_not_judged_on_others() {
     for (ours, outcome, count) in cases {
         assert_eq!(
             (
-                (judged([&claim], &artifacts_of("llama-3-8b"), &ours, "tiny")[0].ours.clone()).outcome,
-                (judged([&claim], &artifacts_of("llama-3-8b"), &ours, "tiny")[0].ours.clone()).count().as_str()
+                (judge_all([&claim], &artifacts_of("llama-3-8b"), &ours, "tiny")[0].ours.clone()).outcome,
+                (judge_all([&claim], &artifacts_of("llama-3-8b"), &ours, "tiny")[0].ours.clone()).count().as_str()
             ),
             (outcome, count)
         );

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::number::{ClaimCheck, Judgement};
-use super::run::{ArtifactNumbers, Artifacts, KnownNumber, apart};
+use super::run::{ArtifactNumbers, Artifacts, KnownNumber, incompatibility};
 use super::setting::{ClaimSetting, NOISY};
 use super::{Claim, ClaimAxis, Needed};
 use crate::pipeline::identity::{FlatSettings, SettingPath, differs};
@@ -55,7 +55,7 @@ impl Claim {
                 None => return self.open(absent(name)),
             }
         }
-        if let Some(reason) = present.windows(2).find_map(|pair| apart(pair[0], pair[1])) {
+        if let Some(reason) = present.windows(2).find_map(|pair| incompatibility(pair[0], pair[1])) {
             return self.open(reason);
         }
         let ungated = present.iter().filter_map(|(_, artifact)| artifact.run.as_ref()).any(|run| !run.gate);
@@ -70,7 +70,7 @@ impl Claim {
         let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_deref());
         let question = BestQuestion {
             metric: self.best_by?,
-            method: recovery::ours()?.name,
+            method: recovery::papers_appearance()?.name,
             keeps: &|condition| (self.only)(condition),
             setting: &|condition| self.over.iter().map(|axis| axis.of(condition)).collect(),
         };
@@ -87,7 +87,7 @@ impl Claim {
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.of(&record.condition)).collect() };
         let mut seen = BTreeSet::new();
-        let known = artifacts.iter().flat_map(|(_, artifact)| artifact.known());
+        let known = artifacts.iter().flat_map(|(_, artifact)| artifact.known_numbers());
         let known = known.filter(|known| self.is_about(known.record)).filter(|KnownNumber { record, identity }| {
             seen.insert((&record.condition, &record.metric, record.value.map(f64::to_bits), *identity))
         });
@@ -119,26 +119,28 @@ impl Claim {
         let dense = artifacts.iter().flat_map(|(_, artifact)| &artifact.records);
         let dense =
             dense.filter(|record| record.condition.criterion == DENSE && Some(&record.condition.backbone) == backbone);
-        let setting = ClaimSetting::new(records).beside(dense.collect());
+        let setting = ClaimSetting::new(records).with_dense(dense.collect());
         let ClaimCheck { outcome, mut shown } = (self.check)(&setting);
         let several = differing(&known);
         if outcome == Judgement::Unknown && !several.is_empty() {
-            shown = format!("{shown}; its cells differ in {}", several.join(", "));
+            shown = format!("{shown}; the cells differ in {}", several.join(", "));
         }
         // The paper's timings cannot be repeated.
         let measured = artifacts.iter().any(|(_, artifact)| artifact.run.is_some());
         if outcome == Judgement::Unknown && shown.contains(NOISY) && measured {
-            shown = format!("{shown}; the same command with --retime times again");
+            shown = format!("{shown}; run the same command with --retime to measure again");
         }
         SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, cut_of, shown }
     }
 
-    /// Merges criteria that made the same cut into one setting, because one measurement must count once.
+    /// Merges criteria with the same cut into one setting, because one measurement must count once.
     fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();
         for (key, all) in groups {
-            match cuts.iter_mut().find(|(known, first)| is_equal_but(axis, known, &key) && alike(first, &all, |_| true))
+            match cuts
+                .iter_mut()
+                .find(|(known, first)| is_equal_but(axis, known, &key) && have_equal_records(first, &all, |_| true))
             {
                 Some((known, _)) => known[axis] = format!("{} = {}", known[axis], key[axis]),
                 None => cuts.push((key, all)),
@@ -153,7 +155,7 @@ impl Claim {
         let (key, all) = &groups[at];
         let first = groups[..at].iter().find(|(known, first)| {
             is_equal_but(axis, known, key)
-                && alike(first, all, |record: &Record| record.condition.recovery == recovery::NONE)
+                && have_equal_records(first, all, |record: &Record| record.condition.recovery == recovery::NONE)
         });
         first.map(|(known, _)| known[axis].clone())
     }
@@ -166,7 +168,9 @@ impl Claim {
             Some(true) => (Judgement::Holds, None),
             Some(false) => (Judgement::Fails, None),
             None if total == 0 => (Judgement::Unknown, Some("no numbers".to_owned())),
-            None if unknown == 0 => (Judgement::Unknown, Some(format!("{total} are too few for `{}`", self.needed))),
+            None if unknown == 0 => {
+                (Judgement::Unknown, Some(format!("too few settings for `{}` ({total})", self.needed)))
+            }
             None => {
                 let first = settings.iter().find(|setting| setting.outcome == Judgement::Unknown);
                 (Judgement::Unknown, first.map(|setting| setting.shown.clone()))
@@ -203,7 +207,11 @@ fn count_text(settings: &[SettingVerdict], outcome: Judgement) -> usize {
 type ClaimGroup<'a> = (Vec<String>, Vec<KnownNumber<'a>>);
 
 /// Returns whether the records that `is_selected` accepts are equal in both groups.
-fn alike(one: &[KnownNumber<'_>], other: &[KnownNumber<'_>], is_selected: impl Fn(&Record) -> bool) -> bool {
+fn have_equal_records(
+    one: &[KnownNumber<'_>],
+    other: &[KnownNumber<'_>],
+    is_selected: impl Fn(&Record) -> bool,
+) -> bool {
     is_one_measurement(&content(one, &is_selected), &content(other, &is_selected))
 }
 
@@ -232,7 +240,7 @@ impl ClaimVerdict {
         let unknown = if self.unknown == 0 { String::new() } else { format!(", {} unknown", self.unknown) };
         let twice = self.settings.iter().filter(|setting| setting.cut_of.is_some()).count();
         let twice = if twice == 0 { String::new() } else { format!(", {twice} on a cut that counts already") };
-        let gate = if self.ungated { " (made with --no-gate)" } else { "" };
+        let gate = if self.ungated { " (computed with --no-gate)" } else { "" };
         let best = self.best.as_ref().map_or_else(String::new, |best| format!(" ({})", best.qualified()));
         format!("{} of {}{best}{unknown}{twice}, {} needed{gate}", self.held, self.total, self.needed)
     }

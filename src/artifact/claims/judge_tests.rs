@@ -140,7 +140,7 @@ fn a_claim_joins_only_runs_that_agree() {
     both.get_mut("tableA7").unwrap().run = run_of("other");
     let verdict = joined().judge(&both, |_| String::new());
     assert_eq!((verdict.outcome, verdict.total), (Judgement::Unknown, 0));
-    assert!(verdict.count().contains("table2 was made by one, tableA7 by other"), "{}", verdict.count());
+    assert!(verdict.count().contains("table2 was computed by one, tableA7 by other"), "{}", verdict.count());
     // A claim about one artifact needs no join.
     assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
 }
@@ -152,7 +152,7 @@ fn run_of(program: &str) -> Option<ClaimRun> {
 #[test]
 fn a_count_on_numbers_that_no_gate_has_stopped_says_so() {
     assert_eq!(count_of(true), "3 of 4, most needed");
-    assert_eq!(count_of(false), "3 of 4, most needed (made with --no-gate)");
+    assert_eq!(count_of(false), "3 of 4, most needed (computed with --no-gate)");
 }
 
 fn count_of(gate: bool) -> String {
@@ -186,7 +186,7 @@ fn cells_of_one_condition_are_distinguished_by_setting() {
     let verdict = verdict_of(records.clone(), identities.clone());
     assert_eq!(verdict.settings[0].outcome, Judgement::Unknown, "two seeds of equal values are two cells");
     let shown = &verdict.settings[0].shown;
-    assert!(shown.ends_with("2 values for ghosted; its cells differ in calibration.seed"), "{shown}");
+    assert!(shown.ends_with("2 values for ghosted; the cells differ in calibration.seed"), "{shown}");
     assert_eq!(verdict_of(records[..2].to_vec(), identities[..2].to_vec()).settings[0].outcome, Judgement::Holds);
 }
 
@@ -237,7 +237,7 @@ fn texts(criterion: &str, repaired: f64) -> Vec<Record> {
 #[test]
 fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
     let claim = Claim {
-        check: |setting| setting.value("prefill_ms", "ghosted").below(setting.value("prefill_ms", "none")),
+        check: |setting| setting.value("prefill_ms", "ghosted").is_below(setting.value("prefill_ms", "none")),
         ..claim(Needed::All)
     };
     let time =
@@ -250,11 +250,10 @@ fn claim_on_noisy_times_is_unknown_and_suggests_retime() {
     assert_eq!(judge(0.5, None).outcome, Judgement::Holds);
     let printed = judge(5.0, None);
     assert_eq!((printed.outcome, printed.unknown), (Judgement::Unknown, 1));
-    let expected =
-        "noise: prefill_ms of ghosted, 10.00 ± 5.00, deviates by 50 % where 5 % is the most that can be used";
+    let expected = "noise: prefill_ms of ghosted, 10.00 ± 5.00, deviates by 50 % (limit: 5 %)";
     assert_eq!(printed.reason.as_deref(), Some(expected));
     let ours = judge(5.0, Some(ClaimRun::default())).reason.unwrap();
-    assert_eq!(ours, format!("{expected}; the same command with --retime times again"));
+    assert_eq!(ours, format!("{expected}; run the same command with --retime to measure again"));
 }
 
 #[test]

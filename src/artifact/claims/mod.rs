@@ -22,7 +22,9 @@ mod place_tests;
 #[cfg(test)]
 mod samples;
 
-pub use compare::{CLAIMS, JudgedClaim, about, headline, headline_in, judged, judged_in, line, render, row, written};
+pub use compare::{
+    CLAIMS, JudgedClaim, claims_about, format_claims, headline, headline_in, judge_all, judged_in, line, render, row,
+};
 pub use judge::{ClaimVerdict, SEEDS, SettingVerdict};
 pub use number::Judgement;
 pub use run::{ArtifactNumbers, Artifacts, ClaimRun};
@@ -161,7 +163,7 @@ struct ClaimEntry {
 static ALL: LazyLock<Vec<Claim>> = LazyLock::new(|| {
     let sentences: Vec<Sentence> = match serde_saphyr::from_str(include_str!("claims.yaml")) {
         Ok(sentences) => sentences,
-        Err(error) => unreachable!("claims.yaml is a part of the program: {error}"),
+        Err(error) => unreachable!("invalid embedded claims.yaml: {error}"),
     };
     sentences.into_iter().flat_map(Sentence::claims).collect()
 });
@@ -182,7 +184,7 @@ impl Sentence {
             let only = ONLY.iter().find(|(name, _)| *name == only);
             let check = CHECKS.iter().find(|(id, _)| *id == entry.id);
             let (Some((_, only)), Some((id, check))) = (only, check) else {
-                unreachable!("claims.yaml is a part of the program: {} has no check, or no such settings", entry.id)
+                unreachable!("invalid embedded claims.yaml: {} has no check, or unknown settings", entry.id)
             };
             Claim {
                 id,

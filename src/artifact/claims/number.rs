@@ -12,13 +12,13 @@ use crate::results::distinct;
 pub(super) struct Quantity(Result<(f64, String), String>);
 
 impl Quantity {
-    fn known(value: f64, shown: String) -> Self {
+    fn of_value(value: f64, shown: String) -> Self {
         if value.is_finite() { Self(Ok((value, shown))) } else { Self(Err(format!("{shown} is not a number"))) }
     }
 
     pub(super) fn of(read: Result<(f64, String), String>) -> Self {
         match read {
-            Ok((value, shown)) => Self::known(value, shown),
+            Ok((value, shown)) => Self::of_value(value, shown),
             unknown => Self(unknown),
         }
     }
@@ -31,7 +31,7 @@ impl Quantity {
         self.compared(&other.into(), Ordering::is_ge)
     }
 
-    pub(super) fn below(&self, other: impl Into<Quantity>) -> ClaimCheck {
+    pub(super) fn is_below(&self, other: impl Into<Quantity>) -> ClaimCheck {
         self.compared(&other.into(), Ordering::is_lt)
     }
 
@@ -62,7 +62,7 @@ impl Quantity {
         match (&self.0, &other.0) {
             (Ok((a, a_shown)), Ok((b, b_shown))) => {
                 let order = order(*a, *b);
-                ClaimCheck::known(holds(order), format!("{a_shown} {} {b_shown}", sign(order)))
+                ClaimCheck::of_verdict(holds(order), format!("{a_shown} {} {b_shown}", sign(order)))
             }
             (Err(a), Err(b)) if a != b => ClaimCheck::unknown(format!("{a}; {b}")),
             (Err(reason), _) | (_, Err(reason)) => ClaimCheck::unknown(reason.clone()),
@@ -80,7 +80,7 @@ impl Quantity {
 
 impl From<f64> for Quantity {
     fn from(value: f64) -> Self {
-        Self::known(value, value.to_string())
+        Self::of_value(value, value.to_string())
     }
 }
 
@@ -138,7 +138,7 @@ pub(super) struct ClaimCheck {
 }
 
 impl ClaimCheck {
-    pub(super) fn known(holds: bool, shown: String) -> Self {
+    pub(super) fn of_verdict(holds: bool, shown: String) -> Self {
         Self { outcome: if holds { Judgement::Holds } else { Judgement::Fails }, shown }
     }
 
@@ -146,12 +146,12 @@ impl ClaimCheck {
         Self { outcome: Judgement::Unknown, shown: reason }
     }
 
-    /// Combines two checks. A failure decides.
+    /// Returns the conjunction of two checks: `Fails` if either fails, then `Unknown` or `NotApplicable` if either is.
     pub(super) fn and(self, other: Self) -> Self {
         match (self.outcome, other.outcome) {
             (Judgement::Fails, _) | (_, Judgement::Fails) | (Judgement::Holds, Judgement::Holds) => {
                 let holds = [self.outcome, other.outcome] == [Judgement::Holds; 2];
-                Self::known(holds, format!("{}; {}", self.shown, other.shown))
+                Self::of_verdict(holds, format!("{}; {}", self.shown, other.shown))
             }
             (Judgement::Unknown, Judgement::Unknown) => {
                 let reasons: Vec<&str> = self.shown.split("; ").chain(other.shown.split("; ")).collect();
@@ -163,7 +163,7 @@ impl ClaimCheck {
     }
 
     pub(super) fn all(checks: impl IntoIterator<Item = ClaimCheck>) -> Self {
-        checks.into_iter().reduce(ClaimCheck::and).unwrap_or_else(|| Self::unknown("nothing is asked".to_owned()))
+        checks.into_iter().reduce(ClaimCheck::and).unwrap_or_else(|| Self::unknown("no checks".to_owned()))
     }
 }
 
@@ -203,7 +203,7 @@ mod tests {
         ] {
             let check = made.above(0.0);
             assert_eq!((check.outcome, check.shown.as_str()), (Judgement::Unknown, "it is not there"));
-            assert_eq!(number(0.0).below(made).outcome, Judgement::Unknown);
+            assert_eq!(number(0.0).is_below(made).outcome, Judgement::Unknown);
         }
         assert_eq!(number(f64::NAN).at_most(1.0).outcome, Judgement::Unknown);
     }
@@ -212,7 +212,7 @@ mod tests {
     fn a_comparison_shows_what_is_whatever_was_asked() {
         assert_eq!((0.5 * number(3.0)).above(2.0).shown, "1.50 (0.5 * 3) < 2");
         assert_eq!((number(1.0) - number(3.0)).abs().at_least(2.0).shown, "|-2.00 (1 - 3)| = 2");
-        assert_eq!(number(1.0).or_larger(number(3.0)).below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
+        assert_eq!(number(1.0).or_larger(number(3.0)).is_below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
         assert_eq!(missing().above(Quantity::of(Err("nor that".to_owned()))).shown, "it is not there; nor that");
     }
 
@@ -245,13 +245,13 @@ mod tests {
         assert_eq!(ClaimCheck::all([open("noise"), open("noise; no value")]).shown, "noise; no value");
         assert_eq!(ClaimCheck::all([held_check(), held_check()]).shown, "1 < 2; 1 < 2");
         assert_eq!(
-            ClaimCheck::all([open("noise"), ClaimCheck::known(false, "1 > 2".to_owned())]).shown,
+            ClaimCheck::all([open("noise"), ClaimCheck::of_verdict(false, "1 > 2".to_owned())]).shown,
             "noise; 1 > 2"
         );
     }
 
     fn held_check() -> ClaimCheck {
-        ClaimCheck::known(true, "1 < 2".to_owned())
+        ClaimCheck::of_verdict(true, "1 < 2".to_owned())
     }
 
     fn open(reason: &str) -> ClaimCheck {

@@ -185,7 +185,7 @@ fn a_claim_stands_in_the_section_that_it_names() {
         let best = sections.keys().map(|section| found(section)).max().unwrap_or(0);
         assert!(
             2 * best >= claimed.len(),
-            "{}: {:?} stands nowhere ({best} of {})",
+            "{}: {:?} not found in the paper ({best} of {})",
             claim.id,
             claim.says,
             claimed.len()

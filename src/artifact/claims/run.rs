@@ -50,7 +50,7 @@ impl ArtifactNumbers {
         Self { records, identities, run, stored: Some(Arc::new(stored)) }
     }
 
-    pub(super) fn known(&self) -> impl Iterator<Item = KnownNumber<'_>> {
+    pub(super) fn known_numbers(&self) -> impl Iterator<Item = KnownNumber<'_>> {
         self.records.iter().enumerate().map(|(at, record)| {
             let identity = self.identities.get(at).filter(|flat| !flat.is_empty());
             KnownNumber { record, identity }
@@ -89,30 +89,33 @@ const LEVELS: [Level; 4] = [
 ];
 
 /// Explains why the numbers of two runs must not be combined. `None` if they may be.
-pub(super) fn apart((a, first): (&str, &ArtifactNumbers), (b, second): (&str, &ArtifactNumbers)) -> Option<String> {
+pub(super) fn incompatibility(
+    (a, first): (&str, &ArtifactNumbers),
+    (b, second): (&str, &ArtifactNumbers),
+) -> Option<String> {
     let one = first.run.as_ref()?;
     let other = second.run.as_ref()?;
     if one.program != other.program {
         return Some(format!(
-            "{a} was made by {}, {b} by {}: make both again with the same version",
+            "{a} was computed by {}, {b} by {}: recompute both with the same version",
             one.program, other.program
         ));
     }
     if one.gate != other.gate {
         let open = if one.gate { b } else { a };
-        return Some(format!("{open} was made with --no-gate, the other without"));
+        return Some(format!("{open} was computed with --no-gate, the other without"));
     }
     if let Some((older, _)) = [(a, first), (b, second)].iter().find(|(_, artifact)| artifact.identities.is_empty()) {
-        return Some(format!("{older} was made by an older version, which did not record the identity of each number"));
+        return Some(format!("{older} was computed by an older version that does not record identities of numbers"));
     }
-    let unlike = LEVELS.iter().find_map(|level| unlike(level, first, second));
+    let unlike = LEVELS.iter().find_map(|level| first_difference(level, first, second));
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
 /// Returns the first difference between settings that have the same name in both runs.
-fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
-    let one = called(level, first);
-    let other = called(level, second);
+fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
+    let one = settings_by_name(level, first);
+    let other = settings_by_name(level, second);
     let mut both = one.iter().filter_map(|(name, all)| Some((name, all, other.get(name)?)));
     let (name, all, others) = both.find(|(_, all, others)| all != others)?;
     let [ours, theirs] = [all.difference(others).next(), others.difference(all).next()];
@@ -125,9 +128,9 @@ fn unlike(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> O
 }
 
 /// Returns the settings that a run uses under each name.
-fn called((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
+fn settings_by_name((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
     let mut all: BTreeMap<String, BTreeSet<FlatSettings>> = BTreeMap::new();
-    for KnownNumber { record, identity } in numbers.known() {
+    for KnownNumber { record, identity } in numbers.known_numbers() {
         let (Some(name), Some(flat)) = (name(record), identity) else { continue };
         let selected = flat.iter().filter(|(path, _)| is_of(path));
         all.entry(name).or_default().insert(selected.map(|(path, value)| (path.clone(), value.clone())).collect());
@@ -153,7 +156,7 @@ mod tests {
     }
 
     fn why(one: &ArtifactNumbers, other: &ArtifactNumbers) -> String {
-        apart(("table2", one), ("tableA7", other)).unwrap_or_default()
+        incompatibility(("table2", one), ("tableA7", other)).unwrap_or_default()
     }
 
     #[test]
@@ -177,7 +180,11 @@ mod tests {
     fn condition_may_differ_and_one_name_has_one_meaning() {
         let one = known(4, "c4", cell_leaves(0, "c4's"));
         assert_eq!(why(&one, &known(4, "wikitext2", cell_leaves(0, "wikitext2's"))), "");
-        assert_eq!(why(&one, &known(6, "c4", cell_leaves(1, "c4's"))), "", "another cell may be another one");
+        assert_eq!(
+            why(&one, &known(6, "c4", cell_leaves(1, "c4's"))),
+            "",
+            "a different cell may have different settings"
+        );
         let why = |other: FlatSettings| self::why(&one, &known(4, "c4", other));
         assert_eq!(
             why(cell_leaves(1, "c4's")),
@@ -213,9 +220,9 @@ mod tests {
                 .contains("with the same version")
         );
         let open = one_record_of(ClaimRun { program, gate: false });
-        assert_eq!(why(&one_record(), &open), "tableA7 was made with --no-gate, the other without");
+        assert_eq!(why(&one_record(), &open), "tableA7 was computed with --no-gate, the other without");
         let older = ArtifactNumbers { identities: Vec::new(), ..one_record() };
-        assert!(why(&one_record(), &older).starts_with("tableA7 was made by an older version"));
+        assert!(why(&one_record(), &older).starts_with("tableA7 was computed by an older version"));
         assert_eq!(why(&one_record(), &ArtifactNumbers::printed(vec![record("llama", 4, "ghosted", 50.0)])), "");
     }
 

@@ -25,7 +25,7 @@ impl<'a> ClaimSetting<'a> {
         Self { records, dense: Vec::new(), part: String::new() }
     }
 
-    pub(super) fn beside(self, dense: Vec<&'a Record>) -> Self {
+    pub(super) fn with_dense(self, dense: Vec<&'a Record>) -> Self {
         Self { dense, ..self }
     }
 
@@ -69,7 +69,7 @@ impl<'a> ClaimSetting<'a> {
         let shallow = self.shallowest();
         let deep = self.deepest();
         if shallow.part == deep.part {
-            return ClaimCheck::unknown(format!("there is no second depth{}", deep.part));
+            return ClaimCheck::unknown(format!("no second depth to compare{}", deep.part));
         }
         check(&deep, &shallow)
     }
@@ -123,10 +123,10 @@ impl<'a> ClaimSetting<'a> {
         }))
     }
 
-    pub(super) fn least(&self, metric: &str, recoveries: &[&str]) -> Quantity {
+    pub(super) fn minimum(&self, metric: &str, recoveries: &[&str]) -> Quantity {
         Quantity::of(self.all(metric, recoveries).map(|values| {
-            let (name, least) = strongest(|a, b| order(b, a), &values).unwrap_or(("none of them", f64::NAN));
-            (least, format!("{} ({name}, the least of {})", short(least), values.len()))
+            let (name, least) = strongest(|a, b| order(b, a), &values).unwrap_or(("none", f64::NAN));
+            (least, format!("{} ({name}, minimum of {})", short(least), values.len()))
         }))
     }
 
@@ -143,12 +143,12 @@ impl<'a> ClaimSetting<'a> {
             others.filter_map(|&rival| Some((rival, self.read(metric, rival).ok()?))).collect();
         let rival = strongest(better, &known);
         if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, ours).is_gt()) {
-            return Ok(ClaimCheck::known(false, self.pair((rival, other), (name, ours))));
+            return Ok(ClaimCheck::of_verdict(false, self.pair((rival, other), (name, ours))));
         }
         // No known rival is better, but a missing one could be.
         self.all(metric, rivals)?;
         let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
-        Ok(ClaimCheck::known(true, self.pair((name, ours), rival)))
+        Ok(ClaimCheck::of_verdict(true, self.pair((name, ours), rival)))
     }
 
     /// Returns the lead of a recovery over its best rival.
@@ -218,7 +218,7 @@ fn usable(record: &Record, method: &str) -> Result<f64, String> {
     match record.noise() {
         None => Ok(value),
         Some(part) => Err(format!(
-            "{NOISY}{} of {method}, {} ± {}, deviates by {:.0} % where {:.0} % is the most that can be used",
+            "{NOISY}{} of {method}, {} ± {}, deviates by {:.0} % (limit: {:.0} %)",
             record.metric,
             short(value),
             short(error),
@@ -238,7 +238,7 @@ fn better(metric: &str) -> Result<Better, String> {
     match Metric::find(metric).map(|metric| metric.direction) {
         Ok(Direction::Higher) => Ok(order),
         Ok(Direction::Lower) => Ok(|a, b| order(b, a)),
-        Ok(Direction::Neither) => Err(format!("of {metric} neither more nor less is better")),
+        Ok(Direction::Neither) => Err(format!("{metric} has no better direction")),
         Err(error) => Err(error.one_line()),
     }
 }

@@ -34,17 +34,17 @@ fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
     let records = table();
     assert_eq!(
         of(&records).best(ACCURACY, "ghosted", &ALL),
-        ClaimCheck::known(true, "ghosted 60.10 > replaceme-ls 59.45".into())
+        ClaimCheck::of_verdict(true, "ghosted 60.10 > replaceme-ls 59.45".into())
     );
     assert_eq!(
         of(&records).best(ACCURACY, "none", &ALL),
-        ClaimCheck::known(false, "ghosted 60.10 > none 40.70".into())
+        ClaimCheck::of_verdict(false, "ghosted 60.10 > none 40.70".into())
     );
     let records = perplexities();
     assert_eq!((of(&records).best(PERPLEXITY, "none", &ALL)).outcome, Judgement::Holds);
     assert_eq!(
         of(&records).best(PERPLEXITY, "ghosted", &ALL),
-        ClaimCheck::known(false, "none 40.70 < ghosted 60.10".into())
+        ClaimCheck::of_verdict(false, "none 40.70 < ghosted 60.10".into())
     );
 }
 
@@ -55,7 +55,7 @@ fn what_prints_alike_is_alike() {
     let setting = of(&tied);
     assert_eq!(
         setting.best(ACCURACY, "ghosted", &ALL),
-        ClaimCheck::known(true, "ghosted 60.10 = replaceme-ls 60.10".into())
+        ClaimCheck::of_verdict(true, "ghosted 60.10 = replaceme-ls 60.10".into())
     );
     assert_eq!(setting.best(ACCURACY, "replaceme-ls", &ALL).outcome, Judgement::Holds);
     assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
@@ -87,7 +87,7 @@ fn lead(records: &[Record], name: &str, rivals: &[&str]) -> Quantity {
 fn of_a_share_neither_much_nor_little_is_best() {
     let shares: Vec<Record> = table().into_iter().map(|record| with_metric(record, "m_symmetric_share")).collect();
     let setting = of(&shares);
-    let reason = "of m_symmetric_share neither more nor less is better";
+    let reason = "m_symmetric_share has no better direction";
     assert_eq!(setting.best("m_symmetric_share", "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
     assert_eq!(setting.lead("m_symmetric_share", "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
     assert_eq!(setting.value("m_symmetric_share", "ghosted").above(0.0).outcome, Judgement::Holds);
@@ -104,7 +104,7 @@ fn a_rival_that_is_missing_leaves_it_open() {
         assert_eq!(setting.lead(ACCURACY, "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
         assert_eq!(setting.rank(ACCURACY, "ghosted", &ALL).at_most(2.0), ClaimCheck::unknown(reason.into()));
         assert_eq!(setting.mean(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
-        assert_eq!(setting.least(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
+        assert_eq!(setting.minimum(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
         // One better rival decides, regardless of missing numbers.
         assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
@@ -117,8 +117,8 @@ fn mean_and_least_are_over_those_that_are_named() {
     let records = table();
     let setting = of(&records);
     assert_eq!(setting.mean(ACCURACY, &["replaceme-ls", "ghosted"]).equal(59.775).outcome, Judgement::Holds);
-    let least = setting.least(ACCURACY, &ALL).above(50.0);
-    assert_eq!(least, ClaimCheck::known(false, "40.70 (none, the least of 3) < 50".into()));
+    let least = setting.minimum(ACCURACY, &ALL).above(50.0);
+    assert_eq!(least, ClaimCheck::of_verdict(false, "40.70 (none, minimum of 3) < 50".into()));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn several_values_where_one_is_asked_are_not_guessed_between() {
 fn a_comparison_of_depths_needs_two_and_a_failed_cell_is_one() {
     let mut records = table();
     let one = of(&records).between_depths(is_lower_if_deeper);
-    assert_eq!(one, ClaimCheck::unknown("there is no second depth, depth 7".into()));
+    assert_eq!(one, ClaimCheck::unknown("no second depth to compare, depth 7".into()));
     records.push(record("a", 9, "ghosted", 55.0));
     assert_eq!(of(&records).between_depths(is_lower_if_deeper).outcome, Judgement::Holds);
     records.push(Record { value: None, ..record("a", 11, "ghosted", 0.0) });
@@ -148,7 +148,7 @@ fn a_comparison_of_depths_needs_two_and_a_failed_cell_is_one() {
 }
 
 fn is_lower_if_deeper(deep: &ClaimSetting<'_>, shallow: &ClaimSetting<'_>) -> ClaimCheck {
-    deep.value(ACCURACY, "ghosted").below(shallow.value(ACCURACY, "ghosted"))
+    deep.value(ACCURACY, "ghosted").is_below(shallow.value(ACCURACY, "ghosted"))
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn the_parts_of_a_calibration_are_told_apart() {
 #[test]
 fn noisy_time_decides_nothing_and_shows_its_deviation() {
     let metric = "prefill_ms:seq=8:batch=1";
-    let noise = "noise: prefill_ms:seq=8:batch=1 of ghosted, 10.00 ± 5.00, deviates by 50 % where 5 % is the most that can be used";
+    let noise = "noise: prefill_ms:seq=8:batch=1 of ghosted, 10.00 ± 5.00, deviates by 50 % (limit: 5 %)";
     let records = [
         time_record(7, "none", 10.0, 0.4),
         time_record(7, "ghosted", 10.0, 5.0),
@@ -181,7 +181,7 @@ fn noisy_time_decides_nothing_and_shows_its_deviation() {
     assert_eq!(setting.best(metric, "none", &ALL), ClaimCheck::unknown(noise.into()));
     assert_eq!(setting.value(metric, "replaceme-ls").above(0.0).outcome, Judgement::Holds, "five percent can be used");
     let dense = time_record(0, "none", 20.0, 5.0);
-    let of_dense = ClaimSetting::new(Vec::new()).beside(vec![&dense]).of_dense(metric).above(0.0);
+    let of_dense = ClaimSetting::new(Vec::new()).with_dense(vec![&dense]).of_dense(metric).above(0.0);
     assert_eq!(of_dense.outcome, Judgement::Unknown);
     assert!(of_dense.shown.contains("of dense, 20.00 ± 5.00, deviates by 25 %"), "{of_dense:?}");
     // The error of an accuracy is not noise; significance tests account for it.

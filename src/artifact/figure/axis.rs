@@ -20,8 +20,8 @@ pub struct Axis {
 impl Scale {
     pub(super) fn hides(self) -> &'static str {
         match self {
-            Self::Linear => "every value is missing or not finite",
-            Self::Log => "a log axis shows positive numbers only",
+            Self::Linear => "check for missing and non-finite values",
+            Self::Log => "use positive values on a log axis",
         }
     }
 }
@@ -94,7 +94,7 @@ impl Range {
         let near_zero = zero && scale == Scale::Linear && low >= 0.0 && low < 0.3 * high;
         let room = 0.05 * (high - low);
         let low = if near_zero { 0.0 } else { low - room };
-        Self { low: back(low, scale), high: back(high + room, scale), scale }
+        Self { low: invert(low, scale), high: invert(high + room, scale), scale }
     }
 
     /// Fits the range to the values, with a margin if they are all equal.
@@ -102,7 +102,7 @@ impl Range {
         if self.high > self.low { self } else { self.with_room(false) }
     }
 
-    /// Extends a linear range to labeled ticks, at most about `most`.
+    /// Extends a linear range to ticks at round values, roughly `most` of them.
     pub(super) fn with_end_ticks(self, most: usize) -> Self {
         let mut range = self;
         // A longer axis may need a larger step.
@@ -147,7 +147,7 @@ impl Range {
         }
     }
 
-    /// Returns at most about `most` round ticks.
+    /// Returns ticks at round values, roughly `most` of them.
     pub(super) fn ticks(&self, most: usize) -> Vec<Tick> {
         let most = most.clamp(2, 20);
         if self.scale == Scale::Log
@@ -189,7 +189,7 @@ fn forward(value: f64, scale: Scale) -> f64 {
     }
 }
 
-fn back(value: f64, scale: Scale) -> f64 {
+fn invert(value: f64, scale: Scale) -> f64 {
     match scale {
         Scale::Linear => value,
         Scale::Log => 10f64.powf(value),

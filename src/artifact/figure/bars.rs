@@ -81,7 +81,7 @@ impl BarChart {
                 .found(format!("{} groups, {} series", self.groups.len(), self.series.len())));
         }
         if let Some(series) = self.series.iter().find(|series| series.values.len() != self.groups.len()) {
-            return Err(Error::bad_input("the series and the groups of the bar chart have different lengths")
+            return Err(Error::bad_input("series and groups of the bar chart differ in length")
                 .at(series.label.as_str())
                 .expected(format!("{} values", self.groups.len()))
                 .found(series.values.len().to_string()));
@@ -233,9 +233,9 @@ impl Dots {
     /// Fails if there is no number, or if a method does not have one list per group.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
-            return Err(Error::bad_input("the values of a method and the groups have different lengths")
+            return Err(Error::bad_input("values of a method and groups differ in length")
                 .at(method.label.as_str())
-                .expected(format!("values of {} groups", self.groups.len()))
+                .expected(format!("{} values", self.groups.len()))
                 .found(method.values.len().to_string()));
         }
         let numbers = self.methods.iter().flat_map(|method| method.values.iter().flatten());

@@ -69,7 +69,7 @@ impl Curves {
             return Err(draw_nothing().expected("at least one line").found("none"));
         }
         let points: Vec<_> =
-            self.lines.iter().flat_map(|line| &line.points).filter_map(|point| self.seen(point)).collect();
+            self.lines.iter().flat_map(|line| &line.points).filter_map(|point| self.visible_point(point)).collect();
         let xs = Range::of(points.iter().map(|(x, _, _)| *x), self.x.scale);
         let levels = self.levels.iter().filter_map(|level| drawable(Some(level.value)));
         let errors = points.iter().flat_map(|&(_, y, error)| [y - error, y, y + error]);
@@ -84,7 +84,7 @@ impl Curves {
     }
 
     /// Returns x, y and error of a point that the axes can show.
-    fn seen(&self, point: &Point) -> Option<(f64, f64, f64)> {
+    fn visible_point(&self, point: &Point) -> Option<(f64, f64, f64)> {
         let x = drawable(Some(point.x))?;
         let y = drawable(point.y)?;
         (self.x.shows(x) && self.y.shows(y)).then(|| (x, y, size(point.error)))
@@ -99,7 +99,7 @@ impl Curves {
         let axis = self.value_axis(&ys, around.width);
         let plan = FramePlan { around, axis: &axis, range: ys, entries: &entries, head: 0.0, foot: 0.0, aside };
         let frame = Frame::draw(scene, plan);
-        let apart = if marked { self.apart(&xs, frame.right - frame.left) } else { 0.0 };
+        let apart = if marked { self.line_offset(&xs, frame.right - frame.left) } else { 0.0 };
         for level in &self.levels {
             if drawable(Some(level.value)).is_some_and(|value| self.y.shows(value)) {
                 let style = palette::of(&level.method);
@@ -110,7 +110,7 @@ impl Curves {
         for (number, line) in self.lines.iter().enumerate() {
             let aside = (number as f64 - (self.lines.len() - 1) as f64 / 2.0) * apart;
             let plot = LinePlot { frame: &frame, xs: &xs, aside, style: palette::of(&line.method) };
-            let runs = self.runs(line);
+            let runs = self.point_runs(line);
             if marked { plot.draw_marked(&runs, scene) } else { plot.draw_thin(&runs, scene) }
         }
         frame.x_axis(scene, &self.x, &ticks, &xs)
@@ -143,21 +143,21 @@ impl Curves {
 
     fn all_x(&self) -> Vec<f64> {
         let points = self.lines.iter().flat_map(|line| &line.points);
-        let mut at: Vec<f64> = points.filter_map(|point| Some(self.seen(point)?.0)).collect();
+        let mut at: Vec<f64> = points.filter_map(|point| Some(self.visible_point(point)?.0)).collect();
         at.sort_by(f64::total_cmp);
         at.dedup();
         at
     }
 
     /// Returns the offset between lines at one x, at most half the distance between two x values.
-    fn apart(&self, xs: &Range, room: f64) -> f64 {
+    fn line_offset(&self, xs: &Range, room: f64) -> f64 {
         let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.fraction(x) * room).collect();
         let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
         (nearest / (2.0 * self.lines.len() as f64)).min(APART)
     }
 
-    fn runs(&self, line: &Line) -> Vec<PointRun> {
-        let seen: Vec<_> = line.points.iter().map(|point| self.seen(point)).collect();
+    fn point_runs(&self, line: &Line) -> Vec<PointRun> {
+        let seen: Vec<_> = line.points.iter().map(|point| self.visible_point(point)).collect();
         let runs = seen.split(Option::is_none).filter(|run| !run.is_empty());
         runs.map(|run| run.iter().flatten().copied().collect()).collect()
     }

@@ -60,7 +60,7 @@ impl LayerDiagram {
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let most = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > most {
-            return Err(Error::bad_input("too many selections for a layer diagram")
+            return Err(Error::bad_input("wrong number of selections for a layer diagram")
                 .expected(format!("1 to {most}"))
                 .found(self.selections.len().to_string()));
         }
@@ -69,7 +69,7 @@ impl LayerDiagram {
             .iter()
             .map(|row| regions(&row.removed, self.layers).map_err(|error| error.at(row.label.as_str())))
             .collect::<Result<Vec<_>>>()?;
-        let ghost = palette::ours();
+        let ghost = palette::papers_colour();
         let entries = [
             (Key::Block { fill: Some(KEPT), border: TEXT, dash: Dash::Solid }, "kept layer"),
             (Key::Block { fill: None, border: REMOVED, dash: Dash::Dashed }, "removed layer"),
@@ -187,7 +187,7 @@ impl DrawnStack<'_> {
 
     /// Draws the Ghosted Layers of a region with the stream through them.
     fn ghost(&mut self, first: usize, last: usize) {
-        let ((mut start, end), colour) = (self.ends(first, last), palette::ours());
+        let ((mut start, end), colour) = (self.ends(first, last), palette::papers_colour());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
             let low = self.foot(lowest);
             let high = self.foot(highest) - BLOCK;

@@ -153,8 +153,8 @@ fn pick_style(hash: u64, shift: u32, among: usize) -> usize {
     ((hash >> shift) % among as u64) as usize
 }
 
-pub(super) fn ours() -> Colour {
-    recovery::ours().and_then(|method| method.style).map_or(colour(Hue::Blue), |style| colour(style.hue))
+pub(super) fn papers_colour() -> Colour {
+    recovery::papers_appearance().and_then(|method| method.style).map_or(colour(Hue::Blue), |style| colour(style.hue))
 }
 
 /// Computes the 64-bit FNV-1a hash, which is stable across machines and releases.
@@ -242,7 +242,7 @@ mod tests {
             }
         }
         // A line over a filled area.
-        assert!(contrast(grey(ours().light), grey(FAINT.light)) >= 3.0);
+        assert!(contrast(grey(papers_colour().light), grey(FAINT.light)) >= 3.0);
     }
 
     /// Accessors for the light and the dark theme.

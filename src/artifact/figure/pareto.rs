@@ -105,7 +105,7 @@ impl Pareto {
     }
 
     /// Returns the points that a panel can show, each with the index of its series.
-    fn shown(&self, number: usize) -> Vec<(usize, &ParetoPoint, f64)> {
+    fn visible_points(&self, number: usize) -> Vec<(usize, &ParetoPoint, f64)> {
         let axis = &self.panels[number].axis;
         let all = self.series.iter().enumerate();
         all.flat_map(|(at, series)| series.points.iter().map(move |point| (at, point)))
@@ -119,7 +119,7 @@ impl Pareto {
     /// Draws a panel below `top`, and returns the position below it.
     fn panel(&self, number: usize, around: &Surroundings, (top, xs): (f64, &Range), scene: &mut Scene) -> Result<f64> {
         let ParetoPanel { axis, dense, .. } = &self.panels[number];
-        let points = self.shown(number);
+        let points = self.visible_points(number);
         let level = drawable(*dense).filter(|value| axis.shows(*value));
         let values = points.iter().map(|(.., value)| *value).chain(level);
         let range = Range::of(values, axis.scale).filter(|_| !points.is_empty()).ok_or_else(nothing)?;
@@ -177,7 +177,7 @@ impl Pareto {
 }
 
 fn nothing() -> Error {
-    Error::bad_input("a Pareto figure has nothing to draw").expected("a variant with a size and a value in each panel")
+    Error::bad_input("the Pareto figure has no points").expected("a variant with a size and a value in each panel")
 }
 
 /// Returns the step line through the frontier: each value extends to the next point.
@@ -297,6 +297,6 @@ mod tests {
     fn figure_without_points_is_refused() {
         let plot = Plot::Pareto(dense_figure(0));
         let error = Figure { around: Surroundings::default(), plot }.draw().unwrap_err();
-        assert!(error.to_string().contains("nothing to draw"), "{error}");
+        assert!(error.to_string().contains("no points"), "{error}");
     }
 }

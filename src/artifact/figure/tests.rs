@@ -293,7 +293,7 @@ fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
     assert!(strokes(of("dense").colour, 1.1).count() > 5);
     assert!(
         texts(&scene).iter().any(|text| text.contains("axis starts at")),
-        "the axis does not begin at 0, and says so"
+        "the axis does not start at 0, and its label states that"
     );
 }
 

@@ -91,7 +91,7 @@ pub struct CellNote {
     pub inputs: BTreeMap<String, String>,
 }
 
-/// Stored object that a cell was made from.
+/// Stored object that a cell was computed from.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ObjectNote {

@@ -81,7 +81,7 @@ pub fn render(page: &Page) -> Result<String> {
         facts: summary::facts(page),
         strips: summary::strips(&page.claims),
         claims: section::claims(&page.claims)?,
-        audit: (!page.findings.is_empty()).then(|| summary::found(&page.findings)),
+        audit: (!page.findings.is_empty()).then(|| summary::count_findings(&page.findings)),
         lists: section::left_out(&page.left_out)?.into_iter().collect(),
         notes,
         shared,
@@ -97,7 +97,7 @@ pub fn render_audit(page: &Page) -> Result<String> {
     let values = AuditValues {
         page,
         head_values: Head::new(page),
-        found: summary::found(&page.findings),
+        found: summary::count_findings(&page.findings),
         findings: section::findings(&page.findings)?,
     };
     filled("audit.html", &values)

@@ -240,13 +240,13 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     let theirs = Some("The paper's own numbers".to_owned());
     let several = claims.iter().any(|claim| claim.profile != claims[0].profile);
     let columns = vec![
-        SavedColumn { label: true, ..SavedColumn::named("What the paper says") },
-        SavedColumn { group: ours.clone(), choice: true, ..SavedColumn::named("Verdict") },
-        SavedColumn { group: ours, ..SavedColumn::named("True in") },
-        SavedColumn { group: theirs.clone(), choice: true, ..SavedColumn::named("Verdict") },
-        SavedColumn { group: theirs, ..SavedColumn::named("True in") },
-        SavedColumn { choice: true, ..SavedColumn::named("Counted in") },
-        SavedColumn::named("Where"),
+        SavedColumn { label: true, ..SavedColumn::with_name("What the paper says") },
+        SavedColumn { group: ours.clone(), choice: true, ..SavedColumn::with_name("Verdict") },
+        SavedColumn { group: ours, ..SavedColumn::with_name("True in") },
+        SavedColumn { group: theirs.clone(), choice: true, ..SavedColumn::with_name("Verdict") },
+        SavedColumn { group: theirs, ..SavedColumn::with_name("True in") },
+        SavedColumn { choice: true, ..SavedColumn::with_name("Counted in") },
+        SavedColumn::with_name("Where"),
     ];
     let caption = "Each sentence of the paper as a check: in how many settings it is true of our numbers, and of those \
                    that the paper prints. Unknown: a number that it rests on is missing, or is no measurement.";
@@ -293,7 +293,7 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("What the paper's own tables do not agree on. {}", caption.join(" "));
     let view = SavedTable {
-        columns: named(&["Rule", "Where", "Expected", "Found", "Note"], 0),
+        columns: label_columns(&["Rule", "Where", "Expected", "Found", "Note"], 0),
         rows: findings
             .iter()
             .map(|row| SavedRow {
@@ -314,16 +314,20 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
 /// Fails like [`table::table`].
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
     let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
-    let caption = "Results next to those of this page.".to_owned();
-    list(("left-out", "Left out", caption), &SavedTable::of_words(named(&["Folder", "Why"], 1), &rows))
+    let caption = "Results folders that are not on this page.".to_owned();
+    list(("left-out", "Left out", caption), &SavedTable::of_words(label_columns(&["Folder", "Why"], 1), &rows))
 }
 
 /// Returns columns of which the first labels a row and `choice` can be filtered.
-fn named(names: &[&str], choice: usize) -> Vec<SavedColumn> {
+fn label_columns(names: &[&str], choice: usize) -> Vec<SavedColumn> {
     names
         .iter()
         .enumerate()
-        .map(|(index, name)| SavedColumn { label: index == 0, choice: index == choice, ..SavedColumn::named(*name) })
+        .map(|(index, name)| SavedColumn {
+            label: index == 0,
+            choice: index == choice,
+            ..SavedColumn::with_name(*name)
+        })
         .collect()
 }
 

@@ -92,7 +92,7 @@ fn shortened(commit: &str) -> String {
 }
 
 /// Formats `52 contradictions, 15 suspicions and 20 remarks`.
-pub(super) fn found(findings: &[FindingRow]) -> String {
+pub(super) fn count_findings(findings: &[FindingRow]) -> String {
     let words = Severity::ALL.map(|severity| (finding_count(findings, severity), severity.name()));
     let words = words.into_iter().filter(|(count, _)| *count > 0);
     let mut words: Vec<String> =

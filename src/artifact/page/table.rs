@@ -238,7 +238,7 @@ impl<'a> PageShape<'a> {
                 items: cell.items,
                 link: cell.key.as_deref().filter(|key| notes.contains_key(*key)).map(cell_id),
                 mark: cell.mark.clone(),
-                comparison: cell.comparison.as_ref().map(judged),
+                comparison: cell.comparison.as_ref().map(judge_comparison),
             }
         });
         PageRow {
@@ -304,7 +304,7 @@ fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     }
 }
 
-fn judged(comparison: &SavedComparison) -> JudgedBeside {
+fn judge_comparison(comparison: &SavedComparison) -> JudgedBeside {
     let unlike = match &comparison.verdict {
         PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
         _ => None,

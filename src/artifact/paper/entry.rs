@@ -108,13 +108,13 @@ impl PaperNumber {
         let depth = condition.depth;
         let layers = condition.layers;
         if depth >= layers {
-            return Err(wrong("pruned_layers", &format!("less than the {layers} layers"), &depth.to_string()));
+            return Err(wrong("pruned_layers", &format!("fewer than {layers} layers"), &depth.to_string()));
         }
         let dense = condition.criterion == DENSE;
         if (depth == 0) != dense || dense && condition.recovery != recovery::NONE {
             return Err(wrong(
                 "criterion",
-                "`dense` without a recovery where no layer is removed",
+                "`dense` without a recovery if no layers are removed",
                 &condition.criterion,
             ));
         }
@@ -154,7 +154,7 @@ fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
     let plain = field.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     match field.parse() {
         Ok(number) if plain => Ok(Some(number)),
-        _ => Err(wrong(column, "a decimal number, or nothing", field)),
+        _ => Err(wrong(column, "a decimal number or an empty field", field)),
     }
 }
 
@@ -168,7 +168,7 @@ impl PaperNumber {
         let file = path.display().to_string();
         let bytes = regular::read(path)?;
         let text = String::from_utf8(bytes).map_err(|_| {
-            Error::bad_input("cannot read the table").at(file.clone()).expected("text in UTF-8").found("something else")
+            Error::bad_input("cannot read the table").at(file.clone()).expected("UTF-8 text").found("other bytes")
         })?;
         let text = text.trim_start_matches('\u{feff}');
         let head = text.lines().next().unwrap_or_default();
@@ -180,11 +180,13 @@ impl PaperNumber {
 
     fn wide(file: &str, text: &str, labels: &[String], wanted: &[&str]) -> Result<Vec<Self>> {
         if wanted.is_empty() {
-            return Err(Error::bad_input("the meaning of the table's columns is unknown")
+            return Err(Error::bad_input("unknown table columns")
                 .at(format!("{file}:1"))
                 .expected(format!("{HEAD}, or the columns to check"))
                 .found(text.lines().next().unwrap_or_default())
-                .hint("for example --tasks ARC-e=arc_easy,HellaSwag=hellaswag,PIQA=1838 --average Avg"));
+                .hint(
+                    "name the columns, for example --tasks ARC-e=arc_easy,HellaSwag=hellaswag,PIQA=1838 --average Avg",
+                ));
         }
         let mut reader = ::csv::ReaderBuilder::new().trim(::csv::Trim::All).from_reader(text.as_bytes());
         let head = reader.headers().map_err(|error| broken(file, &error))?.clone();

@@ -80,7 +80,7 @@ impl PaperTable {
     pub fn find(name: &str) -> Result<&'static Self> {
         TABLES.iter().find(|table| table.name == name || table.aliases.contains(&name)).ok_or_else(|| {
             let names = TABLES.iter().flat_map(|table| [&[table.name], table.aliases].concat());
-            Error::bad_input(format!("the paper has no table `{name}` of numbers")).none_of(name, names)
+            Error::bad_input(format!("unknown paper table `{name}`")).none_of(name, names)
         })
     }
 

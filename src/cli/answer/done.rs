@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorParts};
 use crate::export::Exported;
 use crate::search::Found;
 
-pub(crate) fn shown(path: &Path) -> String {
+pub(crate) fn display_path(path: &Path) -> String {
     path.display().to_string()
 }
 
@@ -354,7 +354,7 @@ pub(crate) struct PackedRecord {
 }
 
 pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
-    paths.iter().map(|path| shown(path)).collect()
+    paths.iter().map(|path| display_path(path)).collect()
 }
 
 /// Answer of `search`.

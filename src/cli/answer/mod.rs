@@ -170,7 +170,7 @@ pub(super) fn commands() -> Vec<String> {
 pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error) {
     let words: Vec<String> = words.skip(1).map_while(|word| word.into_string().ok()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).take_while(|word| *word != "--").collect();
-    // An option value may equal a command name, so take the first command on the line.
+    // An option value may equal a command name, so use the first command on the line.
     let rank = |command: &&String| {
         let places = command.split(' ').map(|part| words.iter().position(|word| *word == part));
         places.collect::<Option<Vec<_>>>().and_then(|places| places.first().copied())
@@ -181,17 +181,20 @@ pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error
         let text = error.render().to_string();
         let what = text.lines().next().unwrap_or_default();
         let what = what.strip_prefix("error: ").unwrap_or(what);
-        failed(command, &Error::bad_input(what).hint(format!("`ghostlab {command} --help` lists the allowed values")));
+        failed(
+            command,
+            &Error::bad_input(what).hint(format!("see `ghostlab {command} --help` for the allowed values")),
+        );
     }
 }
 
 /// Descriptions of the enum tags that serde generates, which cannot have doc comments.
 const TAGS: [(&str, &str); 5] = [
-    ("command", "The command that answers."),
-    ("answer", "What it answers."),
-    ("job", "What the job does."),
-    ("why", "What sort of reason it is."),
-    ("what", "The fields that changed, or the damage."),
+    ("command", "Command that produced the answer."),
+    ("answer", "Outcome: an answer or an error."),
+    ("job", "Type of the job."),
+    ("why", "Type of the reason."),
+    ("what", "Changed fields, or the damage."),
 ];
 
 /// Adds descriptions to the enum tags of a schema.

@@ -167,7 +167,7 @@ impl JsonSchema for MissingPart {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let parts: Vec<Value> = Stage::parts()
+        let parts: Vec<Value> = Stage::input_names()
             .into_iter()
             .map(|words| json!({"description": words.about, "type": "string", "const": words.part}))
             .collect();
@@ -330,7 +330,7 @@ impl fmt::Display for PlannedJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ChooseLayers { backbone, criterion, calibration, trials } => {
-                write!(f, "choose layers of {backbone} by {criterion} on {calibration}: {trials} trials")
+                write!(f, "select layers of {backbone} by {criterion} on {calibration}: {trials} trials")
             }
             Self::Calibrate { backbone, calibration, cells: count } => {
                 write!(f, "calibrate {backbone} on {calibration}: repair {}", cells(*count))
@@ -347,7 +347,7 @@ impl fmt::Display for PlannedJob {
 }
 
 fn missing(backbone: &BackbonePlan, variant: &Variant, state: &StoreState, reasons: &Reasons) -> Vec<Missing> {
-    let lacking = backbone.parts(variant).filter(|(_, _, key)| !state.has(key));
+    let lacking = backbone.inputs_of(variant).filter(|(_, _, key)| !state.has(key));
     let missing = lacking.map(|(job, words, key)| Missing {
         what: MissingPart(words),
         on: (job.group.on)(backbone, job.index),

@@ -228,7 +228,7 @@ impl Explanation {
         let reasons = Reasons::new(store, plan);
         let mut artifacts = Vec::new();
         let mut add = |what: String, key: &Key| artifacts.push(explained(what, key, &state, &reasons, store));
-        for (job, words, key) in backbone.parts(variant) {
+        for (job, words, key) in backbone.inputs_of(variant) {
             if let Some((tokens, key)) = (words.reads)(backbone, variant, job.index) {
                 add(tokens, &key);
             }
@@ -294,7 +294,7 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
     };
     let reason = if stored.is_some() { None } else { Some(reasons.of(key, state)) };
     let identity = key.readable()["of"].take();
-    ExplainedObject { what, key: key.hash().to_owned(), stored, reason, folder: store.lies(key), identity }
+    ExplainedObject { what, key: key.hash().to_owned(), stored, reason, folder: store.object_path(key), identity }
 }
 
 /// Answer of `doctor`: state of the machine and the inputs.

@@ -12,7 +12,7 @@ use crate::criterion::{Depth, PruneSpec};
 use crate::distill::Finetune;
 use crate::error::Result;
 use crate::grid::{Calibration, Draw, EvalTask, Latency, Perplexity};
-use crate::model::{CPU, Config, EngineChoice, EngineId, Load, Program, WeightType, whole};
+use crate::model::{CPU, Config, EngineChoice, EngineId, Load, Program, WeightType, folder_program};
 use crate::pipeline::identity::{CalibrationId, Identity, MeasureId};
 use ghostlab_store::Key;
 
@@ -132,7 +132,7 @@ impl EvalTarget {
     /// # Errors
     /// Fails if operators next to the weights cannot be read.
     pub(crate) fn reference(&self, backbone: &BackbonePlan) -> Result<Option<Program>> {
-        self.extent().damage.then(|| whole(&backbone.config, &backbone.folder)).transpose()
+        self.extent().damage.then(|| folder_program(&backbone.config, &backbone.folder)).transpose()
     }
 
     /// Returns the scored sample, or `None` if all items are scored.
@@ -217,7 +217,7 @@ impl CalibrationPlan {
 
 impl Variant {
     /// Creates the variant of a dense cell, which needs no calibration.
-    pub(crate) fn whole(cell: usize, identity: Identity) -> Self {
+    pub(crate) fn dense(cell: usize, identity: Identity) -> Self {
         Self {
             cell,
             identity: Arc::new(identity),

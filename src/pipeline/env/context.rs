@@ -142,7 +142,7 @@ impl<'a> RunContext<'a> {
 
     /// Records stored scores, with their values unless they are generated answers.
     pub(crate) fn stored_scores(&self, key: &Key, values: Option<Vec<f64>>) {
-        self.store_cache.found(key);
+        self.store_cache.insert(key);
         lock(&self.fresh_scores).insert(key.hash().to_owned(), values);
     }
 
@@ -215,7 +215,7 @@ impl<'a> RunContext<'a> {
     }
 
     /// Reports that all finished work is stored.
-    pub(crate) fn kept(&self) {
+    pub(crate) fn report_stored(&self) {
         self.reporter.event(Event::Kept);
     }
 
@@ -226,7 +226,7 @@ impl<'a> RunContext<'a> {
     /// Reports a damaged object, once per message.
     pub(crate) fn damaged(&self, error: &Error) {
         if lock(&self.reported_damage).insert(error.one_line()) {
-            self.note(format!("{}; made again", error.one_line()));
+            self.note(format!("{}; recomputing", error.one_line()));
         }
     }
 
@@ -250,13 +250,13 @@ impl<'a> RunContext<'a> {
 
     /// Acquires a lease. Returns `None` if another process holds it, and reports that once.
     pub(crate) fn lease(&self, name: &str, what: &str) -> Result<Option<Lease>> {
-        if self.store.still_theirs(name) {
+        if self.store.is_still_leased(name) {
             return Ok(None);
         }
         match self.store.lease(name)? {
             LeaseResult::Mine(lease) => Ok(Some(lease)),
             LeaseResult::Theirs(process) => {
-                let text = format!("{what}: process {} works on it", process.owner.pid);
+                let text = format!("{what}: leased by process {}", process.owner.pid);
                 if lock(&self.reported_damage).insert(text.clone()) {
                     self.note(text);
                 }
@@ -292,7 +292,7 @@ impl<'a> RunContext<'a> {
     }
 
     /// Returns whether the worker's idle timeout has expired.
-    pub(crate) fn left(&self) -> bool {
+    pub(crate) fn has_timed_out(&self) -> bool {
         lock(&self.idle).left
     }
 }
@@ -337,7 +337,7 @@ impl<'a> LeaseGuard<'a> {
     /// # Errors
     /// Fails if the lease is lost after a pause of this process ([`Self::is_lost`]).
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_lost() { Err(Error::interrupted("its lease was lost")) } else { Ok(()) }
+        if self.is_lost() { Err(Error::interrupted("the lease was lost")) } else { Ok(()) }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -349,7 +349,7 @@ impl<'a> LeaseGuard<'a> {
     }
 
     /// Records progress, which resets the crash counter: the remaining work did not cause earlier crashes.
-    pub(crate) fn gone_on(&self) {
+    pub(crate) fn record_progress(&self) {
         if !self.gone_on.replace(true) {
             self.run.store.forgive_deaths(self.name);
         }

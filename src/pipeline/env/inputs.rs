@@ -58,10 +58,10 @@ impl Inputs {
         for backbone in grid.backbones.values() {
             files.extend([parts::config(&backbone.path), parts::tokenizer(&backbone.path)]);
             files.extend(Weights::files(&backbone.path)?);
-            files.extend(Some(parts::beside(&backbone.path, TOKENIZER_CONFIG)).filter(|file| file.exists()));
+            files.extend(Some(parts::sibling_file(&backbone.path, TOKENIZER_CONFIG)).filter(|file| file.exists()));
             files.extend(corpus::files_beside(&parts::tokenizer(&backbone.path)));
             if grid.task_data().any(|(_, data)| data.generates()) {
-                files.extend(Some(parts::beside(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
+                files.extend(Some(parts::sibling_file(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
             }
             if grid.evaluate.tasks.iter().any(|task| task.how.chat.is_some()) {
                 files.extend(Some(backbone.path.join("chat_template.jinja")).filter(|file| file.exists()));
@@ -126,7 +126,7 @@ impl Inputs {
     /// Reads `config.json` and `tokenizer_config.json`, with special tokens of other tokenizer files. A missing file
     /// yields null.
     pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
-        let [config, tokenizer] = [parts::config(folder), parts::beside(folder, TOKENIZER_CONFIG)];
+        let [config, tokenizer] = [parts::config(folder), parts::sibling_file(folder, TOKENIZER_CONFIG)];
         let roles = corpus::files_beside(&tokenizer);
         let files: Vec<&Path> = [config.as_path()].into_iter().chain(roles.iter().map(PathBuf::as_path)).collect();
         self.guarded(&files, || Ok([read_config(&config)?, corpus::tokenizer_config(&tokenizer)?]))
@@ -136,8 +136,8 @@ impl Inputs {
     ///
     /// # Errors
     /// Fails if a setting is not supported.
-    pub(crate) fn generation(&self, folder: &Path, config: &Value) -> Result<GenerationConfig> {
-        let file = parts::beside(folder, GENERATION_CONFIG);
+    pub(crate) fn read_generation_config(&self, folder: &Path, config: &Value) -> Result<GenerationConfig> {
+        let file = parts::sibling_file(folder, GENERATION_CONFIG);
         self.guarded(&[&file], || GenerationConfig::read(&read_json(&file)?, config))
             .map_err(|error| error.at(folder.display()))
     }
@@ -147,7 +147,7 @@ impl Inputs {
     /// # Errors
     /// Fails if the backbone has none.
     pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
-        let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::beside(folder, name));
+        let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::sibling_file(folder, name));
         self.guarded(&[&files[0], &files[1]], || {
             sandbox::check(Probe::Chat { folder: folder.to_owned() })?;
             ChatTemplate::of_folder(folder)
@@ -214,9 +214,8 @@ fn read_json(path: &Path) -> Result<Value> {
         return Ok(Value::Null);
     }
     let text = regular::read(path)?;
-    serde_json::from_slice(&text).map_err(|error| {
-        Error::bad_input("the file is not JSON").at(path.display().to_string()).found(error.to_string())
-    })
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::bad_input("invalid JSON").at(path.display().to_string()).found(error.to_string()))
 }
 
 /// Returns warnings about cuts that a search cannot select, texts used for both calibration and evaluation, and
@@ -235,10 +234,10 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
                 continue;
             }
             let what = match one == other {
-                true => format!("`{one}` is calibrated on and evaluated on"),
-                false => format!("`{one}` and `{other}` are the same file, calibrated on and evaluated on"),
+                true => format!("`{one}` is used for both calibration and evaluation"),
+                false => format!("`{one}` and `{other}` are the same file, used for both calibration and evaluation"),
             };
-            let warning = format!("Warning: {what}: its perplexity is of text that methods have seen.");
+            let warning = format!("Warning: {what}: the perplexity is biased, because methods have seen the text.");
             if !warnings.contains(&warning) {
                 warnings.push(warning);
             }

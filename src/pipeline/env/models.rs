@@ -55,7 +55,7 @@ impl<'a> Models<'a> {
         }
         let budget = self.budget(backbone);
         let engine = self.inputs.guarded(&[&backbone.folder], || self.engines.load(backbone, budget, self.device))?;
-        debug_assert_eq!(engine.id(), backbone.engine.id(), "numbers are stored under keys that name their engine");
+        debug_assert_eq!(engine.id(), backbone.engine.id(), "cache keys name the engine, so it must match");
         loaded.insert(backbone.name.clone(), Arc::clone(&engine));
         Ok(engine)
     }

@@ -44,8 +44,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Fails if the user interrupted the run.
 pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     if stop.load(Relaxed) {
-        return Err(Error::interrupted("stopped before the grid was finished")
-            .hint("nothing is lost: run the same command to resume"));
+        return Err(Error::interrupted("stopped before the grid was finished").hint("run the same command to resume"));
     }
     Ok(())
 }
@@ -84,7 +83,7 @@ pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     let mut warned = false;
     let mut pause = Pause::default();
     loop {
-        if !store.still_theirs(name) {
+        if !store.is_still_leased(name) {
             match store.lease(name)? {
                 LeaseResult::Mine(lease) => return Ok(lease),
                 LeaseResult::Theirs(process) => {

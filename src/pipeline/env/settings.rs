@@ -88,7 +88,7 @@ impl WorkerLimits {
             return last_failure(attempts, false);
         }
         let last = last_failure(attempts, true).filter(|_| died >= Self::DEATHS)?;
-        Some(format!("{died} processes died during it, the last one: {last}"))
+        Some(format!("{died} processes died during this job, the last one: {last}"))
     }
 }
 
@@ -119,8 +119,11 @@ mod tests {
             "workers are killed for many reasons"
         );
         let reason = worker_limits(0).given_up(&died(WorkerLimits::DEATHS)).unwrap();
-        assert!(reason.contains("5 processes died during it"), "{reason}");
-        assert!(worker_limits(1).given_up(&[failed(1), died(4)].concat()).is_none(), "each has its own bound");
+        assert!(reason.contains("5 processes died during this job"), "{reason}");
+        assert!(
+            worker_limits(1).given_up(&[failed(1), died(4)].concat()).is_none(),
+            "failures and deaths have separate limits"
+        );
     }
 
     fn died(count: usize) -> Vec<Attempt> {

@@ -22,7 +22,7 @@ impl StoreCache {
     }
 
     /// Records an object that was read or written completely.
-    pub(crate) fn found(&self, key: &Key) {
+    pub(crate) fn insert(&self, key: &Key) {
         let mut known = lock(&self.0);
         known.damaged.remove(key.hash());
         known.there.insert(key.hash().to_owned());
@@ -43,7 +43,7 @@ impl StoreCache {
         lock(&self.0).there.contains(hash)
     }
 
-    pub(crate) fn all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
+    pub(crate) fn has_all<'k>(&self, store: &Store, keys: impl IntoIterator<Item = &'k Arc<Key>>) -> bool {
         let mut known = lock(&self.0);
         keys.into_iter().all(|key| known.has(store, key))
     }

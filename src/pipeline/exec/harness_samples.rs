@@ -2,7 +2,7 @@
 
 use ghostlab_definitions::aggregate::Item;
 use ghostlab_definitions::filter::Pipeline;
-use ghostlab_definitions::results::judged;
+use ghostlab_definitions::results::score_task;
 use ghostlab_definitions::{Answer, Ask, Request, Task, Value as DefinitionValue};
 use serde_json::{Map, Value, json};
 
@@ -46,7 +46,7 @@ pub fn harness_samples(
 
 /// Returns a sample for each filter and document of a task. `requests` and `answers` are indexed by document.
 fn task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answer>]) -> Result<Vec<Value>> {
-    let judged = judged(task, answers, &|_, _| Ok(None))?;
+    let judged = score_task(task, answers, &|_, _| Ok(None))?;
     let mut samples = Vec::new();
     for filter in &task.definition.filters {
         for (at, (requests, answers)) in requests.iter().zip(answers).enumerate() {

@@ -14,7 +14,7 @@ pub use harness_samples::harness_samples;
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
 pub use preflight::{Preflight, Where, preflight, prepare};
 pub use record::{Recorder, RunRecord, RunState};
-pub use run::{WorkerOutcome, run, stored, work};
+pub use run::{WorkerOutcome, read_stored, run, work};
 pub use sample::{
     DefinedItems, DocumentLoss, Draw, SampleCost, SampledCell, SampledItems, SampledScores, sample, sample_cost,
 };

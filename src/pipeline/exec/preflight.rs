@@ -87,7 +87,7 @@ pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &A
     for backbone in &plan.backbones {
         check(plan.grid, backbone, reporter)?;
     }
-    tokenise_missing(plan.given(), &plan.backbones, store, reporter, stop)?;
+    tokenise_missing(plan.grid_inputs(), &plan.backbones, store, reporter, stop)?;
     plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, store, reporter))
 }
 
@@ -99,7 +99,7 @@ fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter)
         let drawn = windows.saturating_mul(calibration.length);
         if drawn > corpus_tokens {
             let text = format!(
-                "backbone {}: calibration {calibration} draws {drawn} tokens from a text of {corpus_tokens}: its windows overlap \
+                "backbone {}: calibration {calibration} draws {drawn} tokens from a text of {corpus_tokens}: windows overlap \
                  {:.1}-fold on average",
                 backbone.name,
                 drawn as f64 / corpus_tokens.max(1) as f64
@@ -143,7 +143,7 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
     let lengths = backbone.calibrations.iter().map(|c| (&c.calibration.corpus, c.calibration.length)).chain(texts);
     for (corpus, length) in lengths {
         if let Some(most) = backbone.config.max_positions.filter(|&most| length > most) {
-            note(format!("windows of {length} tokens on `{corpus}` exceed its training context of {most} tokens"));
+            note(format!("windows of {length} tokens on `{corpus}` exceed the training context of {most} tokens"));
         }
     }
     Ok(())
@@ -161,7 +161,7 @@ fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
             .at(store.room().display().to_string())
             .expected(format!("about {what} free"))
             .found(found)
-            .hint("`ghostlab cache gc` shows what can be deleted; or use another folder with --store"))
+            .hint("run `ghostlab cache gc` to see what can be deleted, or choose another folder with --store"))
     };
     match free {
         (Some(bytes), _) if bytes < wanted.0 => {
@@ -184,11 +184,11 @@ fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u
         let wanted = lacking.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
         let largest = lacking.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);
         if let Some(largest) = largest {
-            return Err(Error::missing("not enough memory for the tokens of the texts to draw from")
-                .at(format!("backbone {}, the largest of them {}", backbone.name, largest.calibration))
-                .expected(format!("{} for their tokens", gigabytes(wanted)))
+            return Err(Error::missing("not enough memory for the calibration tokens")
+                .at(format!("backbone {}, largest calibration: {}", backbone.name, largest.calibration))
+                .expected(format!("{} for tokens", gigabytes(wanted)))
                 .found(match limit {
-                    Some(_) => format!("{} by --memory", gigabytes(most)),
+                    Some(_) => format!("{} (--memory)", gigabytes(most)),
                     None => format!("{} free", gigabytes(most)),
                 })
                 .hint("use fewer or shorter `sequences` for the calibration or `finetune`"));
@@ -208,8 +208,10 @@ fn for_jobs(
     limit: Option<u64>,
     free: Option<u64>,
 ) -> Result<()> {
-    let jobs =
-        backbone.jobs().map(|job| (job, state.lacking(backbone, job))).filter(|(_, missing)| !missing.is_empty());
+    let jobs = backbone
+        .jobs()
+        .map(|job| (job, state.missing_variants(backbone, job)))
+        .filter(|(_, missing)| !missing.is_empty());
     let bytes = jobs.map(|(job, missing)| (job.group.bytes)(backbone, &missing)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
     // Memory must hold the largest part of the weights and, for generation, the KV cache of one prompt.
@@ -247,7 +249,7 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Resu
         ));
     }
     if quota.beyond() > 0 {
-        note(format!("the store exceeds its limit by {}, because this grid needs it", gigabytes(quota.beyond())));
+        note(format!("the store exceeds its limit by {}: this grid needs the space", gigabytes(quota.beyond())));
     }
     Ok(())
 }
@@ -279,7 +281,7 @@ fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> R
             gigabytes(needs.reserve)
         ))
         .found(
-            [(limit, "by --memory"), (free, "free")]
+            [(limit, "(--memory)"), (free, "free")]
                 .map(|(bytes, what)| Some(format!("{} {what}", gigabytes(bytes?))))
                 .into_iter()
                 .flatten()
@@ -290,8 +292,8 @@ fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> R
     Err(match free {
         Some(free) if wanted <= free => error.hint(format!("raise the limit with --memory {gigabytes}")),
         _ => error.hint(format!(
-            "end other programs, or score fewer variants at a time; with --memory {gigabytes} it runs anyway, but the system \
-             may kill it"
+            "close other programs, or score fewer variants at a time; --memory {gigabytes} overrides this check, but the \
+             system may kill the run"
         )),
     })
 }
@@ -322,10 +324,10 @@ mod tests {
         let error = in_memory(&NEEDS, Some(20_000_000_000), Some(64_000_000_000)).unwrap_err();
         assert_eq!(error.exit_code(), 3);
         let text = error.to_string();
-        for word in ["llama", "39.00 GB: 34.00 GB", "5.00 GB", "20.00 GB by --memory; 64.00 GB free", "--memory 39"] {
+        for word in ["llama", "39.00 GB: 34.00 GB", "5.00 GB", "20.00 GB (--memory); 64.00 GB free", "--memory 39"] {
             assert!(text.contains(word), "`{word}` is not in {text}");
         }
         let text = in_memory(&NEEDS, None, Some(20_000_000_000)).unwrap_err().to_string();
-        assert!(text.contains("found:    20.00 GB free") && text.contains("end other programs"), "{text}");
+        assert!(text.contains("found:    20.00 GB free") && text.contains("close other programs"), "{text}");
     }
 }

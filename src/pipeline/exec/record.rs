@@ -87,7 +87,7 @@ pub struct RunRecord {
 impl RunRecord {
     /// Reads all records, newest first, skipping unreadable ones.
     pub fn all(store: &Store) -> Vec<Self> {
-        let files = store.records(&store.runs());
+        let files = store.records(&store.runs_dir());
         let mut records: Vec<Self> = files.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect();
         records.sort_by(|a, b| (b.started, &b.process).cmp(&(a.started, &a.process)));
         records
@@ -136,7 +136,7 @@ impl<'a> Recorder<'a> {
     ///
     /// # Errors
     /// Fails if the store is not writable.
-    pub fn start(grid: &Grid, results: &Path, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
+    pub fn for_run(grid: &Grid, results: &Path, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
         Self::begin(grid, Some(results), store, inner)
     }
 
@@ -144,12 +144,12 @@ impl<'a> Recorder<'a> {
     ///
     /// # Errors
     /// Fails if the store is not writable.
-    pub fn worker(grid: &Grid, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
+    pub fn for_worker(grid: &Grid, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
         Self::begin(grid, None, store, inner)
     }
 
     fn begin(grid: &Grid, results: Option<&Path>, store: &'a Store, inner: &'a dyn Reporter) -> Result<Self> {
-        let folder = store.runs();
+        let folder = store.runs_dir();
         let record = RunRecord {
             process: store.process()?,
             grid: grid.name.clone(),
@@ -284,7 +284,7 @@ mod tests {
                 "stage": "complete", "cells": 1, "complete": 1, "scores": 1, "scored": 1, "failures": {}, "jobs": {},
                 "flops": flops, "flops_done": flops, "seconds": 2.0, "engine": "candle f32 on cuda", "machine": machine,
             });
-            store.put_file(&store.runs().join(format!("{at}.json")), record.to_string().as_bytes()).unwrap();
+            store.put_file(&store.runs_dir().join(format!("{at}.json")), record.to_string().as_bytes()).unwrap();
         }
         assert_eq!(RunRecord::all(&store).len(), 2);
         let rate = |machine: &str| RunRecord::rate(&store, "candle f32 on cuda", machine);

@@ -69,7 +69,7 @@ pub fn work(
     run_all(grid, RunEnv { settings, store, reporter, stop, worker_limits: Some(worker_limits) }, |_, context| {
         let complete = context.complete();
         let failed = context.failures().len();
-        if context.left() {
+        if context.has_timed_out() {
             return Ok((complete, 0, WorkerOutcome::IdleTimeout));
         }
         Ok((complete, failed, WorkerOutcome::Done { cells: grid.cells.len(), complete, failed }))
@@ -80,11 +80,11 @@ pub fn work(
 ///
 /// # Errors
 /// Fails if an input cannot be read or an object is damaged.
-pub fn stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn Reporter) -> Result<GridOutcome> {
+pub fn read_stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn Reporter) -> Result<GridOutcome> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);
     state.damages().for_each(|error| reporter.event(Event::Note { text: error.one_line() }));
-    let failures = told_failures(&plan, &state, &store.all_attempts());
+    let failures = recorded_failures(&plan, &state, &store.all_attempts());
     let outcome = GridOutcome::read(&plan, store, &failures)?;
     let failed = outcome.failed();
     let unmade = outcome.unmade();
@@ -93,7 +93,7 @@ pub fn stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: &dyn 
 }
 
 /// Returns the recorded failures of incomplete cells: failed attempts at their objects, calibrations or score chunks.
-pub(super) fn told_failures(
+pub(super) fn recorded_failures(
     plan: &Plan<'_>,
     state: &StoreState,
     attempts: &BTreeMap<String, Vec<Attempt>>,
@@ -101,7 +101,7 @@ pub(super) fn told_failures(
     let mut failures = BTreeMap::new();
     for (backbone, variant) in plan.variants() {
         let lacking = backbone.jobs().filter_map(|job| {
-            let key = job.made(variant).into_iter().find(|key| !state.has(key))?;
+            let key = job.produced_keys(variant).into_iter().find(|key| !state.has(key))?;
             let lease_name = job.lease_name(backbone);
             last_attempt(attempts, key.hash())
                 .or_else(|| last_attempt(attempts, &lease_name))
@@ -136,7 +136,8 @@ fn run_all<T>(
     }
     let older = if worker_limits.is_none() { store.of_older_stages() } else { 0 };
     if older > 0 {
-        let text = format!("{older} stored artifacts are in an older format and kept; `ghostlab cache ls` lists them");
+        let text =
+            format!("{older} stored artifacts have an older format and are unused; `ghostlab cache ls` lists them");
         reporter.event(Event::Note { text });
     }
     reserve(&plan, store, reporter, stop)?;
@@ -166,7 +167,7 @@ fn run_all<T>(
     context.found_complete(complete.into_iter());
     state.damages().for_each(|error| context.damaged(error));
     let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FromFiles));
-    if context.left() {
+    if context.has_timed_out() {
         result = Ok(());
     } else if result.is_ok() {
         preflight::in_store(0, &plan, &conditions)?;
@@ -201,7 +202,7 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
 
 pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, conditions: RunEnv<'a>) -> RunContext<'a> {
     let hashes = |damaged| state.hashes(damaged).map(str::to_owned).collect();
-    RunContext::new(plan.given(), StoreCache::new(hashes(false), hashes(true)), conditions)
+    RunContext::new(plan.grid_inputs(), StoreCache::new(hashes(false), hashes(true)), conditions)
 }
 
 fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
@@ -249,7 +250,7 @@ fn tasks<'a>(
         let batch = batch_bytes(plan, backbone, state, tools.run.settings.memory_bytes());
         let mut before = Vec::new();
         for job in backbone.jobs().filter(|job| job.is_alone() == alone) {
-            let mut missing = state.lacking(backbone, job);
+            let mut missing = state.missing_variants(backbone, job);
             if missing.is_empty() {
                 continue;
             }

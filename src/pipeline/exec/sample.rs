@@ -25,7 +25,7 @@ use crate::pipeline::plan::{JobCost, Plan, job_costs, weights_budget};
 use crate::pipeline::stage::chunks::ChunkRun;
 use crate::pipeline::stage::group::{JobContext, Order, Programs};
 use crate::pipeline::stage::operator::{BoundaryResult, figures};
-use crate::pipeline::stage::scores::{ScoredVariant, answered};
+use crate::pipeline::stage::scores::{ScoredVariant, evaluate_answers};
 use crate::pipeline::stage::selection;
 use crate::pipeline::stage::tokens::{self, AnswerKey, Documents};
 use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
@@ -177,7 +177,7 @@ pub fn sample(
     let mut sampled = Vec::new();
     for backbone in &plan.backbones {
         for job in backbone.jobs().filter(|job| job.group.order == Order::First) {
-            let missing = state.lacking(backbone, job);
+            let missing = state.missing_variants(backbone, job);
             let tools = JobContext { run: &context, models: &models, programs: &programs };
             while !missing.is_empty()
                 && attempt(&plan, &tools, backbone, job, &missing, &mut None)? == JobStatus::Contended
@@ -250,7 +250,7 @@ fn scores(
                 within: None,
                 sample: Some(&drawn),
             };
-            let sampled = job.sampled(programs.values().map(|(key, _)| Arc::clone(key)).collect())?;
+            let sampled = job.compute_sample(programs.values().map(|(key, _)| Arc::clone(key)).collect())?;
             let values: HashMap<&str, Vec<Vec<f64>>> =
                 sampled.iter().map(|variant| (variant.key.hash(), drawn_values(variant, &drawn))).collect();
             let answer_key = AnswerKey::read(evaluation, context.store)?;
@@ -331,7 +331,7 @@ impl SampledValues {
     /// Returns the drawn documents of a built-in task.
     fn documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
         let each = self.values.len() / solutions.requests().max(1);
-        let answers = answered(&self.values, solutions)?;
+        let answers = evaluate_answers(&self.values, solutions)?;
         let mut at = 0;
         let mut drawn = Vec::new();
         let mut count = 0;

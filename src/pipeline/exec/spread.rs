@@ -106,12 +106,12 @@ mod tests {
             LeaseResult::Mine(lease) => lease,
             LeaseResult::Theirs(_) => panic!("{name} is taken"),
         });
-        assert!(others_at(&calibration), "who has the one claim does all of it");
+        assert!(others_at(&calibration), "the holder of the only lease does all of it");
         assert!(!others_at(&text), "a chunk may be free");
-        assert!(others_at(&text), "none was, and nothing has changed");
+        assert!(others_at(&text), "no chunk was free, and nothing has changed");
         let [calibrating, one, _two] = leases;
         drop(one);
-        assert!(!others_at(&text) && others_at(&text), "a chunk was given back");
+        assert!(!others_at(&text) && others_at(&text), "a chunk was released");
         drop(calibrating);
         assert!(!others_at(&calibration));
     }

@@ -107,7 +107,7 @@ impl TimeLeft {
     /// Returns the completed share of the plan over all processes.
     pub fn share(&self) -> f64 {
         let planned: f64 = self.pieces.values().map(|piece| piece.planned).sum();
-        let left: f64 = self.pieces.values().map(PlanPiece::left).sum();
+        let left: f64 = self.pieces.values().map(PlanPiece::remaining).sum();
         if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
     }
 
@@ -120,7 +120,7 @@ impl TimeLeft {
         let all = self.rate(|_| true)?;
         Some(
             left.map(|piece| {
-                piece.left()
+                piece.remaining()
                     / self
                         .rate(|group| *group == piece.group)
                         .or_else(|| self.rate(|group| group.1 == piece.group.1))
@@ -145,7 +145,7 @@ fn piece_of(work: &Work) -> PlanPiece {
 }
 
 impl PlanPiece {
-    fn left(&self) -> f64 {
+    fn remaining(&self) -> f64 {
         if self.over { 0.0 } else { (self.planned - self.done).max(AT_LEAST * self.planned) }
     }
 }
@@ -310,7 +310,7 @@ mod tests {
         let (last, before) = all.split_last().unwrap();
         assert_eq!(last.2, Some(0.0));
         assert!(before.iter().all(|(_, _, left)| left.is_none_or(|left| left >= 1.0)), "{before:?}");
-        assert_eq!(before[0].2, None, "nothing was done yet, so nothing is known");
+        assert_eq!(before[0].2, None, "no estimate before any progress");
     }
 
     #[test]

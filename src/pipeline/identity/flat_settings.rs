@@ -38,7 +38,7 @@ impl SettingPath {
     }
 
     #[must_use]
-    pub fn below(&self, name: &str) -> Self {
+    pub fn child(&self, name: &str) -> Self {
         Self(if self.0.is_empty() { name.to_owned() } else { format!("{}.{name}", self.0) })
     }
 }
@@ -74,7 +74,7 @@ pub fn flatten(root: &Value) -> FlatSettings {
     fn add(found: &mut FlatSettings, path: &SettingPath, value: &Value) {
         match value {
             Value::Object(map) if !map.is_empty() => {
-                map.iter().for_each(|(name, value)| add(found, &path.below(name), value));
+                map.iter().for_each(|(name, value)| add(found, &path.child(name), value));
             }
             Value::Null => {}
             other => {
@@ -110,7 +110,7 @@ pub fn setting_paths() -> Vec<SettingPath> {
 
 fn walk(schema: &Value, path: &SettingPath, found: &mut BTreeSet<SettingPath>) {
     if let Some(properties) = schema.get("properties").and_then(Value::as_object) {
-        return properties.iter().for_each(|(name, schema)| walk(schema, &path.below(name), found));
+        return properties.iter().for_each(|(name, schema)| walk(schema, &path.child(name), found));
     }
     let branches = ["anyOf", "oneOf"].into_iter().filter_map(|keyword| schema.get(keyword)?.as_array()).flatten();
     let branches: Vec<&Value> = branches.filter(|branch| branch.get("type") != Some(&Value::from("null"))).collect();

@@ -296,7 +296,7 @@ pub struct ChatId {
 impl Identity {
     /// Returns the identity of this variant with a measurement.
     #[must_use]
-    pub fn measured(&self, measure: &Arc<MeasureId>) -> Self {
+    pub fn with_measure(&self, measure: &Arc<MeasureId>) -> Self {
         Self { measure: Some(Arc::clone(measure)), ..self.clone() }
     }
 

@@ -12,7 +12,7 @@ use ghostlab_store::canonical;
 /// Returns, for each variant, a hash of the whole cohort relative to that variant. Changes common to all variants do
 /// not affect it.
 pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
-    let all: Vec<VariantParts> = all.iter().map(|identity| parts(identity)).collect();
+    let all: Vec<VariantParts> = all.iter().map(|identity| variant_parts(identity)).collect();
     all.iter()
         .map(|parts| {
             let differences: BTreeSet<String> = all.iter().map(|other| difference_text(parts, other)).collect();
@@ -24,7 +24,7 @@ pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
 /// Cut, repair and calibration, with each field as canonical JSON.
 type VariantParts = [Option<BTreeMap<String, String>>; 3];
 
-fn parts(identity: &Identity) -> VariantParts {
+fn variant_parts(identity: &Identity) -> VariantParts {
     [
         identity.cut.as_deref().and_then(fields),
         identity.repair.as_deref().and_then(fields),
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 1)]),
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 2)]),
-            "the other one is where it was"
+            "the other variant is unchanged"
         );
         assert_ne!(last(&[variant(None, 0), variant(Some("ghosted"), 0)]), last(&[variant(Some("ghosted"), 0)]));
     }

@@ -212,7 +212,7 @@ pub struct CellResult {
     pub failure: Option<String>,
     /// Description of the missing parts of a cell that did not fail. Finished parts keep their values.
     pub missing: Option<String>,
-    /// Stored objects that the cell was made from, with their provenance.
+    /// Stored objects that the cell was computed from, with their provenance.
     pub made_from: Vec<MadeFrom>,
     /// Paths of the cell's input files, a subset of [`GridOutcome::inputs`](super::GridOutcome::inputs).
     #[serde(skip)]
@@ -226,7 +226,7 @@ pub struct MadeFrom {
     /// Hash of the object's key. `ghostlab explain` and the object's record in the store show the key itself.
     pub key: String,
     pub seconds: f64,
-    /// Program, commit, command line and machine that made the object.
+    /// Program, commit, command line and machine that computed the object.
     pub made: Value,
 }
 
@@ -268,13 +268,13 @@ impl CellResult {
     }
 
     /// Iterates over the tasks with scores.
-    pub fn scored(&self) -> impl Iterator<Item = &TaskScores> {
+    pub fn task_scores(&self) -> impl Iterator<Item = &TaskScores> {
         self.tasks.iter().filter_map(|task| task.sample.as_ref())
     }
 
     /// Iterates over the built-in tasks with answers, by label.
-    pub fn answered(&self) -> impl Iterator<Item = (&str, &Answered)> {
-        self.scored().filter_map(|scores| Some((scores.label.as_str(), scores.answers.native()?)))
+    pub fn answered_tasks(&self) -> impl Iterator<Item = (&str, &Answered)> {
+        self.task_scores().filter_map(|scores| Some((scores.label.as_str(), scores.answers.native()?)))
     }
 
     /// Returns the cell's notes without duplicates.
@@ -289,7 +289,7 @@ impl CellResult {
                 }
             }
         }
-        for TaskScores { label, effective, non_finite, unanswered, .. } in self.scored() {
+        for TaskScores { label, effective, non_finite, unanswered, .. } in self.task_scores() {
             if *non_finite > 0 {
                 notes.push(format!("{non_finite} of {effective} documents of {label} have no finite score"));
             }
@@ -308,7 +308,7 @@ impl CellResult {
         match (&self.failure, &self.missing) {
             (Some(reason), _) => Err(Error::job("a cell failed").at(self.cell.to_string()).found(reason.clone())),
             (None, Some(what)) => {
-                Err(Error::missing("a cell is not made yet").at(self.cell.to_string()).found(what.clone()))
+                Err(Error::missing("cell not computed").at(self.cell.to_string()).found(what.clone()))
             }
             (None, None) => Ok(self),
         }

@@ -55,7 +55,7 @@ fn read(store: &Store, path: &Path) -> KnownErrors {
 impl<'a> DrawnErrors<'a> {
     /// Opens the cached errors for the scores on some tokens.
     pub(super) fn of(store: &'a Store, tokens: &Key) -> Self {
-        let path = store.memory().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
+        let path = store.cache_dir().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
         let known = path.as_deref().map(|path| read(store, path)).unwrap_or_default();
         Self { store, path, known: RefCell::new(known), drawn: Cell::new(false) }
     }

@@ -114,7 +114,7 @@ impl<'a> BackboneReader<'a> {
         }
         // Operators may have been evicted after scoring.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
-            result.missing = Some("its operator is not computed".to_owned());
+            result.missing = Some("operator not computed".to_owned());
         }
         for (index, key) in variant.scores.iter().enumerate() {
             self.read_scores(index, key, &mut result)?;
@@ -219,13 +219,13 @@ impl<'a> BackboneReader<'a> {
             AnswerKey::Native(solutions) => {
                 return Ok(TaskScores::native(
                     task.to_string(),
-                    scores::answered(&scores::read(artifact)?, solutions)?,
+                    scores::evaluate_answers(&scores::read(artifact)?, solutions)?,
                 ));
             }
             AnswerKey::Defined(documents) => documents,
         };
         let definition = self.grid.task(task).definition()?;
-        let (answers, non_finite) = documents.answered(definition, artifact)?;
+        let (answers, non_finite) = documents.read_answers(definition, artifact)?;
         let judged = documents.judge(definition, &answers, &|aggregation, items| errors.error(aggregation, items))?;
         let (scores, items) = judged.into_iter().map(|judged| (judged.score, judged.items)).unzip();
         Ok(TaskScores {

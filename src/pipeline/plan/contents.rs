@@ -157,11 +157,11 @@ impl<'a> BackboneContents<'a> {
             return Ok((measure, tokens::of_requests(&task.name, requests)));
         }
         let generation = match definition.output {
-            Output::Generate => self.inputs.generation(&self.folder, &config)?.changes(),
+            Output::Generate => self.inputs.read_generation_config(&self.folder, &config)?.changes(),
             _ => None,
         };
         let measure = MeasureId::Defined {
-            asks: sha256::of_bytes(definition.asks()),
+            asks: sha256::of_bytes(definition.request_keys()),
             rows,
             formats,
             shots: self.shots(how, definition, files.examples(definition, how.shots))?,
@@ -228,7 +228,7 @@ pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repai
         version: criterion::version(&criterion.name),
         options: Canonical::of(&json!(criterion.resolved)),
         depth: Depth { count: spec.depth, unit: spec.unit },
-        known: criterion.rule.known(spec)?.map(|order| Canonical::of(&json!(order))),
+        known: criterion.rule.prior_order(spec)?.map(|order| Canonical::of(&json!(order))),
         repaired: repair.map(|repair| RepairId { training: None, ..repair.clone() }),
     })
 }

@@ -104,7 +104,7 @@ fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Result of applying a size limit to a store.
+/// Evictions required to keep a store within its size limit.
 #[derive(Debug, Default)]
 pub struct Quota {
     pub limit: u64,
@@ -157,7 +157,7 @@ impl Quota {
     }
 }
 
-/// Returns the seconds that made an entry, per byte that it occupies.
+/// Returns the compute time of an entry in seconds per stored byte.
 fn price(entry: &InventoryItem) -> f64 {
     entry.seconds() / entry.bytes().max(1) as f64
 }

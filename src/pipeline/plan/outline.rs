@@ -97,7 +97,7 @@ impl Outline {
         let mut jobs = Vec::new();
         for JobCost { backbone, job, cost } in job_costs(plan, state)? {
             let backbone = &plan.backbones[backbone];
-            let keys = backbone.variants.iter().flat_map(|variant| job.made(variant));
+            let keys = backbone.variants.iter().flat_map(|variant| job.produced_keys(variant));
             // Machine-specific results are not shared.
             let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::is_here(key)).map(&mut at).collect();
             if artifacts.is_empty() {

@@ -168,12 +168,12 @@ fn flat_key(key: &Value) -> FlatSettings {
         match value {
             Value::Object(map) if map.contains_key("kind") && map.contains_key("of") => {
                 if seen.insert(value.to_string()) {
-                    found.insert(path.below("version"), Canonical::of(&map["version"]));
+                    found.insert(path.child("version"), Canonical::of(&map["version"]));
                     left.push_back((path, name, &map["of"]));
                 }
             }
             Value::Object(map) => {
-                left.extend(map.iter().map(|(name, value)| (path.below(name), name.as_str(), value)));
+                left.extend(map.iter().map(|(name, value)| (path.child(name), name.as_str(), value)));
             }
             other => {
                 let value = Canonical::of(other);
@@ -220,9 +220,9 @@ mod tests {
     use std::sync::Arc;
 
     fn key(seed: u64, alpha: f64, content: &str) -> Key {
-        let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"seed": seed}), []).named("c4"));
+        let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"seed": seed}), []).with_input_name("c4"));
         let identity = json!({"backbone": content.repeat(64)});
-        let selection = Key::new(stage::selection::KIND, identity, [("tokens", tokens)]).named("llama");
+        let selection = Key::new(stage::selection::KIND, identity, [("tokens", tokens)]).with_input_name("llama");
         Key::new(stage::operator::KIND, json!({"options": {"alpha": alpha}}), [("selection", Arc::new(selection))])
     }
 
@@ -258,9 +258,9 @@ mod tests {
     }
 
     fn dense(name: &str, content: &str, tokens: &str) -> Key {
-        let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"length": 64}), []).named(tokens));
+        let tokens = Arc::new(Key::new(stage::tokens::KIND, json!({"length": 64}), []).with_input_name(tokens));
         let identity = json!({"backbone": content.repeat(64)});
-        Key::new(stage::scores::KIND, identity, [("tokens", tokens)]).named(name)
+        Key::new(stage::scores::KIND, identity, [("tokens", tokens)]).with_input_name(name)
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl<'g> Plan<'g> {
         Ok(Self { grid, inputs, backbones })
     }
 
-    pub(crate) fn given(&self) -> GridInputs<'_> {
+    pub(crate) fn grid_inputs(&self) -> GridInputs<'_> {
         GridInputs { grid: self.grid, inputs: &self.inputs }
     }
 
@@ -82,13 +82,13 @@ fn training_text(cell: &Cell) -> Option<Calibration> {
 fn reject_cuts_of_export(config: &Config, cells: &[(usize, &Cell)]) -> Result<()> {
     match cells.iter().find(|(_, cell)| !cell.is_dense() && !config.is_plain()) {
         None => Ok(()),
-        Some((_, cell)) => Err(Error::bad_input(
-            "a backbone with operators next to its weights or without some sublayers can be scored, but not pruned",
-        )
-        .at(cell.to_string())
-        .expected("a dense cell")
-        .found(format!("an export: {}", config.export_text()))
-        .hint("prune the model that it was exported from")),
+        Some((_, cell)) => {
+            Err(Error::bad_input("a backbone with side operators or missing sublayers can be scored, but not pruned")
+                .at(cell.to_string())
+                .expected("a dense cell")
+                .found(format!("an export: {}", config.export_text()))
+                .hint("prune the model that it was exported from"))
+        }
     }
 }
 
@@ -237,7 +237,7 @@ impl BackbonePlan {
                     self.latencies.iter().map(|prompt| Arc::new(contents::prefill(prompt, &machine, &others)));
                 let prompts: Vec<Arc<MeasureId>> = prompts.collect();
                 let keys = prompts.iter().map(|measure| {
-                    let what = Arc::new(variant.identity.measured(measure));
+                    let what = Arc::new(variant.identity.with_measure(measure));
                     Arc::new(latency::key(self.key_parts(), variant.repair(), measure, &among, &what))
                 });
                 (keys.collect(), prompts)
@@ -252,7 +252,7 @@ impl BackbonePlan {
         let calibrating = self.calibrated().key_parts();
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
         else {
-            return Ok(Variant { scores: self.score_keys(dense, None), ..Variant::whole(index, dense.clone()) });
+            return Ok(Variant { scores: self.score_keys(dense, None), ..Variant::dense(index, dense.clone()) });
         };
         let position = calibrations.get(calibration).copied();
         let position =
@@ -274,13 +274,14 @@ impl BackbonePlan {
                     ..calibrated.clone()
                 };
                 let looked = (&*criterion.rule, &self.cut(cell.depth));
-                let selection = selection::key(calibrating, &cut, looked, &plan.tokens).about(&Arc::new(chosen));
+                let selection =
+                    selection::key(calibrating, &cut, looked, &plan.tokens).with_description(&Arc::new(chosen));
                 free.insert((cut, Arc::new(selection))).clone()
             }
         };
         let identity = repaired_identity(plan, &cut, dense, repair.clone());
         let solved = Arc::new(repaired_identity(plan, &cut, calibrated, RepairId { training: None, ..repair.clone() }));
-        let operator = operator::key(calibrating, &selection, &repair, &plan.tokens).about(&solved);
+        let operator = operator::key(calibrating, &selection, &repair, &plan.tokens).with_description(&solved);
         let operator = Arc::new(operator);
         let text = training_text(cell).and_then(|text| calibrations.get(&text).copied());
         let trained = match recovery.training.zip(text) {
@@ -301,7 +302,7 @@ impl BackbonePlan {
             fitted: repair.fitted,
             trained,
             scores,
-            ..Variant::whole(index, identity)
+            ..Variant::dense(index, identity)
         })
     }
 
@@ -310,7 +311,7 @@ impl BackbonePlan {
         self.evaluations
             .iter()
             .map(|evaluation| {
-                let what = Arc::new(identity.measured(&evaluation.measure));
+                let what = Arc::new(identity.with_measure(&evaluation.measure));
                 let kind = if evaluation.generates { generations::KIND } else { scores::KIND };
                 Arc::new(scores::key(
                     kind,
@@ -333,8 +334,8 @@ impl BackbonePlan {
         Err(Error::bad_input("fine-tuning requires one contiguous block of removed layers")
             .at(cell.to_string())
             .expected("a criterion that removes one block, such as llm-streamline")
-            .found(format!("`{criterion}`, whose layers need not be one block"))
-            .hint("the paper fine-tunes LLM-Streamline's cuts"))
+            .found(format!("`{criterion}`, which may remove several blocks"))
+            .hint("use `llm-streamline`, as in the paper"))
     }
 }
 

@@ -90,8 +90,12 @@ impl StoreState {
     }
 
     /// Returns the variants with missing objects of a job.
-    pub fn lacking<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
-        backbone.variants.iter().filter(|variant| job.made(variant).into_iter().any(|key| !self.has(key))).collect()
+    pub fn missing_variants<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
+        backbone
+            .variants
+            .iter()
+            .filter(|variant| job.produced_keys(variant).into_iter().any(|key| !self.has(key)))
+            .collect()
     }
 
     /// Returns whether a variant is complete except for machine-specific measurements.

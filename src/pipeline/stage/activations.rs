@@ -46,12 +46,12 @@ pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Famil
 }
 
 /// Returns the key of the residual stream at one site.
-pub fn rows(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, site: HookPoint, sequences: &Range<usize>) -> Key {
+pub fn rows_key(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, site: HookPoint, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(SITE, json!(site.to_string())), (SEQUENCES, range(sequences))])
 }
 
 /// Returns the key of similarity sums.
-pub fn sums(
+pub fn sums_key(
     backbone: BackboneKeyParts<'_>,
     tokens: &Arc<Key>,
     pairs: &BTreeSet<Pair>,
@@ -112,7 +112,7 @@ pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
 ///
 /// It keeps all sites if they fit the limit or nothing has to be selected. Otherwise, it keeps the sites that the
 /// selection reads, if they fit.
-pub(crate) fn first(
+pub(crate) fn first_pass(
     job: &CalibrationJob<'_>,
     pairs: BTreeSet<Pair>,
     read: &BTreeSet<HookPoint>,
@@ -128,7 +128,7 @@ pub(crate) fn first(
             job.label,
             request.sites.len(),
             bytes as f64 / 1e6,
-            if fits { "one pass" } else { "over the limit: a second pass spools only what the selections chose" }
+            if fits { "one pass" } else { "over the spool limit: a second pass will spool only the selected sites" }
         ));
     }
     let waits = !request.pairs.is_empty() || !read.is_empty();
@@ -152,7 +152,7 @@ pub(crate) fn run(
     let shards: Vec<Range<usize>> = job.shape.shards().collect();
     let stored: Vec<Option<Vec<f64>>> = shards
         .iter()
-        .map(|shard| read_sums(&job.run.get(&sums_key(job, &request.pairs, shard))?, request.pairs.len()))
+        .map(|shard| read_sums(&job.run.get(&shard_sums_key(job, &request.pairs, shard))?, request.pairs.len()))
         .collect();
     let work: Vec<PassRequest> = (0..shards.len())
         .map(|index| {
@@ -165,7 +165,7 @@ pub(crate) fn run(
     let sequences = job.shape.sequences;
     let tokens = left * job.shape.length;
     if left < sequences {
-        job.run.note(format!("{label}: {} of {sequences} sequences are stored", sequences - left));
+        job.run.note(format!("{label}: {} of {sequences} sequences cached", sequences - left));
     }
     let config = &job.backbone.config;
     let load = Load::windows(tokens, job.shape.length);
@@ -199,19 +199,19 @@ pub(crate) fn run(
     Ok(similarities)
 }
 
-pub(super) fn rows_key(job: &CalibrationJob<'_>, site: HookPoint, shard: &Range<usize>) -> Key {
-    self::rows(job.backbone.key_parts(), job.tokens, site, shard)
+pub(super) fn shard_rows_key(job: &CalibrationJob<'_>, site: HookPoint, shard: &Range<usize>) -> Key {
+    self::rows_key(job.backbone.key_parts(), job.tokens, site, shard)
 }
 
-fn sums_key(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Key {
-    self::sums(job.backbone.key_parts(), job.tokens, pairs, shard)
+fn shard_sums_key(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Range<usize>) -> Key {
+    self::sums_key(job.backbone.key_parts(), job.tokens, pairs, shard)
 }
 
 /// Results of one shard: rows by site, and similarity sums.
 type OfShard = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
 
 fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
-    fault::here("activations");
+    fault::fault_point("activations");
     job.run.wait_while_timed()?;
     let store = job.run.store;
     let started = Instant::now();
@@ -244,16 +244,16 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     let mut stored = Vec::new();
     for ((shard, drafts), similarities) in shards.iter().zip(drafts).zip(similarities) {
         let sums = similarities.sums();
-        let key_parts = drafts.0.into_iter().map(|(site, draft)| (site, rows_key(job, site, shard), draft));
+        let key_parts = drafts.0.into_iter().map(|(site, draft)| (site, shard_rows_key(job, site, shard), draft));
         let rows = commit_rows(store, key_parts.collect(), seconds)?;
-        job.hold.gone_on();
+        job.hold.record_progress();
         if !work.pairs.is_empty() {
-            store.put(&sums_key(job, &work.pairs, shard), seconds, &[(SUMS, bytemuck::cast_slice(&sums))])?;
-            job.hold.gone_on();
+            store.put(&shard_sums_key(job, &work.pairs, shard), seconds, &[(SUMS, bytemuck::cast_slice(&sums))])?;
+            job.hold.record_progress();
         }
         stored.push((rows, sums));
     }
-    job.run.kept();
+    job.run.report_stored();
     Ok(stored)
 }
 
@@ -313,12 +313,12 @@ pub(crate) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredObject>>>
 impl KeptActivations {
     pub(crate) fn find(&mut self, job: &CalibrationJob<'_>, sites: &BTreeSet<HookPoint>) {
         for &site in sites {
-            let shards = job.shape.shards().map(|shard| job.run.get(&rows_key(job, site, &shard)));
+            let shards = job.shape.shards().map(|shard| job.run.get(&shard_rows_key(job, site, &shard)));
             self.0.insert(site, shards.collect());
         }
     }
 
-    pub(crate) fn lacking(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
+    pub(crate) fn missing_sites(&self, sites: &BTreeSet<HookPoint>) -> BTreeSet<HookPoint> {
         let is_complete = |site: &HookPoint| self.0.get(site).is_some_and(|shards| shards.iter().all(Option::is_some));
         sites.iter().copied().filter(|site| !is_complete(site)).collect()
     }
@@ -373,8 +373,8 @@ fn vanished_error() -> Error {
 pub(crate) fn clear(job: &CalibrationJob<'_>, pass: &PassRequest, chosen: &BTreeSet<HookPoint>) -> Result<()> {
     let mut keys = Vec::new();
     for shard in job.shape.shards() {
-        keys.extend(pass.sites.difference(chosen).map(|&site| rows_key(job, site, &shard)));
-        keys.extend((!pass.pairs.is_empty()).then(|| sums_key(job, &pass.pairs, &shard)));
+        keys.extend(pass.sites.difference(chosen).map(|&site| shard_rows_key(job, site, &shard)));
+        keys.extend((!pass.pairs.is_empty()).then(|| shard_sums_key(job, &pass.pairs, &shard)));
     }
     job.run.store.discard_unused(&keys)
 }

@@ -39,8 +39,8 @@ pub const GROUP: Group = Group {
     report: |_, _, _, _| {},
 };
 
-/// Makes the missing selections and operators of some variants of a calibration. An error that concerns one variant
-/// fails only that variant.
+/// Computes the missing selections and operators of some variants of a calibration. An error that concerns one
+/// variant fails only that variant.
 ///
 /// # Errors
 /// Fails on errors that stop the run or concern all variants.
@@ -57,8 +57,8 @@ fn make(
     let name = plan.lease_name(backbone);
     let Some(lease) = run.lease(&name, &label)? else { return Ok(JobStatus::Contended) };
     let hold = LeaseGuard::new(run, lease, &name);
-    // Another process may have made them while this one waited for the lease.
-    if run.store_cache.all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
+    // Another process may have computed them while this one waited for the lease.
+    if run.store_cache.has_all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         return Ok(JobStatus::Done);
     }
     run.worked();
@@ -89,7 +89,7 @@ fn make(
     run.worked();
     done?;
     let repaired = left.iter().filter(|variant| !run.failed(variant.cell));
-    repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.store_cache.found(key));
+    repaired.flat_map(|variant| variant.repairs()).for_each(|key| run.store_cache.insert(key));
     Ok(JobStatus::Done)
 }
 
@@ -118,18 +118,18 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let possible = [&exact, &perhaps, &read].into_iter().flatten().copied().collect();
     let mut kept = KeptActivations::default();
     kept.find(job, &possible);
-    let request = activations::first(job, pairs, &read, kept.lacking(&possible));
+    let request = activations::first_pass(job, pairs, &read, kept.missing_sites(&possible));
     let similarities = activations::run(job, &job.label, &request, &mut kept)?;
     // Select the layers that depend on the pass.
-    let all_kept = kept.lacking(&read).is_empty();
+    let all_kept = kept.missing_sites(&read).is_empty();
     let activations = all_kept.then(|| kept.open(job.shape, &read)).transpose()?;
     selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
     drop(activations);
-    let chosen = chosen(job.run, variants, &selections);
+    let chosen = selected_variants(job.run, variants, &selections);
     let sites = selections.needs(job, variants).exact;
     activations::clear(job, &request, &sites)?;
     // Collect chosen sites that are not stored yet.
-    let rest = kept.lacking(&sites);
+    let rest = kept.missing_sites(&sites);
     kept.find(job, &rest);
     let second = PassRequest { sites: rest, ..PassRequest::default() };
     activations::run(job, &format!("{}, second pass", job.label), &second, &mut kept)?;
@@ -181,20 +181,20 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
 }
 
 /// Returns the variants with selected layers, and records a failure for the others.
-fn chosen<'s>(
+fn selected_variants<'s>(
     run: &RunContext<'_>,
     variants: &[&'s Variant],
     selections: &'s Selections<'_>,
 ) -> Vec<(&'s Variant, &'s Selection)> {
     let mut chosen = Vec::new();
     for &variant in variants {
-        match selections.picked(variant) {
+        match selections.selected(variant) {
             Some(Picked::Done(selection)) => chosen.push((variant, selection)),
             Some(Picked::Failed(reason)) => match &variant.selection {
                 Some(key) => run.fail_at(variant.cell, key, reason.clone()),
                 None => run.fail(variant.cell, reason.clone()),
             },
-            Some(Picked::Waiting) | None => run.fail(variant.cell, "its criterion was not measured".to_string()),
+            Some(Picked::Waiting) | None => run.fail(variant.cell, "the criterion was not measured".to_string()),
         }
     }
     chosen

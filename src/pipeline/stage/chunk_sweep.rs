@@ -15,7 +15,7 @@ const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 impl ChunkRun<'_> {
     /// Visits the remaining chunks once and computes those without a lease. Returns `Done` if there were any, and
-    /// `Busy` if other processes hold all of them.
+    /// `Contended` if other processes hold all of them.
     pub(super) fn pass(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();
@@ -43,7 +43,7 @@ impl ChunkRun<'_> {
                 }
             };
             let job = self.started(job, candidates)?;
-            members.retain(|&index| candidates[index].lacks(chunk));
+            members.retain(|&index| candidates[index].lacks_chunk(chunk));
             if members.is_empty() {
                 continue;
             }
@@ -83,15 +83,16 @@ impl ChunkRun<'_> {
         journal: &mut Journal,
         candidates: &mut [ScoredVariant],
     ) -> Result<ChunkLease> {
-        if candidates.iter().any(|candidate| candidate.lacks(chunk)) {
+        if candidates.iter().any(|candidate| candidate.lacks_chunk(chunk)) {
             let name = self.lease_name(chunk);
-            if self.run.store.seems_theirs(&name) {
+            if self.run.store.is_listed_as_leased(&name) {
                 return Ok(ChunkLease::Others);
             }
             let LeaseResult::Mine(lease) = self.run.store.lease(&name)? else { return Ok(ChunkLease::Others) };
             // The previous holder wrote its records before releasing the lease.
             self.catch_up(journal, candidates);
-            let members: Vec<usize> = (0..candidates.len()).filter(|&index| candidates[index].lacks(chunk)).collect();
+            let members: Vec<usize> =
+                (0..candidates.len()).filter(|&index| candidates[index].lacks_chunk(chunk)).collect();
             if !members.is_empty() {
                 return Ok(match self.run.given_up(&name) {
                     Some(reason) => ChunkLease::GivenUp(reason),
@@ -168,7 +169,7 @@ impl ChunkRun<'_> {
             (members.clone(), self.eval_set.trie(&programs))
         });
         let mut seconds = vec![0.0; trie.len()];
-        fault::here("score");
+        fault::fault_point("score");
         let engine = self.models.get(self.backbone)?;
         let results = self.eval_set.run(&*engine, trie, chunks, &mut seconds);
         engine.notes().into_iter().for_each(|note| self.run.note(format!("{}: {note}", self.label)));
@@ -182,7 +183,7 @@ impl ChunkRun<'_> {
                 continue;
             }
             let values: Vec<&[f64]> = results.iter().map(Vec::as_slice).collect();
-            ran.extend(self.eval_set.ran(chunk, &values).map(|tokens| (chunk, tokens)));
+            ran.extend(self.eval_set.processed_tokens(chunk, &values).map(|tokens| (chunk, tokens)));
             let part = self.eval_set.tokens(chunk) as f64 / (*tokens).max(1) as f64;
             for ((&index, values), seconds) in members.iter().zip(results).zip(&shares) {
                 let candidate = &mut candidates[index];
@@ -206,9 +207,9 @@ impl ChunkRun<'_> {
         sweep.unwritten.clear();
         (sweep.since, sweep.looking) = (Some(now), now - started);
         if any {
-            self.run.kept();
+            self.run.report_stored();
             if let Some(within) = self.within {
-                within.gone_on();
+                within.record_progress();
             }
         }
         Ok(())
@@ -219,7 +220,7 @@ impl ChunkRun<'_> {
 enum ChunkLease {
     /// Lease acquired, with the candidates that lack the chunk.
     Mine(Vec<usize>, Lease),
-    /// No candidate lacks the chunk any more.
+    /// All candidates have the chunk.
     Done,
     Others,
     GivenUp(String),

@@ -43,17 +43,17 @@ impl ChunkRun<'_> {
             .map(|key| ScoredVariant { key, program: None, chunks: vec![None; chunks], seconds: 0.0, settled: false })
             .collect();
         self.catch_up(&mut journal, &mut candidates);
-        let left = self.left(&candidates);
+        let left = self.missing_chunks(&candidates);
         if left.len() < chunks && self.sample.is_none() {
-            self.run.note(format!("{}: {} of {chunks} chunks are done already", self.label, chunks - left.len()));
+            self.run.note(format!("{}: {} of {chunks} chunks cached", self.label, chunks - left.len()));
         }
         Ok(ChunkState { job: None, journal: Some(journal), candidates, left, caught_up: true })
     }
 
     /// Returns the chunks missing from some candidates.
-    fn left(&self, candidates: &[ScoredVariant]) -> Vec<usize> {
+    fn missing_chunks(&self, candidates: &[ScoredVariant]) -> Vec<usize> {
         let mut chunks = self.sample.map_or_else(|| (0..self.eval_set.chunks()).collect(), <[usize]>::to_vec);
-        chunks.retain(|&chunk| candidates.iter().any(|candidate| candidate.lacks(chunk)));
+        chunks.retain(|&chunk| candidates.iter().any(|candidate| candidate.lacks_chunk(chunk)));
         chunks
     }
 
@@ -67,7 +67,7 @@ impl ChunkRun<'_> {
             candidate.program = (self.program)(&candidate.key)?;
             candidate.settled = candidate.program.is_none();
         }
-        let left = self.left(candidates);
+        let left = self.missing_chunks(candidates);
         let programs = candidates.iter().filter_map(|candidate| candidate.program.clone());
         let all = self.eval_set.trie(&programs.collect::<Vec<_>>());
         let flops = all.flops(&self.backbone.config, &self.eval_set.load(&left)).shared;
@@ -77,7 +77,7 @@ impl ChunkRun<'_> {
     }
 
     /// Computes the chunks that no other process has leased, and stores finished variants.
-    pub(crate) fn go_on(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
+    pub(crate) fn advance(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         while !scoring.left.is_empty() {
             match self.pass(scoring)? {
                 JobStatus::Done | JobStatus::Cached => self.run.worked(),
@@ -94,7 +94,7 @@ impl ChunkRun<'_> {
     }
 
     /// Computes the sample of some variants and stores nothing but the journal, which later samples reuse.
-    pub(crate) fn sampled(&self, keys: Vec<Arc<Key>>) -> Result<Vec<ScoredVariant>> {
+    pub(crate) fn compute_sample(&self, keys: Vec<Arc<Key>>) -> Result<Vec<ScoredVariant>> {
         let mut scoring = self.begin(keys)?;
         self.finish(&mut scoring)?;
         Ok(scoring.candidates)
@@ -103,7 +103,7 @@ impl ChunkRun<'_> {
     /// Repeats [`Self::go_on`] until nothing is left.
     pub(crate) fn finish(&self, scoring: &mut ChunkState) -> Result<()> {
         loop {
-            match self.go_on(scoring)? {
+            match self.advance(scoring)? {
                 JobStatus::Done | JobStatus::Cached => return Ok(()),
                 JobStatus::Contended => self.run.pause()?,
                 JobStatus::Abandoned(reason) => return Err(Error::job(reason).at(self.label)),
@@ -117,7 +117,7 @@ impl ChunkRun<'_> {
         let store_cache = &self.run.store_cache;
         let mut left: Vec<&mut ScoredVariant> =
             scoring.candidates.iter_mut().filter(|candidate| !candidate.settled).collect();
-        let stored = |left: &[&mut ScoredVariant]| store_cache.all(store, left.iter().map(|variant| &variant.key));
+        let stored = |left: &[&mut ScoredVariant]| store_cache.has_all(store, left.iter().map(|variant| &variant.key));
         let mut lease = None;
         let mut all_stored = stored(&left);
         if !all_stored {

@@ -29,7 +29,7 @@ pub const STAGE: Stage = Stage {
     words: Some(Words {
         group: WorkKind::Calibrate,
         part: "trained_operator",
-        about: "That, trained further.",
+        about: "Fine-tuned operator.",
         what: "trained operator",
         reads: |backbone, variant, _| {
             let text = &backbone.calibrations[variant.trained.as_ref()?.text];
@@ -51,13 +51,13 @@ pub const STATE: &str = "state.bin";
 pub fn key(backbone: BackboneKeyParts<'_>, operator: &Arc<Key>, text: &Arc<Key>, what: &Arc<Identity>) -> Key {
     let identity = json!({
         "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
-        // Training always runs on the CPU in f32, regardless of the engine that made its inputs.
+        // Training always runs on the CPU in f32, regardless of the engine that computed its inputs.
         "likeliest": Finetune::TOP_TOKENS, "dtype": CPU.dtype, "device": CPU.device,
     });
     let teacher = Arc::new(teacher::family(backbone, text).key());
     let activations = Arc::new(activations::family(backbone, text).key());
     let parents = [("operator", Arc::clone(operator)), ("teacher", teacher), ("activations", activations)];
-    Key::new(KIND, identity, parents).about(what)
+    Key::new(KIND, identity, parents).with_description(what)
 }
 
 /// Returns the key of a training checkpoint after `steps` steps.
@@ -169,10 +169,10 @@ fn train_one(
         .operator
         .as_ref()
         .and_then(|key| run.get(key))
-        .ok_or_else(|| Error::job("its operator is not in the store"))?;
+        .ok_or_else(|| Error::job("the operator is not in the store"))?;
     let tail =
         job.models.read(backbone, || LayersAfter::load(&backbone.config, &backbone.folder, end, &Device::Cpu))?;
-    let lessons = teacher::TrainingData::kept(job, plan, start, &tail)?;
+    let lessons = teacher::TrainingData::load_inputs(job, plan, start, &tail)?;
     let began = Instant::now();
     let (state, spent) = latest_checkpoint(job, plan, || Ok(Checkpoint::start(operator::matrix(&solved)?)))?;
     let mut training = Training::new(&tail, state)?;
@@ -183,7 +183,7 @@ fn train_one(
     let id = run.start(job.hold.name(), &label, load.tokens, 0, remaining_flops(&backbone.config, &load, end));
     while training.steps() < steps {
         let at = training.steps();
-        fault::here("train");
+        fault::fault_point("train");
         let loss = training.step(lessons.stream(at)?, &lessons.teacher(at)?)?;
         let done = at + 1;
         if done.is_multiple_of(checkpoint_interval(plan)) {
@@ -224,7 +224,7 @@ fn replace_checkpoint(
     let store = job.run.store;
     job.hold.check()?;
     store.put(&checkpoint(&plan.key, steps), seconds, &[(STATE, &state.to_bytes())])?;
-    job.hold.gone_on();
+    job.hold.record_progress();
     store.discard(&checkpoint(&plan.key, steps - checkpoint_interval(plan)))
 }
 

@@ -12,7 +12,7 @@ pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 /// Each variant is stored separately, because the length of its texts is not known in advance.
 pub const STAGE: Stage = Stage {
     inodes: |_| 2,
-    words: Some(Words { part: "generations", about: "Its answers to a task.", what: "answers to", ..scores::WORDS }),
+    words: Some(Words { part: "generations", about: "Answers to a task.", what: "answers to", ..scores::WORDS }),
     ..Stage::new(KIND)
 };
 
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::generate::{End, Generation};
     use crate::model::CPU;
-    use crate::pipeline::stage::scores::scored;
+    use crate::pipeline::stage::scores::variant_key_part;
     use crate::pipeline::stage::{BackboneKeyParts, WORDS, tokens};
 
     #[test]
@@ -71,7 +71,7 @@ mod tests {
         let backbone =
             BackboneKeyParts { name: "tiny", content: "c0ffee", engine: CPU, weights: None, batch_tokens: 64 };
         let tokens = Arc::new(Key::new(tokens::KIND, json!({"seed": 1}), []));
-        let key = Key::new(KIND, scored(backbone, None), [("tokens", tokens)]);
+        let key = Key::new(KIND, variant_key_part(backbone, None), [("tokens", tokens)]);
         let answers = [
             Generation { ids: vec![1, 2], text: " a\u{e9}\"\n".to_owned(), end: End::Stop },
             Generation { ids: Vec::new(), text: String::new(), end: End::NotFinite },

@@ -10,7 +10,7 @@ use super::tokens::Text;
 use super::{GROUPS, Stage, Words, operator, selection};
 use crate::criterion::Selection;
 use crate::error::{Error, ErrorKind, Result};
-use crate::model::{Program, whole};
+use crate::model::{Program, folder_program};
 use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::context::RunContext;
 use crate::pipeline::env::event::WorkKind;
@@ -29,7 +29,7 @@ pub struct Group {
     pub lease_name: fn(&BackbonePlan, usize) -> String,
     /// Returns the text or task of the job; `None` if its objects have none.
     pub on: fn(&BackbonePlan, usize) -> Option<String>,
-    /// Returns the keys of the objects that the job makes for a variant, in order.
+    /// Returns the keys of the objects that the job computes for a variant, in order.
     pub made: for<'v> fn(&'v Variant, usize) -> Vec<&'v Arc<Key>>,
     /// Returns the memory in bytes that some variants need, besides the weights and a batch.
     pub bytes: fn(&BackbonePlan, &[&Variant]) -> u64,
@@ -42,16 +42,16 @@ pub struct Group {
 /// Scheduling order of a group's jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Before all other jobs of the backbone. Each job has a single lease. It may write up to as many bytes as the job
-    /// before it.
+    /// Runs before all other jobs of the backbone. Each job has a single lease and may write up to as many bytes as
+    /// the previous one.
     First,
     Then,
-    /// While no other job runs. If one variant is missing, all variants run again. Workers never run these jobs; the
-    /// text gives the reason.
+    /// Runs while no other job runs. If one variant is missing, all variants run again. Workers never run these jobs.
+    /// The string gives the reason.
     Alone(&'static str),
 }
 
-/// Makes the missing objects of some variants in the job with the given number.
+/// Computes the missing objects of some variants in the job with the given number.
 type Make = fn(&JobContext<'_>, &BackbonePlan, usize, &[&Variant], &mut ResumeState) -> Result<JobStatus>;
 
 /// State from which a job resumes after waiting for other processes.
@@ -81,8 +81,8 @@ impl Job {
         (self.group.lease_name)(plan, self.index)
     }
 
-    /// Returns the keys of the objects that the job makes for a variant.
-    pub fn made(self, variant: &Variant) -> Vec<&Arc<Key>> {
+    /// Returns the keys of the objects that the job computes for a variant.
+    pub fn produced_keys(self, variant: &Variant) -> Vec<&Arc<Key>> {
         (self.group.made)(variant, self.index)
     }
 
@@ -97,15 +97,15 @@ impl BackbonePlan {
         GROUPS.into_iter().flat_map(|group| (0..(group.places)(self)).map(move |index| Job { group, index }))
     }
 
-    /// Iterates over the objects that a variant is made from, in order: the job, the object's names, and its key.
-    pub fn parts<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
-        let made = self.jobs().flat_map(|job| job.made(variant).into_iter().map(move |key| (job, key)));
+    /// Iterates over the objects of a variant, in order: the job, the object's names, and its key.
+    pub fn inputs_of<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
+        let made = self.jobs().flat_map(|job| job.produced_keys(variant).into_iter().map(move |key| (job, key)));
         made.filter_map(|(job, key)| Some((job, Stage::of(key.kind()).ok()?.words?, key)))
     }
 }
 
 impl Variant {
-    /// Iterates over the keys of objects that any machine can make, which excludes timings.
+    /// Iterates over the keys of objects that any machine can compute, which excludes timings.
     pub fn shared_keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.keys().filter(|key| !Stage::is_here(key))
     }
@@ -123,7 +123,7 @@ impl fmt::Debug for Job {
 /// Fails with kind `Job` or `Damaged` if an object of the variant is missing or damaged.
 pub fn stored_program(store: &Store, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
     let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
-        return whole(&backbone.config, &backbone.folder);
+        return folder_program(&backbone.config, &backbone.folder);
     };
     let find = |key: &Key| match store.get(key) {
         Lookup::Whole(artifact) => Ok(Some(artifact)),
@@ -141,7 +141,7 @@ fn read_selection(find: &Find<'_>, key: &Key) -> Result<Selection> {
 }
 
 fn find_required(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject> {
-    find(key)?.ok_or_else(|| Error::job(format!("its {what} is not in the store")))
+    find(key)?.ok_or_else(|| Error::job(format!("the {what} is not in the store")))
 }
 
 /// Cache of programs and selections, so that each is read once for all texts. Programs are stored by the hash of their
@@ -159,7 +159,7 @@ impl Programs {
     /// Fails with kind `Job` or `Damaged` if an object of the variant is missing or damaged.
     pub(crate) fn of(&self, run: &RunContext<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
         let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
-            return self.whole(run, backbone);
+            return self.folder_program(run, backbone);
         };
         if let Some(program) = lock(&self.programs).get(operator.hash()) {
             return Ok(program.clone());
@@ -200,14 +200,14 @@ impl Programs {
     }
 
     /// Returns the program of a backbone's folder.
-    fn whole(&self, run: &RunContext<'_>, backbone: &BackbonePlan) -> Result<Program> {
+    fn folder_program(&self, run: &RunContext<'_>, backbone: &BackbonePlan) -> Result<Program> {
         if backbone.config.is_plain() {
             return Ok(Program::dense(backbone.config.layers));
         }
         if let Some(program) = lock(&self.programs).get(&backbone.content) {
             return Ok(program.clone());
         }
-        let program = run.inputs.guarded(&[&backbone.folder], || whole(&backbone.config, &backbone.folder))?;
+        let program = run.inputs.guarded(&[&backbone.folder], || folder_program(&backbone.config, &backbone.folder))?;
         lock(&self.programs).insert(backbone.content.clone(), program.clone());
         Ok(program)
     }

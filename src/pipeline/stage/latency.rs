@@ -32,7 +32,7 @@ pub const STAGE: Stage = Stage {
     words: Some(Words {
         group: WorkKind::Time,
         part: "latency",
-        about: "Its time over a prompt, and of what is decoded behind it.",
+        about: "Latency of the prompt and of decoding after it.",
         what: "latency over",
         reads: |_, _, _| None,
     }),
@@ -63,7 +63,7 @@ pub fn key(
         identity["among"] = json!(among);
     }
     let operator = operator.map(|key| ("operator", Arc::clone(key)));
-    Key::new(KIND, identity, operator).named(backbone.name).about(what)
+    Key::new(KIND, identity, operator).with_input_name(backbone.name).with_description(what)
 }
 
 /// Estimates the fixed cost of a decoding step, as an equivalent number of prefill rows. All weights are read, and
@@ -120,7 +120,7 @@ pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
             let Rounds { warmups, timed } = Rounds::PAPER;
             (!prompts.is_empty()).then(|| {
                 format!(
-                    "{} over {} ({variants} variants side by side, {timed} rounds or more after {warmups} warm-ups)",
+                    "{} over {} ({variants} interleaved variants, at least {timed} rounds after {warmups} warm-ups)",
                     backbone.name,
                     prompts.join(", ")
                 )
@@ -130,7 +130,7 @@ pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
     match timed.is_empty() {
         true => "--retime: this run measures no latencies".to_owned(),
         false => {
-            format!("--retime: measuring {} again, replacing only their stored times", timed.join("; "))
+            format!("--retime: measuring {} again; only stored times are replaced", timed.join("; "))
         }
     }
 }
@@ -145,7 +145,7 @@ pub const GROUP: Group = Group {
     made: |variant, index| variant.latencies.get(index).into_iter().collect(),
     // Insufficient memory is recorded as a result.
     bytes: |_, _| 0,
-    order: Order::Alone("workers do not measure latencies: `ghostlab run` measures them on its machine"),
+    order: Order::Alone("workers do not measure latencies; use `ghostlab run`"),
     make,
     report: |_, _, _, _| {},
 };
@@ -174,7 +174,7 @@ fn make(
         && backbone.variants.iter().filter(|variant| !run.failed(variant.cell)).all(|variant| {
             let key = &variant.latencies[position];
             let is_stored = matches!(run.store.get(key), Lookup::Whole(_));
-            is_stored.then(|| run.store_cache.found(key)).is_some()
+            is_stored.then(|| run.store_cache.insert(key)).is_some()
         })
     {
         return Ok(JobStatus::Done);
@@ -191,7 +191,7 @@ fn make(
     let mut session = || comparison.results(&candidates);
     let mut again = |unstable: usize, sessions: usize| {
         run.note(format!(
-            "{label}: {unstable} of {} variants are unstable; measuring all again ({} of {max_sessions} sessions)",
+            "{label}: {unstable} of {} variants have unstable times; measuring all again (session {} of {max_sessions})",
             candidates.len(),
             sessions + 1
         ));
@@ -209,7 +209,7 @@ fn make(
     backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[position]))?;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
-        run.store_cache.found(&candidate.key);
+        run.store_cache.insert(&candidate.key);
     }
     Ok(JobStatus::Done)
 }
@@ -364,8 +364,8 @@ impl TimedComparison<'_> {
             if !std::mem::replace(&mut goes_on, true) {
                 let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
                 self.run.note(format!(
-                    "{label}: the first {first} rounds are noise; up to {rounds} more are made, for as long as those took or \
-                     {seconds:.0} s"
+                    "{label}: the first {first} rounds are too noisy; running up to {rounds} more (time limit: {seconds:.0} \
+                     s, or as long as the first rounds took)"
                 ));
             }
             self.run.check_stop()

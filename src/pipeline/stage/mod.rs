@@ -41,7 +41,8 @@ pub struct Stage {
     pub inodes: fn(small: bool) -> u64,
     /// Relations between objects that no plan names and objects that a plan names.
     pub members: &'static [Member],
-    /// Whether objects are valid on one machine only. Such objects are not counted in outlines and not made by workers.
+    /// Whether objects are valid on one machine only. Outlines do not count such objects, and workers do not compute
+    /// them.
     pub here: bool,
     /// Names of the object as an input of a cell; `None` for intermediate objects.
     pub words: Option<Words>,
@@ -50,7 +51,7 @@ pub struct Stage {
 /// Names of an input of a cell, for messages and for JSON.
 #[derive(Clone, Copy)]
 pub struct Words {
-    /// Kind of the jobs that make it.
+    /// Kind of the jobs that compute the input.
     pub group: WorkKind,
     /// Part of the cell, followed by its description.
     pub part: &'static str,
@@ -126,7 +127,7 @@ impl Stage {
     }
 
     /// Returns the names of all inputs of cells, in job order.
-    pub fn parts() -> Vec<Words> {
+    pub fn input_names() -> Vec<Words> {
         let mut parts: Vec<Words> = STAGES.iter().filter_map(|stage| stage.words).collect();
         parts.sort_by_key(|words| words.group);
         parts
@@ -135,7 +136,7 @@ impl Stage {
     /// Returns the stage of a kind.
     ///
     /// # Errors
-    /// Fails with kind `Job` if no stage makes such objects.
+    /// Fails with kind `Job` if no stage creates such objects.
     pub fn of(kind: ObjectKind) -> Result<&'static Self> {
         STAGES.iter().find(|stage| stage.kind == kind).ok_or_else(|| {
             Error::job("no stage creates objects of this kind")
@@ -163,8 +164,8 @@ impl Stage {
     }
 }
 
-/// Objects with many members, of which it is not known in advance which will be made. The key of the family itself
-/// represents all members in the keys of derived objects; no object is stored under it.
+/// Group of objects of which only some are computed, depending on the data. The key of the family itself represents all
+/// members in the keys of derived objects. No object is stored under it.
 #[derive(Debug, Clone)]
 pub struct Family {
     kind: ObjectKind,
@@ -180,7 +181,7 @@ impl Family {
 
     /// Returns the key that represents all members.
     fn key(self) -> Key {
-        Key::new(self.kind, self.identity, [("tokens", self.tokens)]).named(&self.backbone)
+        Key::new(self.kind, self.identity, [("tokens", self.tokens)]).with_input_name(&self.backbone)
     }
 
     /// Returns the key of the member with these fields, as declared in [`Member::Of`].
@@ -210,10 +211,10 @@ fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result
     })
 }
 
-/// Cost of objects that are made together.
+/// Cost of objects that are computed together.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
-    /// Floating-point operations if each object is made separately.
+    /// Floating-point operations if each object is computed separately.
     pub separate: f64,
     /// Floating-point operations with shared work counted once.
     pub shared: f64,
@@ -257,8 +258,8 @@ mod tests {
         let pairs = BTreeSet::from([Pair { axis: SimilarityAxis::Token, from: 0, to: 2 }]);
         let pass = activations::family(backbone, &tokens).key();
         let members = [
-            (activations::rows(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
-            (activations::sums(backbone, &tokens, &pairs, &(4..8)), pass),
+            (activations::rows_key(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
+            (activations::sums_key(backbone, &tokens, &pairs, &(4..8)), pass),
             (
                 scores::trial(backbone, &tokens, TrialMetric::Perplexity, &Cut::layers([1, 2])),
                 scores::trials(backbone, &tokens).key(),

@@ -31,7 +31,7 @@ pub const STAGE: Stage = Stage {
     words: Some(Words {
         group: WorkKind::Calibrate,
         part: "operator",
-        about: "What is put at the cut.",
+        about: "Operator inserted at the cut.",
         what: "operator",
         reads: |_, _, _| None,
     }),
@@ -217,8 +217,10 @@ pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     // JSON writes non-finite numbers as `null`, which cannot be read back.
     match serde_json::from_slice::<Vec<BoundaryResult>>(&figures) {
         Ok(_) => Ok(figures),
-        Err(_) => Err(Error::job("the repair's figures are not finite numbers")
-            .hint("the method diverged: use a smaller learning rate, or another method")),
+        Err(_) => {
+            Err(Error::job("the repair produced non-finite values")
+                .hint("reduce the learning rate, or use another method"))
+        }
     }
 }
 
@@ -279,7 +281,7 @@ pub fn repaired(
         };
         repaired.push((span, repair));
     }
-    let repairs = recovery::placed(removed, &repaired)?;
+    let repairs = recovery::place_repairs(removed, &repaired)?;
     Ok(repairs.map(|repairs| Program::repaired(layers, removed, &repairs)))
 }
 
@@ -419,8 +421,8 @@ impl SolvedCut {
     fn keep(&self, job: &CalibrationJob<'_>, key: &Key, started: Instant) -> Result<()> {
         job.unchanged()?;
         store(job.run.store, key, started.elapsed().as_secs_f64(), &self.results, &self.matrices)?;
-        job.run.kept();
-        job.hold.gone_on();
+        job.run.report_stored();
+        job.hold.record_progress();
         Ok(())
     }
 }

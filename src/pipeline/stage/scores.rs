@@ -1,5 +1,5 @@
-//! Scores of variants on a text or task, and of leave-out trials on a calibration text: their format, and the names of
-//! journals and leases for partial results.
+//! Scores of variants on a text or task, and of leave-one-out trials on a calibration text: their format, and the names
+//! of journals and leases for partial results.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 // rounding. Version 4: candle does not round logits in half precision.
 pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
-/// Scores are packed into files of many.
+/// Scores are packed: one file contains many.
 pub const STAGE: Stage = Stage {
     inodes: |_| 0,
     members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE])],
@@ -37,7 +37,7 @@ pub const STAGE: Stage = Stage {
 pub(super) const WORDS: Words = Words {
     group: WorkKind::Score,
     part: "scores",
-    about: "Its scores on a text or task.",
+    about: "Scores on a text or task.",
     what: "scores on",
     reads: |backbone, _, index| {
         let evaluation = &backbone.evaluations[index];
@@ -65,7 +65,7 @@ fn dense(backbone: BackboneKeyParts<'_>) -> Value {
 
 /// Returns the part of a key that describes the scored variant. The key of an operator includes its engine, unless the
 /// weights were rounded after solving.
-pub(super) fn scored(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>) -> Value {
+pub(super) fn variant_key_part(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>) -> Value {
     if operator.is_none() {
         return dense(backbone);
     }
@@ -85,7 +85,7 @@ pub fn key(
     extent: ScoredExtent,
     what: &Arc<Identity>,
 ) -> Key {
-    let mut identity = scored(backbone, operator);
+    let mut identity = variant_key_part(backbone, operator);
     if let Some(draw) = extent.draw {
         identity["draw"] = json!(draw);
     }
@@ -94,7 +94,7 @@ pub fn key(
     }
     let operator = operator.map(|operator| ("operator", Arc::clone(operator)));
     let parents = operator.into_iter().chain([("tokens", Arc::clone(tokens))]);
-    Key::new(kind, identity, parents).named(backbone.name).about(what)
+    Key::new(kind, identity, parents).with_input_name(backbone.name).with_description(what)
 }
 
 /// Estimates the cost of scoring the `missing` variants of the trie `all`, compared with a reference program if there
@@ -112,12 +112,13 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
     cost
 }
 
-/// Returns the key family of leave-out trials on a calibration. The dense score represents the family.
+/// Returns the key family of leave-one-out trials on a calibration text. The family key describes the dense backbone;
+/// each trial adds the field `removed`.
 pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of a leave-out trial, which measures perplexity or logit distance without `removed`.
+/// Returns the key of a leave-one-out trial, which measures perplexity or logit distance without `removed`.
 pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
     let removed = (REMOVED, json!(removed));
     match metric {
@@ -202,7 +203,7 @@ pub(crate) struct ScoredVariant {
 }
 
 impl ScoredVariant {
-    pub(super) fn lacks(&self, chunk: usize) -> bool {
+    pub(super) fn lacks_chunk(&self, chunk: usize) -> bool {
         !self.settled && self.chunks[chunk].is_none()
     }
 
@@ -220,8 +221,8 @@ pub(crate) fn scale(metric: &Metric) -> f64 {
 }
 
 /// Evaluates the answers to a task from the scores of its choices.
-pub(crate) fn answered(values: &[f64], solutions: &Arc<Solutions>) -> Result<Answered> {
-    let scored = choices::scored(values);
+pub(crate) fn evaluate_answers(values: &[f64], solutions: &Arc<Solutions>) -> Result<Answered> {
+    let scored = choices::scores_of_choices(values);
     let scores = scored.iter().map(|entry| Score { log_likelihood: entry.log_likelihood, greedy: entry.greedy });
     Answered::new(solutions, scores.collect())
 }

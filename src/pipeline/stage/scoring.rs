@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::chunks::ChunkRun;
 use super::group::{Group, JobContext, Order, Programs, ResumeState};
 use super::operator;
-use super::scores::{self, KIND, VALUES, answered, bytes, read, scale};
+use super::scores::{self, KIND, VALUES, bytes, evaluate_answers, read, scale};
 use super::tokens::{self, AnswerKey};
 use crate::error::{Error, Result};
 use crate::metric::Metric;
@@ -47,7 +47,7 @@ fn make(
     let JobContext { run, models, programs } = *tools;
     let evaluation = &backbone.evaluations[index];
     let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.failed(variant.cell)).collect();
-    let stored = || run.store_cache.all(run.store, variants.iter().map(|variant| &variant.scores[index]));
+    let stored = || run.store_cache.has_all(run.store, variants.iter().map(|variant| &variant.scores[index]));
     if going.is_none() {
         // Skip reading the inputs if other processes have stored everything.
         if stored() {
@@ -77,7 +77,7 @@ fn make(
                 job.begin(keys.cloned().collect())?
             }
         };
-        Ok((job.go_on(&mut scoring)?, scoring))
+        Ok((job.advance(&mut scoring)?, scoring))
     })?;
     if step == JobStatus::Contended {
         *going = Some((text, scoring));
@@ -113,7 +113,7 @@ fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, varian
     if known.is_empty() {
         return Ok(false);
     }
-    let text = tokens::whole(run, backbone, &evaluation.target, &evaluation.tokens)?;
+    let text = tokens::full_text(run, backbone, &evaluation.target, &evaluation.tokens)?;
     let drawn = text.drawn_values(draw)?;
     let known: Vec<(Arc<Key>, Vec<f64>)> = known
         .into_iter()
@@ -165,12 +165,12 @@ fn reported_value(
         (EvalTarget::Windows(text), _) => scores::window_scores(values()?, text)?.0.perplexity(),
         (EvalTarget::Task(_), None) => return Ok(None),
         (EvalTarget::Task(_), Some(AnswerKey::Native(solutions))) => {
-            100.0 * answered(&values()?, solutions)?.result.column().value
+            100.0 * evaluate_answers(&values()?, solutions)?.result.column().value
         }
         (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
             let definition = run.grid.task(task).definition()?;
             let answers = match definition.output {
-                Output::Generate => documents.answered(definition, &stored()?)?.0,
+                Output::Generate => documents.read_answers(definition, &stored()?)?.0,
                 output => documents.answers(output, &values()?)?,
             };
             let judged = documents.judge(definition, &answers, &|_, _| Ok(None))?;

@@ -31,7 +31,7 @@ pub const STAGE: Stage = Stage {
     words: Some(Words {
         group: WorkKind::Calibrate,
         part: "selection",
-        about: "The layers to remove.",
+        about: "Layers to remove.",
         what: "selection",
         reads: |backbone, _, index| {
             let calibration = &backbone.calibrations[index];
@@ -73,7 +73,7 @@ pub fn key(
     let activations = looks.then(|| ("activations", activations::family(backbone, tokens).key()));
     let scores = (!criterion.trials(spec).is_empty()).then(|| ("scores", scores::trials(backbone, tokens).key()));
     let parents = activations.into_iter().chain(scores).map(|(name, key)| (name, Arc::new(key)));
-    Key::new(KIND, identity, parents).named(backbone.name)
+    Key::new(KIND, identity, parents).with_input_name(backbone.name)
 }
 
 /// Stores a selection with its notes.
@@ -104,7 +104,7 @@ pub fn notes(object: &StoredObject) -> Result<Vec<String>> {
     if noted { from_json(object, NOTES) } else { Ok(Vec::new()) }
 }
 
-/// Selections of some variants. Each selection is made once.
+/// Selections of some variants. Each selection is computed once.
 pub(crate) struct Selections<'a> {
     by_key: BTreeMap<String, SelectionSlot<'a>>,
 }
@@ -127,7 +127,7 @@ pub(crate) enum Picked {
 }
 
 impl<'a> Selections<'a> {
-    /// Reads the stored selections, and makes those that need no pass.
+    /// Reads the stored selections, and computes those that need no pass.
     ///
     /// # Errors
     /// Fails if the run was stopped. A selection that fails by itself is recorded as failed.
@@ -180,7 +180,7 @@ impl<'a> Selections<'a> {
         }))
     }
 
-    /// Makes the selections that waited for the pass.
+    /// Computes the selections that waited for the pass.
     pub(crate) fn after_pass(
         &mut self,
         similarities: &Similarities,
@@ -192,7 +192,7 @@ impl<'a> Selections<'a> {
         waiting.try_for_each(|slot| slot.pick(similarities, activations, trials, job, Instant::now()))
     }
 
-    pub(crate) fn picked(&self, variant: &Variant) -> Option<&Picked> {
+    pub(crate) fn selected(&self, variant: &Variant) -> Option<&Picked> {
         self.slot(variant).map(|slot| &slot.picked)
     }
 
@@ -206,7 +206,7 @@ impl SelectionSlot<'_> {
         matches!(self.picked, Picked::Waiting)
     }
 
-    /// Makes and stores a selection. A failed selection is not stored, and the next run tries it again.
+    /// Computes and stores a selection. A failed selection is not stored, and the next run retries it.
     fn pick(
         &mut self,
         similarities: &Similarities,
@@ -220,7 +220,7 @@ impl SelectionSlot<'_> {
         let announced = !self.criterion.trials(&self.cut).is_empty();
         let mut measure = |metric: TrialMetric, cuts: &[Cut]| match announced {
             true => trials.measure(&self.label, metric, cuts),
-            false => Err(Error::job("a criterion measures trials, but its `trials` is empty").at(&*self.label)),
+            false => Err(Error::job("a criterion measures trials, but declares none in `trials`").at(&*self.label)),
         };
         let norms = |layer: usize| job.engine.stream_norm(layer);
         let mut stats = CalibrationStats::new(similarities, activations, &mut measure).with_norms(&norms);
@@ -252,7 +252,7 @@ impl SelectionSlot<'_> {
                 let channels = job.backbone.config.hidden;
                 let notes = criterion::degenerate(&*self.criterion, &self.cut, &selection, &job.windows, channels);
                 self::store(job.run.store, &self.key, seconds, &selection, &notes)?;
-                job.hold.gone_on();
+                job.hold.record_progress();
                 Picked::Done(selection)
             }
             Err(error) if error.kind() == ErrorKind::Job => Picked::Failed(error.one_line()),
@@ -307,7 +307,7 @@ impl<'a> Trials<'a> {
                 run.store.put(&keys[index], seconds, &[(scores::VALUES, &scores::bytes(&of_windows))])?;
                 values[index] = Some(of_windows);
             }
-            hold.gone_on();
+            hold.record_progress();
         }
         let means = values.into_iter().flatten().map(|windows| windows.iter().sum::<f64>() / windows.len() as f64);
         Ok(means.collect())
@@ -335,13 +335,13 @@ impl<'a> Trials<'a> {
             within: Some(self.job.hold),
             sample: None,
         };
-        let losses = scored(&scoring, &keys)?;
+        let losses = score_missing(&scoring, &keys)?;
         Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
     }
 }
 
 /// Returns the values of each variant, after scoring and storing missing ones.
-fn scored(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
+fn score_missing(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
     let stored = |key: &&Arc<Key>| run.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
     let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();
     if !missing.is_empty() {

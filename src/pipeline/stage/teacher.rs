@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::activations::{KEPT_BYTE, KeptActivations, ROWS, no_room, range, rows_key};
+use super::activations::{KEPT_BYTE, KeptActivations, ROWS, no_room, range, shard_rows_key};
 use super::{BackboneKeyParts, Check, Family, Member, Stage, tokens};
 use crate::calibrate::{self, ActivationShape, Activations, HookPoint, PassRequest, Piece, Spool};
 use crate::distill::{Finetune, LayersAfter, TopTokens, top_tokens};
@@ -63,7 +63,7 @@ pub fn payloads<'a>(tokens: &'a [u32], logits: &'a [f32]) -> [(&'static str, &'a
     [(TOKENS, bytemuck::cast_slice(tokens)), (LOGITS, bytemuck::cast_slice(logits))]
 }
 
-/// Reads the predictions at some `positions` of a shard with `all` positions.
+/// Reads the teacher's top tokens at `positions` of a shard. `all` is the shard's number of positions.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -142,7 +142,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
         let Some(_lease) = text.run.lease(&name, &format!("{}, shard {}", text.label, at + 1))? else {
             return Ok(false);
         };
-        let rows = text.run.get(&rows_key(text, site, shard));
+        let rows = text.run.get(&shard_rows_key(text, site, shard));
         let top = text.run.get(&text.teacher_key(shard));
         let (rows, top) = match (rows, top) {
             (Some(rows), Some(top)) => {
@@ -171,7 +171,7 @@ pub(super) struct TrainingData {
 
 impl TrainingData {
     /// Loads the inputs of training, computing missing shards by a dense pass.
-    pub(super) fn kept(
+    pub(super) fn load_inputs(
         job: &CalibrationJob<'_>,
         plan: &TrainingPlan,
         boundary: usize,
@@ -189,7 +189,7 @@ impl TrainingData {
         let text = CalibrationJob { engine, tokens, windows, label, shape, ..*job };
         let shards: Vec<Range<usize>> = shape.shards().collect();
         // The text may belong to another calibration, which cleans up its objects.
-        let pin = run.store.pin(shards.iter().map(|shard| rows_key(&text, site, shard)));
+        let pin = run.store.pin(shards.iter().map(|shard| shard_rows_key(&text, site, shard)));
         let mut outputs = TeacherOutputs::find(&text, site, shards);
         outputs.complete(tail)?;
         let streams = outputs.rows.open(shape, &BTreeSet::from([site]))?;
@@ -230,7 +230,7 @@ impl CalibrationJob<'_> {
         tail: &LayersAfter,
         top: Option<StoredObject>,
     ) -> Result<(StoredObject, StoredObject)> {
-        fault::here("teach");
+        fault::fault_point("teach");
         let store = self.run.store;
         let started = Instant::now();
         let windows: Vec<&[u32]> = self.windows.iter().skip(shard.start).take(shard.len()).collect();
@@ -257,8 +257,8 @@ impl CalibrationJob<'_> {
         let seconds = started.elapsed().as_secs_f64() / 2.0;
         let top =
             top.map_or_else(|| store.put(&self.teacher_key(shard), seconds, &self::payloads(&tokens, &logits)), Ok)?;
-        let rows = store.commit(draft, &rows_key(self, site, shard), seconds)?;
-        self.hold.gone_on();
+        let rows = store.commit(draft, &shard_rows_key(self, site, shard), seconds)?;
+        self.hold.record_progress();
         Ok((rows, top))
     }
 }

@@ -40,7 +40,7 @@ pub fn make(store: &Store, key: &Key, windows: &Windows, vocab: usize) -> Result
     let mut counts = vec![0_u32; vocab];
     for &id in &windows.ids {
         let count = counts.get_mut(id as usize);
-        *count.ok_or_else(|| Error::job("a token is not in the vocabulary").found(id.to_string()))? += 1;
+        *count.ok_or_else(|| Error::job("token id outside the vocabulary").found(id.to_string()))? += 1;
     }
     let bytes: Vec<u8> = counts.iter().flat_map(|count| count.to_le_bytes()).collect();
     store.put(key, 0.0, &[(COUNTS, &bytes)]).map(drop)

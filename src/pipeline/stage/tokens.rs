@@ -24,7 +24,7 @@ pub mod defined;
 mod make;
 
 pub use answer_key::{AnswerKey, Documents};
-pub(crate) use make::{text, tokenise_missing, whole, windows};
+pub(crate) use make::{full_text, text, tokenise_missing, windows};
 
 // Version 2: keys name the file format. Version 3: windows record the bytes that they predict. Version 4: no change of
 // tokens; all kinds were incremented together when keys began to identify a backbone by the inputs of its forward pass,
@@ -49,13 +49,13 @@ pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value)
     if let Some(shards) = shards {
         identity["shards"] = json!(shards);
     }
-    Key::new(KIND, identity, []).named(corpus)
+    Key::new(KIND, identity, []).with_input_name(corpus)
 }
 
 /// Returns the key of a task's requests. `identity` contains all inputs of the requests, and `name` is the task's name
 /// in the grid.
 pub fn of_requests(name: &str, identity: Value) -> Key {
-    Key::new(KIND, identity, []).named(name)
+    Key::new(KIND, identity, []).with_input_name(name)
 }
 
 /// Returns the amount of text in stored tokens.
@@ -249,7 +249,7 @@ impl Text {
     ///
     /// # Errors
     /// Fails for generations, and propagates errors of [`Draw::of`].
-    pub fn drawn(self, draw: Draw) -> Result<Self> {
+    pub fn subset(self, draw: Draw) -> Result<Self> {
         let drawn = draw.of(self.items())?;
         Ok(match self {
             Self::Windows(all) => Self::Windows(Windows {

@@ -231,7 +231,7 @@ mod tests {
             let rows = activations.rows(kept, block.clone()).unwrap();
             assert_eq!((rows[0], rows[rows.len() - 1]), (sample_value(block.start, 0), sample_value(block.end - 1, 9)));
         }
-        assert!(activations.rows(kept, 63..65).is_err(), "across two shards");
+        assert!(activations.rows(kept, 63..65).is_err(), "expected a block across two shards");
     }
 
     fn sample_value(row: usize, channel: usize) -> f32 {

@@ -232,7 +232,7 @@ fn refuse_non_finite(stream: &[f32], boundary: usize, channels: usize, batch: &B
             row - batch.segments[segment].start,
             index % channels
         ))
-        .hint("the backbone overflows on this text: check its weights and float type"))
+        .hint("check the weights and the float type: the backbone overflows on this text"))
 }
 
 /// Returns the index of the first NaN or infinity.
@@ -270,7 +270,7 @@ mod tests {
                 assert_eq!(rows, expected, "{site}");
             }
         }
-        assert_eq!(engine.copied(), 3, "the boundaries 0 and 1, whose numbers are checked, and one middle");
+        assert_eq!(engine.copied(), 3, "expected the boundaries 0 and 1, and one middle");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `config.json` of an exported variant, and the modelling file that applies operators stored next to the weights and
+//! `config.json` of an exported variant, and the modeling file that applies operators stored next to the weights and
 //! skips dropped sublayers.
 
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
 
 /// Converts a backbone's config to a variant's: renumbers the layers and drops the settings of removed layers. If
-/// operators are stored next to the weights or layers lack a sublayer, the config names the modelling file and an
+/// operators are stored next to the weights or layers lack a sublayer, the config names the modeling file and an
 /// unknown activation, so that loaders that ignore the file fail. `model_type` stays unchanged, so that transformers
 /// finds the tokenizer class without remote code.
 ///
@@ -112,16 +112,16 @@ fn count_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usiz
     }
 }
 
-/// File name of the modelling file.
+/// File name of the modeling file.
 pub const MODELING: &str = "modeling_ghostlab.py";
-/// Template of the modelling file for all architectures, which differ only in the names of transformers' classes.
+/// Template of the modeling file for all architectures, which differ only in the names of transformers' classes.
 const TEMPLATE: &str = include_str!("modeling.py");
 
-/// Value that replaces the activation's name in `config.json`. A loader that does not run the modelling file fails on
+/// Value that replaces the activation's name in `config.json`. A loader that does not run the modeling file fails on
 /// it instead of loading an incomplete model.
-pub(super) const GUARD: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that stand beside its weights";
+pub(super) const GUARD: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that are stored next to the weights";
 
-/// Returns the modelling file of an architecture.
+/// Returns the modeling file of an architecture.
 pub fn modeling(architecture: &Architecture) -> String {
     let (inner, folder) = architecture.python.unwrap_or((prefix(architecture), architecture.model_type));
     let norms = architecture.norms.map(|norm| norm.map_or("None".to_owned(), |norm| format!("\"{norm}\""))).join(", ");

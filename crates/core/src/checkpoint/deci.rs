@@ -36,9 +36,9 @@ pub fn fits_deci(config: &Config) -> Result<()> {
     let lacks = [
         (config.architecture.gguf.is_none(), "an architecture of llama.cpp"),
         (config.experts.is_some(), "an MLP without experts"),
-        (architecture.query_key_norm != QueryKeyNorm::None, "no norms of queries and keys"),
+        (architecture.query_key_norm != QueryKeyNorm::None, "no query and key norms"),
         (Sublayer::BOTH.iter().any(|&half| config.ends_in_norm(half)), "no norms after attention and MLP"),
-        (architecture.fused || architecture.rope != RopeEntries::One, "layers of Llama's form"),
+        (architecture.fused || architecture.rope != RopeEntries::One, "layers like Llama's"),
         (config.activation != Activation::Silu, "the activation silu"),
         (config.biases.inputs && config.heads * config.head_dim != config.hidden, "query biases of the hidden size"),
     ];
@@ -77,7 +77,7 @@ pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
         };
         fits_deci_step(config, step)?;
     }
-    Ok(GgufForm::alike(DECI, true))
+    Ok(GgufForm::uniform(DECI, true))
 }
 
 /// Attention slot of a layer in the GGUF file.

@@ -76,7 +76,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
         ));
     }
     if form.name == "gemma2" && !config.tied_embeddings {
-        return Err(refused("a tied output projection, as in llama.cpp's `gemma2`", "an untied one"));
+        return Err(refused("tied embeddings, as in llama.cpp's `gemma2`", "an untied head"));
     }
     if config.architecture.fused && config.heads * config.head_dim != config.hidden {
         let found = format!("{} heads of {} channels", config.heads, config.head_dim);
@@ -187,9 +187,9 @@ impl Layout {
         let mut write = |values: &[f32]| {
             if one_more {
                 let more: Vec<f32> = values.iter().map(|value| value + 1.0).collect();
-                stored(tensor, dtype, &more, &mut bytes)?;
+                encode_values(tensor, dtype, &more, &mut bytes)?;
             } else {
-                stored(tensor, dtype, values, &mut bytes)?;
+                encode_values(tensor, dtype, values, &mut bytes)?;
             }
             put(&bytes)
         };
@@ -297,7 +297,7 @@ fn in_turns(values: &[f32], rows: usize, head_dim: usize) -> Vec<f32> {
 }
 
 /// Encodes values in the type of the file.
-fn stored(tensor: &CheckpointTensor, dtype: GgmlDType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
+fn encode_values(tensor: &CheckpointTensor, dtype: GgmlDType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     let float = match dtype {
         GgmlDType::F32 => FloatType::F32,
         GgmlDType::BF16 => FloatType::Bf16,

@@ -49,7 +49,7 @@ pub(super) fn refused(expected: &str, found: impl Into<String>) -> Error {
     Error::bad_input("the cell cannot be exported as GGUF")
         .expected(expected)
         .found(found.into())
-        .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
+        .hint("export a Hugging Face folder instead, with `--to FOLDER` and without --gguf")
 }
 
 /// A tensor of a GGUF file.

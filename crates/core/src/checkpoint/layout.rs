@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::model::attached_form::{AttachedForm, bias_name, input_norm_name, norm_name};
 use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, name};
-use crate::model::tensors::{checked, stored, sublayer_of};
+use crate::model::tensors::{checked, stored_tensors, sublayer_of};
 use crate::model::weights::Weights;
 use crate::model::{BranchPlace, Config, Cut, Deployed, FloatType, Operator, Step};
 
@@ -101,7 +101,7 @@ impl Layout {
         add(EMBEDDING.to_owned(), vec![vocab, c], TensorContent::Stored(EMBEDDING.to_owned()));
         for (index, &layer) in kept.iter().enumerate() {
             let of_layer: Vec<&Attached> = attached.iter().filter(|attached| attached.layer == index).collect();
-            for part in stored(config, layer) {
+            for part in stored_tensors(config, layer) {
                 if dropped.contains(index, sublayer_of(config.architecture, &part.holds[0].0)) {
                     continue;
                 }
@@ -144,7 +144,7 @@ impl Layout {
         self.tensors.iter().any(|tensor| tensor.name == HEAD)
     }
 
-    /// Returns whether loaders need the modelling file, because of operators next to the weights or dropped sublayers.
+    /// Returns whether loaders need the modeling file, because of operators next to the weights or dropped sublayers.
     pub fn needs_code(&self) -> bool {
         !self.attached.is_empty() || !self.dropped.is_empty()
     }
@@ -287,6 +287,6 @@ mod tests {
         let olmo = config("olmo2");
         let llama = config("llama-gqa");
         assert_eq!(places(&olmo, &[2], &repairs).1, [(1, "post_feedforward_layernorm")]);
-        assert_eq!(places(&llama, &[2], &repairs).1, [], "its weights take it in");
+        assert_eq!(places(&llama, &[2], &repairs).1, [], "the map must be folded into the weights");
     }
 }

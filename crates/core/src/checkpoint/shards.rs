@@ -52,7 +52,7 @@ impl Layout {
             let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|error| write_error(&error, &path));
             let infos = tensors
                 .iter()
-                .map(|tensor| (tensor.name.clone(), stored(tensor.dtype), tensor.shape.clone()))
+                .map(|tensor| (tensor.name.clone(), safetensors_dtype(tensor.dtype), tensor.shape.clone()))
                 .collect();
             put(&header(infos)?)?;
             for tensor in tensors {
@@ -93,7 +93,7 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("write", path, error)
 }
 
-fn stored(dtype: FloatType) -> Dtype {
+fn safetensors_dtype(dtype: FloatType) -> Dtype {
     match dtype {
         FloatType::F32 => Dtype::F32,
         FloatType::F16 => Dtype::F16,
@@ -170,7 +170,7 @@ pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut V
     bytes.resize(values.len() * width, 0);
     let shares = bytes.par_chunks_mut(SHARE * width).zip(values.par_chunks(SHARE));
     let unfit = shares.find_map_any(|(bytes, values)| {
-        fn each<const W: usize>(
+        fn encode_each<const W: usize>(
             bytes: &mut [u8],
             values: &[f32],
             number: impl Fn(f32) -> ([u8; W], bool),
@@ -186,12 +186,12 @@ pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut V
             unfit
         }
         match dtype {
-            FloatType::F32 => each(bytes, values, |v| (v.to_le_bytes(), v.is_finite())),
-            FloatType::F16 => each(bytes, values, |v| {
+            FloatType::F32 => encode_each(bytes, values, |v| (v.to_le_bytes(), v.is_finite())),
+            FloatType::F16 => encode_each(bytes, values, |v| {
                 let v = f16::from_f32(v);
                 (v.to_le_bytes(), v.is_finite())
             }),
-            FloatType::Bf16 => each(bytes, values, |v| {
+            FloatType::Bf16 => encode_each(bytes, values, |v| {
                 let v = bf16::from_f32(v);
                 (v.to_le_bytes(), v.is_finite())
             }),
@@ -201,9 +201,9 @@ pub(super) fn encode(name: &str, dtype: FloatType, values: &[f32], bytes: &mut V
         None => Ok(()),
         Some(value) => Err(Error::job("a weight overflows its float type")
             .at(format!("tensor {name}"))
-            .expected(format!("a number that {} can hold", dtype.name()))
+            .expected(format!("a number in the range of {}", dtype.name()))
             .found(value)
-            .hint("use --dtype f32, or bf16 if f32 is too large")),
+            .hint("use --dtype f32, or bf16 for smaller files")),
     }
 }
 

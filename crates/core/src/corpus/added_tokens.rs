@@ -261,7 +261,7 @@ mod tests {
         ] {
             let (tokenizer, added) = loaded(&description, &files);
             assert_eq!(tokenizer.encode(text).unwrap(), [1, 2, 29, 3], "{files:?}");
-            assert_eq!(tokenizer.vocab_size(), 28, "tokens of other files need no row until they are used");
+            assert_eq!(tokenizer.vocab_size(), 28, "unused tokens of other files need no row");
             assert!(added.is_some(), "{files:?}");
         }
         let cut = [1, 2, 0, 3];
@@ -292,7 +292,7 @@ mod tests {
         let (tokenizer, added) = loaded(&description, &[("tokenizer_config.json", other)]);
         assert_eq!(tokenizer.encode("a <|end|> <|new|> z").unwrap(), [1, 2, 28, 29, 27]);
         assert_eq!(added.unwrap().as_array().unwrap().len(), 3);
-        assert_eq!(tokenizer.within(29).encode("<|new|>").unwrap_err().exit_code(), 2);
+        assert_eq!(tokenizer.limit_ids(29).encode("<|new|>").unwrap_err().exit_code(), 2);
     }
 
     #[test]

@@ -33,8 +33,8 @@ impl PythonRandom {
     pub fn randint(&mut self, low: u64, high: u64) -> Result<u64> {
         let Some(last) = high.checked_sub(low) else {
             return Err(Error::bad_input("cannot draw from an empty range")
-                .expected("a highest value of at least the lowest")
-                .found(format!("lowest {low}, highest {high}")));
+                .expected("a maximum that is not below the minimum")
+                .found(format!("minimum {low}, maximum {high}")));
         };
         // The full range of `u64` has one value more than `u64` can hold.
         let count = u128::from(last) + 1;
@@ -62,7 +62,7 @@ impl PythonRandom {
     /// Fails if `wanted` exceeds `count`.
     pub fn sample(&mut self, count: usize, wanted: usize) -> Result<Vec<usize>> {
         if wanted > count {
-            return Err(Error::bad_input("cannot draw more values than available")
+            return Err(Error::bad_input("not enough values to draw from")
                 .expected(format!("at most {count}"))
                 .found(wanted));
         }

@@ -45,7 +45,7 @@ impl NumpyRandom {
     }
 
     /// Draws one value of `integers(0, count, size=…)`: an integer below `count`. `count` must be at least 1.
-    pub(super) fn below(&mut self, count: u32) -> u32 {
+    pub(super) fn draw_below(&mut self, count: u32) -> u32 {
         // A range of one value needs no draw.
         if count <= 1 {
             return 0;
@@ -134,7 +134,7 @@ impl SeedSequence {
 mod tests {
     use super::*;
 
-    /// Expected values: `numpy.random.default_rng(seed)`, NumPy 2.4.6, from the oracle `c4_stream` (order of eight
+    /// Expected values: `numpy.random.default_rng(seed)`, NumPy 2.4.6, from the reference data `c4_stream` (order of eight
     /// shards).
     #[test]
     fn a_shuffled_list_is_numpys() {
@@ -142,10 +142,10 @@ mod tests {
         assert_eq!(shuffled(1, 8), [5, 0, 1, 4, 2, 6, 3, 7]);
         assert_eq!(shuffled(0, 1024)[..12], [84, 752, 296, 982, 863, 470, 986, 2, 357, 643, 356, 36]);
         assert_eq!(shuffled(3, 1024)[..12], [200, 103, 733, 228, 425, 750, 229, 351, 105, 839, 646, 401]);
-        assert_eq!(NumpyRandom::new(7).below(1), 0);
+        assert_eq!(NumpyRandom::new(7).draw_below(1), 0);
         // numpy.random.default_rng(0).integers(0, 10, 5)
         let mut random = NumpyRandom::new(0);
-        assert_eq!([0; 5].map(|_| random.below(10)), [8, 6, 5, 2, 3]);
+        assert_eq!([0; 5].map(|_| random.draw_below(10)), [8, 6, 5, 2, 3]);
     }
 
     fn shuffled(seed: u64, count: u32) -> Vec<u32> {

@@ -85,7 +85,7 @@ mod tests {
         let error = read_rows(path, None).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         let message = error.to_string();
-        assert!(message.contains("a.parquet"), "the file is named: {message}");
+        assert!(message.contains("a.parquet"), "the message does not name the file: {message}");
         message
     }
 

@@ -198,8 +198,8 @@ fn check_length(length: usize) -> Result<()> {
     if length >= 2 {
         return Ok(());
     }
-    Err(Error::bad_input("a window is too short to predict a token in it")
-        .expected("at least 2 tokens in a window")
+    Err(Error::bad_input("the window is too short to predict a token")
+        .expected("windows of at least 2 tokens")
         .found(length))
 }
 
@@ -217,7 +217,7 @@ fn check_limit(limit: Option<usize>) -> Result<()> {
     Err(Error::bad_input("the limit allows no windows")
         .expected("at least 1 window")
         .found("0")
-        .hint("leave out the limit to use all windows"))
+        .hint("remove the limit to use all windows"))
 }
 
 fn too_short(found: usize, needed: usize, rule: Rule, length: usize) -> Error {
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(pairs(&windows)[255], (39, 5));
         let few = evaluation(Rule::C4, &documents(), &tokenizer, 16, Some(6)).unwrap();
         assert_eq!(pairs(&few), first);
-        assert!(few.corpus_tokens < windows.corpus_tokens, "a document is tokenised only when it is drawn");
+        assert!(few.corpus_tokens < windows.corpus_tokens, "a document was tokenized before it was drawn");
     }
 
     #[test]

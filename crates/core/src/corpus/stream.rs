@@ -50,7 +50,7 @@ impl ShardOrder {
     }
 
     /// Returns the shards that are opened if each group reads only its first `read` shards, in the order of opening.
-    pub fn first(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
+    pub fn opened_shards(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
         let groups = self.groups(shards, seed);
         (0..read).flat_map(|position| groups.iter().filter_map(move |group| group.get(position).copied())).collect()
     }
@@ -171,12 +171,12 @@ impl<'a> Shuffled<'a> {
                 ShardOrder::ByTurns => {
                     self.buffer.extend(rows);
                     if self.buffer.len() >= self.size {
-                        self.give(self.buffer.len() - self.size / 2);
+                        self.release_rows(self.buffer.len() - self.size / 2);
                     }
                 }
             }
             if self.ended {
-                self.give(self.buffer.len());
+                self.release_rows(self.buffer.len());
             }
         }
         Ok(self.out.pop())
@@ -188,14 +188,14 @@ impl<'a> Shuffled<'a> {
             return self.buffer.push(row);
         }
         if self.places.is_empty() {
-            self.places.extend((0..BLOCK).map(|_| self.random.below(self.size as u32)));
+            self.places.extend((0..BLOCK).map(|_| self.random.draw_below(self.size as u32)));
         }
         let slot = self.places.pop_front().unwrap_or(0) as usize;
         self.out.push(std::mem::replace(&mut self.buffer[slot], row));
     }
 
     /// Shuffles the buffer and releases its first rows.
-    fn give(&mut self, rows: usize) {
+    fn release_rows(&mut self, rows: usize) {
         self.random.shuffle(&mut self.buffer);
         self.out = self.buffer.drain(..rows).rev().collect();
     }
@@ -220,7 +220,7 @@ pub(super) fn draw_windows(
     let mut longest = 0;
     while windows.starts.len() < count {
         let Some((_, text)) = rows.next()? else {
-            return Err(Error::bad_input("too few documents of the corpus are long enough")
+            return Err(Error::bad_input("too few long documents in the corpus")
                 .expected(format!(
                     "{count} documents of at least {} tokens, for windows of {length}",
                     length.saturating_add(1)
@@ -251,8 +251,8 @@ mod tests {
     use super::*;
     use crate::files::sha256;
 
-    #[expect(clippy::disallowed_macros, reason = "a test says what it skips")]
-    /// Reads the output of `datasets` 4.8.5 or 5.2.0, or returns `None` without the oracles folder.
+    #[expect(clippy::disallowed_macros, reason = "tests report what they skip")]
+    /// Reads the output of `datasets` 4.8.5 or 5.2.0, or returns `None` without the folder of reference data.
     fn oracle(order: ShardOrder) -> Option<Value> {
         let name = match order {
             ShardOrder::OneByOne => "classic.json",
@@ -272,7 +272,7 @@ mod tests {
 
     const ORDERS: [ShardOrder; 2] = [ShardOrder::OneByOne, ShardOrder::ByTurns];
 
-    /// Returns the words of a row as the oracle's README defines them.
+    /// Returns the words of a row as the README of the reference data defines them.
     fn words(shard: usize, row: usize) -> Vec<usize> {
         (0..3 + (row * 7919 + shard * 104_729) % 40).map(|k| (row * 31 + shard * 17 + k * k) % 16).collect()
     }
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn windows_are_the_official_loaders() {
-        // The sample tokenizer adds BOS, so each row has one word less than the oracle's. Windows of the same length
+        // The sample tokenizer adds BOS, so each row has one word less than the reference. Windows of the same length
         // then have the same start.
         let tokenizer = sample::words();
         for shard_order in ORDERS {
@@ -381,12 +381,12 @@ mod tests {
             let mut rows = Shuffled::new(&shards, 0, 100);
             (0..20).for_each(|_| drop(rows.next().unwrap()));
             assert_eq!(*opened.borrow(), opened_first);
-            assert_eq!(shard_order.first(8, 0, 1), opened_first);
+            assert_eq!(shard_order.opened_shards(8, 0, 1), opened_first);
         }
         // 1,024 shards in ten groups: four groups of 103 and six of 102.
-        assert_eq!(ShardOrder::OneByOne.first(1024, 0, 3), [84, 752, 296]);
-        assert_eq!(ShardOrder::ByTurns.first(1024, 0, 1), [84, 264, 671, 290, 20, 705, 793, 669, 843, 217]);
-        assert_eq!(ShardOrder::OneByOne.first(8, 0, 99).len(), 8);
+        assert_eq!(ShardOrder::OneByOne.opened_shards(1024, 0, 3), [84, 752, 296]);
+        assert_eq!(ShardOrder::ByTurns.opened_shards(1024, 0, 1), [84, 264, 671, 290, 20, 705, 793, 669, 843, 217]);
+        assert_eq!(ShardOrder::OneByOne.opened_shards(8, 0, 99).len(), 8);
     }
 
     #[test]
@@ -409,6 +409,6 @@ mod tests {
     }
 
     fn open_missing(_: usize) -> Result<Rows<'static>> {
-        Err(Error::missing("this shard is not here"))
+        Err(Error::missing("shard not found"))
     }
 }

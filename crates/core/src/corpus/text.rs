@@ -67,8 +67,8 @@ fn is_changed(path: &Path) -> bool {
 /// `column` names the text column and defaults to `text`, then `sentence`.
 ///
 /// # Errors
-/// Fails with [`Kind::Missing`](crate::error::Kind::Missing) if the file is absent or unreadable. Fails with
-/// [`Kind::BadInput`](crate::error::Kind::BadInput), naming the line or row, if the content is invalid: an empty file,
+/// Fails with [`ErrorKind::Missing`](crate::error::ErrorKind::Missing) if the file is absent or unreadable. Fails with
+/// [`ErrorKind::BadInput`](crate::error::ErrorKind::BadInput), naming the line or row, if the content is invalid: an empty file,
 /// invalid UTF-8, a truncated gzip file, a line that is not a JSON object, a missing column, or a value that is not
 /// text. The memory of the rows is limited by [`TextLimit::current`].
 pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<String>> {
@@ -120,7 +120,7 @@ fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<St
     if let Some(column) = column {
         return Err(bad("a plain text file has no columns", path)
             .found(format!("the column `{column}`"))
-            .hint("leave out the column; the whole file is one row"));
+            .hint("remove the column: the whole file is one row"));
     }
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| Error::io("read", path, &error))?;
@@ -155,7 +155,7 @@ fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<
             _ if lines.last_bytes() > MAX_DESCRIBED => Err(Error::bad_input("the row has no text")
                 .at(lines.place())
                 .expected(format!("text in column `{}`", wanted.join("` or `")))
-                .found(format!("a row of {} bytes without it", lines.last_bytes()))),
+                .found(format!("a row of {} bytes without the column", lines.last_bytes()))),
             _ => refuse_row(&lines, column.as_deref()),
         };
         Some(text)
@@ -198,12 +198,12 @@ fn pick<'a>(asked: Option<&str>, names: impl Iterator<Item = &'a str> + Clone) -
 
 fn no_column<'a>(expected: &str, wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
     let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
-    let new = Error::bad_input("the column of text is missing")
+    let new = Error::bad_input("the text column is missing")
         .expected(format!("column {expected}"))
         .found(if found.is_empty() { "no columns".to_owned() } else { format!("columns {}", found.join(", ")) });
     match error::nearest(wanted, names) {
         Some(near) => new.hint(format!("did you mean column `{near}`?")),
-        None => new.hint("name the column that holds the text"),
+        None => new.hint("set `column` to the name of the text column"),
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
         let error = read(name, bytes, column).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         let message = error.to_string();
-        assert!(message.contains(name), "the file is named: {message}");
+        assert!(message.contains(name), "the message does not name the file: {message}");
         message
     }
 
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn rows_count_for_what_they_take_in_memory_the_empty_ones_too() {
-        let limit = TextLimit::current().within(2400);
+        let limit = TextLimit::current().at_most(2400);
         let empty: Vec<String> = vec![String::new(); 3];
         assert!(parquet(vec![Column::new("text".into(), empty)]).len() < 2400);
         for (name, bytes) in [
@@ -314,7 +314,7 @@ mod tests {
             let (_folder, path) = write(name, &bytes);
             // 2,240 bytes of text at most, but 160 rows of 24 bytes each.
             let message = read_rows_within(&path, None, limit).unwrap_err().to_string();
-            assert!(message.contains("exceeds the size limit of text") && message.contains(name), "{message}");
+            assert!(message.contains("exceeds the size limit for text") && message.contains(name), "{message}");
             assert_eq!(read_rows(&path, None).unwrap().len(), 160);
         }
         let (_folder, path) = write("b.jsonl", empty_rows(100).as_bytes());

@@ -58,7 +58,7 @@ impl Tokenizer {
         let read = read.map_err(|panic| malformed_tokenizer(format!("the reader panicked: {panic}"), path))?;
         let (inner, highest) = read.map_err(|error| malformed_tokenizer(error.to_string(), path))?;
         let Some(highest) = highest else {
-            return Err(malformed_tokenizer("a vocabulary without any token".to_owned(), path));
+            return Err(malformed_tokenizer("an empty vocabulary".to_owned(), path));
         };
         let mut tokenizer = Self { inner, path: path.to_owned(), vocab_size: usize::MAX, id_limit: usize::MAX };
         // Tokens of the post-processor need not be in the vocabulary, but the embedding must have them.
@@ -71,7 +71,7 @@ impl Tokenizer {
 
     /// Rejects texts with ids outside an embedding of `rows` rows.
     #[must_use]
-    pub fn within(self, rows: usize) -> Self {
+    pub fn limit_ids(self, rows: usize) -> Self {
         Self { id_limit: self.id_limit.min(rows), ..self }
     }
 
@@ -110,7 +110,7 @@ impl Tokenizer {
             return Err(self.encoding_error(&format!("{} tokens for {} bytes", ids.len(), text.len())));
         }
         match ids.iter().find(|id| **id as usize >= self.id_limit) {
-            Some(id) => Err(self.encoding_error(&format!("the id {id}, beyond the vocabulary's {}", self.id_limit))),
+            Some(id) => Err(self.encoding_error(&format!("the id {id}, outside the vocabulary of {}", self.id_limit))),
             None => Ok(encoding),
         }
     }
@@ -118,7 +118,7 @@ impl Tokenizer {
     fn encoding_error(&self, found: &str) -> Error {
         Error::bad_input("cannot tokenize the text")
             .at(self.path.display())
-            .expected("a token for every part of the text")
+            .expected("tokens that cover the whole text")
             .found(found)
     }
 
@@ -132,7 +132,7 @@ impl Tokenizer {
     /// Fails if the id is not in the vocabulary or the decoder fails.
     pub fn decode(&self, id: u32) -> Result<String> {
         if self.inner.id_to_token(id).is_none() {
-            return Err(self.decoding_error(id, "no token").expected("an id of the vocabulary"));
+            return Err(self.decoding_error(id, "no token").expected("an id in the vocabulary"));
         }
         caught::catch(|| self.inner.decode(&[id], false))
             .map_err(|panic| self.decoding_error(id, &format!("the decoder panicked: {panic}")))?

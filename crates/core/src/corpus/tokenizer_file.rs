@@ -49,7 +49,7 @@ fn setting(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
         {
             Some(format!("the number {number} in {part}"))
         }
-        Value::String(text) if text.len() > MAX_TEXT => Some(format!("a text of {} bytes in {part}", text.len())),
+        Value::String(text) if text.len() > MAX_TEXT => Some(format!("a string of {} bytes in {part}", text.len())),
         _ => None,
     }
 }
@@ -66,7 +66,7 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
         Some("Replace" | "Prepend") if part == "normalizer" => {
             let texts = ["content", "prepend"].iter().filter_map(|key| map.get(*key)?.as_str());
             *growth = growth.saturating_mul(texts.map(|text| text.chars().count()).sum::<usize>().max(1));
-            (*growth > MAX_GROWTH).then(|| format!("replacements that make a text {growth} times as long"))
+            (*growth > MAX_GROWTH).then(|| format!("replacements that make a text {growth} times longer"))
         }
         Some("TemplateProcessing") => {
             let pieces = map.get("single").and_then(Value::as_array)?;
@@ -83,7 +83,7 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
             );
             (special > MAX_SPECIAL || texts > 1 || pieces.len() > MAX_SPECIAL).then(|| {
                 format!(
-                    "a template of {} pieces that puts the text {texts} times and {special} special tokens",
+                    "a template of {} pieces that inserts the text {texts} times and {special} special tokens",
                     pieces.len()
                 )
             })
@@ -144,8 +144,8 @@ mod tests {
                 json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}),
                 "precompiled_charsmap",
             ),
-            ("normalizer", json!({"type": "Sequence", "normalizers": [replace, replace, replace]}), "times as long"),
-            ("normalizer", json!({"type": "Prepend", "prepend": "a".repeat(5000)}), "times as long"),
+            ("normalizer", json!({"type": "Sequence", "normalizers": [replace, replace, replace]}), "times longer"),
+            ("normalizer", json!({"type": "Prepend", "prepend": "a".repeat(5000)}), "times longer"),
             ("post_processor", template_with_ids(&json!([special, text]), &json!([1_u64 << 40])), "the number"),
             ("post_processor", template_with_ids(&json!([special, text]), &json!(vec![1; 1000])), "1000 special"),
             ("post_processor", template_with_ids(&json!([text, text]), &json!([1])), "2 times"),

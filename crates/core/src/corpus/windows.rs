@@ -131,7 +131,7 @@ impl<'a> Documents<'a> {
                 return out.draw(document, (ids, ends), last, random);
             }
         }
-        Err(Error::bad_input("no document of the corpus is long enough for a window")
+        Err(Error::bad_input("all documents of the corpus are too short for a window")
             .expected(format!(
                 "a document of at least {} tokens, for windows of {} under rule c4",
                 self.length.saturating_add(1),

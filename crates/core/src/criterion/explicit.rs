@@ -33,10 +33,10 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
         (Some(layers), None) => (layers, true),
         (None, Some(order)) => (order, false),
         (layers, _) => {
-            return Err(Error::bad_input(format!("`{name}` needs a list of layers"))
-                .expected("either `layers` (exactly these) or `order` (its first `depth`)")
+            return Err(Error::bad_input(format!("`{name}` requires a list of layers"))
+                .expected("either `layers` (removes exactly these) or `order` (removes the first `depth` layers)")
                 .found(if layers.is_some() { "both" } else { "neither" })
-                .hint("{name: explicit, layers: [8, 9, 12]}"));
+                .hint("write for example `{name: explicit, layers: [8, 9, 12]}`"));
         }
     };
     if let Some((i, twice)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer)) {

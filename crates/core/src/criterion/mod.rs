@@ -81,10 +81,10 @@ fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
         return Ok(());
     }
     let known = ENTRIES.iter().filter(|entry| entry.described().has(ITERATIVE)).map(|entry| entry.shown.name);
-    Err(Error::bad_input(format!("`{}` cannot remove one layer at a time and measure again", entry.shown.name))
+    Err(Error::bad_input(format!("`{}` has no iterative variant", entry.shown.name))
         .expected(format!("`{ITERATIVE}` with one of {}", known.collect::<Vec<_>>().join(", ")))
         .found(format!("`{ITERATIVE}: {}`", options[ITERATIVE]))
-        .hint("other criteria remove a block, cluster all layers, need no measurement, or are greedy already"))
+        .hint("remove `iterative`: this criterion removes a block, clusters all layers, needs no measurement, or is greedy"))
 }
 
 /// Builds a criterion and returns it with its complete options, including defaults, as they appear in keys.
@@ -135,7 +135,7 @@ pub struct Ranking {
     pub lowest_first: bool,
 }
 
-/// Returns the criteria whose default scores at a depth of 1 rank every layer or sublayer.
+/// Returns the criteria that, with default options and a depth of 1, score every candidate.
 pub fn rankings() -> Vec<Ranking> {
     let mut rankings = Vec::new();
     for entry in ENTRIES {
@@ -167,7 +167,8 @@ mod tests {
                 Err(error) => {
                     let text = error.to_string();
                     assert!(
-                        text.contains(&format!("`{name}` cannot")) && text.contains("shortgpt, llm-drop"),
+                        text.contains(&format!("`{name}` has no iterative variant"))
+                            && text.contains("shortgpt, llm-drop"),
                         "{text}"
                     );
                 }

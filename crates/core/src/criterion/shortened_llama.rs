@@ -60,7 +60,7 @@ fn resolve(name: &str, options: &Options) -> Result<Options> {
         // The lookup ignores case.
         settings.backbone = settings.backbone.map(|name| name.to_lowercase());
     }
-    options::written(name, &settings)
+    options::to_options(name, &settings)
 }
 
 enum ShortenedLlama {
@@ -122,8 +122,8 @@ fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec
             .hint("use `order: measured`, or name the order, such as `backbone: llama-3-8b`"));
     };
     if order.iter().any(|&layer| layer >= cut.layers) {
-        return Err(Error::bad_input(format!("the released order of `{known}` is for a deeper model"))
-            .expected(format!("layers below {}, those of `{}`", cut.layers, cut.backbone))
+        return Err(Error::bad_input(format!("the released order of `{known}` belongs to a deeper model"))
+            .expected(format!("layers below {}, the number of layers of `{}`", cut.layers, cut.backbone))
             .found(format!("layers up to {}", order.iter().max().unwrap_or(&0))));
     }
     Ok(order.clone())
@@ -145,7 +145,7 @@ impl Criterion for ShortenedLlama {
         }
     }
 
-    fn known(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
+    fn prior_order(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
         match self {
             Self::Measured => Ok(None),
             Self::Released { score, backbone } => order(score, backbone.as_deref(), cut).map(Some),

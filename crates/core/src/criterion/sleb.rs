@@ -45,8 +45,7 @@ impl Criterion for Sleb {
             let perplexities = stats.measure(TrialMetric::Perplexity, &trials)?;
             let scored = layers.into_iter().zip(trials).zip(perplexities);
             let best = scored.reduce(|best, next| if next.1 < best.1 { next } else { best });
-            let ((layer, removed), perplexity) =
-                best.ok_or_else(|| Error::job("no layer is left to remove").at(NAME))?;
+            let ((layer, removed), perplexity) = best.ok_or_else(|| Error::job("no layers left to remove").at(NAME))?;
             selection.scores.push((layer, perplexity));
             selection.removed = removed;
         }

@@ -35,7 +35,7 @@ pub(super) fn remove_greedily(
         let trials: Vec<Cut> = remaining.iter().map(|&(layer, kind)| selection.removed.with(layer, kind)).collect();
         let measured = remaining.into_iter().zip(costs(&trials)?);
         let best = measured.reduce(|best, next| if next.1 < best.1 { next } else { best });
-        let ((layer, kind), cost) = best.ok_or_else(|| Error::job("no sublayer is left to remove").at(name))?;
+        let ((layer, kind), cost) = best.ok_or_else(|| Error::job("no sublayers left to remove").at(name))?;
         selection.scores.push((kind.number(layer), cost));
         selection.removed = selection.removed.with(layer, kind);
     }

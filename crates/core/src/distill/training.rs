@@ -103,7 +103,7 @@ impl<'a> Training<'a> {
     pub fn step(&mut self, stream: &[f32], teacher: &TopTokens) -> Result<f64> {
         let (loss, gradient) = self.loss_and_gradient(stream, teacher)?;
         if !loss.is_finite() || gradient.iter().any(|g| !g.is_finite()) {
-            return Err(Error::job("training diverged: its loss or its gradient is not a finite number")
+            return Err(Error::job("training diverged: the loss or the gradient is not finite")
                 .at(format!("step {}", self.steps() + 1))
                 .found(loss));
         }

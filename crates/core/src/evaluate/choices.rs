@@ -104,7 +104,7 @@ pub struct MultipleChoiceEval<'a> {
 }
 
 /// Converts each choice's values, log-likelihood and greedy flag (1 or 0), to scores.
-pub fn scored(values: &[f64]) -> Vec<Scored> {
+pub fn scores_of_choices(values: &[f64]) -> Vec<Scored> {
     values.chunks_exact(2).map(|pair| Scored { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
 }
 

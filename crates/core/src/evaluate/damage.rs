@@ -126,7 +126,12 @@ impl Damages {
 ///
 /// # Errors
 /// Fails if a tensor operation fails.
-pub fn damages(engine: &dyn Engine, dense: &Program, programs: &[Program], windows: &Windows) -> Result<Vec<Damages>> {
+pub fn measure_damage(
+    engine: &dyn Engine,
+    dense: &Program,
+    programs: &[Program],
+    windows: &Windows,
+) -> Result<Vec<Damages>> {
     let eval_set = DamageEval::new(windows, BATCH_TOKENS, dense.clone());
     let trie = eval_set.trie(programs);
     let mut seconds = vec![0.0; trie.len()];

@@ -44,8 +44,8 @@ impl PrefixToken<'_> {
         let (Self { role, .. }, SpecialToken::Id(id)) = (self, self.token) else { return None };
         self.is_of_config.then(|| {
             format!(
-                "the tokenizer's files name no BOS and no EOS: token {id}, the {role}_token_id of config.json, stands for an \
-                 empty context"
+                "the tokenizer's files name neither BOS nor EOS: using token {id}, the {role}_token_id of config.json, for empty \
+                 contexts"
             )
         })
     }
@@ -130,7 +130,7 @@ fn unknown(tokenizer: &Tokenizer, token: &str, text: &str) -> Error {
 }
 
 fn beyond(tokenizer: &Tokenizer, name: &str, id: impl Display) -> Error {
-    Error::bad_input("a special token is beyond the vocabulary")
+    Error::bad_input("a special token is outside the vocabulary")
         .at(format!("config.json, {name}_token_id"))
         .expected(format!("an id below {}", tokenizer.vocab_size()))
         .found(id)

@@ -15,7 +15,7 @@ pub trait EvalSet: Sync {
     fn tokens(&self, chunk: usize) -> usize;
 
     /// Returns the number of tokens actually processed per program in a chunk, or `None` if always all of them.
-    fn ran(&self, _chunk: usize, _of_programs: &[&[f64]]) -> Option<usize> {
+    fn processed_tokens(&self, _chunk: usize, _of_programs: &[&[f64]]) -> Option<usize> {
         None
     }
 

@@ -77,9 +77,9 @@ impl<'a> GenerationEval<'a> {
     pub fn read(&self, values: &[f64]) -> Result<Vec<Generation>> {
         let unlike = || {
             Error::job("the tokens do not match the prompts")
-                .expected(format!("those of {} prompts", self.prompts.len()))
+                .expected(format!("tokens for {} prompts", self.prompts.len()))
         };
-        let parts = parts(values).filter(|parts| parts.len() == self.prompts.len()).ok_or_else(unlike)?;
+        let parts = split_prompts(values).filter(|parts| parts.len() == self.prompts.len()).ok_or_else(unlike)?;
         parts
             .into_iter()
             .map(|(end, ids)| {
@@ -95,7 +95,7 @@ impl<'a> GenerationEval<'a> {
 const ENDS: [End; 4] = [End::EndOfText, End::Stop, End::Length, End::NotFinite];
 
 /// Splits values into the end reason and tokens of each prompt. Returns `None` if they are truncated.
-fn parts(mut values: &[f64]) -> Option<Vec<(f64, &[f64])>> {
+fn split_prompts(mut values: &[f64]) -> Option<Vec<(f64, &[f64])>> {
     let mut parts = Vec::new();
     while let [end, count, rest @ ..] = values {
         let (ids, later) = rest.split_at_checked(*count as usize)?;
@@ -121,10 +121,10 @@ impl EvalSet for GenerationEval<'_> {
     }
 
     /// Counts each prompt once, plus the average number of generated tokens per program.
-    fn ran(&self, chunk: usize, of_programs: &[&[f64]]) -> Option<usize> {
+    fn processed_tokens(&self, chunk: usize, of_programs: &[&[f64]]) -> Option<usize> {
         let mut new = 0;
         for values in of_programs {
-            new += parts(values)?.iter().map(|(_, ids)| ids.len()).sum::<usize>();
+            new += split_prompts(values)?.iter().map(|(_, ids)| ids.len()).sum::<usize>();
         }
         let most = self.settings.max_new_tokens;
         let prompts: usize = self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt) - most).sum();
@@ -177,7 +177,7 @@ impl EvalSet for GenerationEval<'_> {
     }
 
     fn fits(&self, chunk: usize, values: &[f64]) -> bool {
-        parts(values).is_some_and(|parts| parts.len() == self.members(chunk).len())
+        split_prompts(values).is_some_and(|parts| parts.len() == self.members(chunk).len())
     }
 
     fn assemble(&self, chunks: &[Vec<f64>]) -> Vec<f64> {
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(all, [1.0, 3.0, 10.0, 11.0, 12.0, 3.0, 0.0]);
         let eval = GenerationEval::new(&prompts, settings, &Letters);
         assert_eq!(eval.read(&all).unwrap(), generations);
-        assert_eq!(generations[0].text, "ab", "up to the stop");
+        assert_eq!(generations[0].text, "ab", "the text must end at the stop string");
         assert!(eval.fits(0, &all));
         for other in [&all[..6], &all[..5], &all[..4], &[]] {
             assert!(!eval.fits(0, other), "{other:?}");
@@ -220,7 +220,11 @@ mod tests {
         assert_eq!((eval.chunks(), eval.tokens(0)), (1, 10));
         // Processed tokens: two one-token prompts and three generated tokens.
         assert_eq!(
-            (eval.ran(0, &[&all]), eval.ran(0, &[&all, &all]), eval.ran(0, &[&all[..4]])),
+            (
+                eval.processed_tokens(0, &[&all]),
+                eval.processed_tokens(0, &[&all, &all]),
+                eval.processed_tokens(0, &[&all[..4]])
+            ),
             (Some(5), Some(5), None)
         );
     }

@@ -169,7 +169,7 @@ impl WholeFile {
 /// # Errors
 /// Fails if the file cannot be created.
 pub fn temporary(dir: &Path, name: &str) -> std::io::Result<NamedTempFile> {
-    named(name, 0o666, |builder| builder.tempfile_in(dir))
+    with_temporary_name(name, 0o666, |builder| builder.tempfile_in(dir))
 }
 
 /// Creates a folder like [`temporary`], which is removed on drop unless it is kept ([`TempDir::keep`]).
@@ -177,7 +177,7 @@ pub fn temporary(dir: &Path, name: &str) -> std::io::Result<NamedTempFile> {
 /// # Errors
 /// Fails if the folder cannot be created.
 pub fn temporary_folder(dir: &Path, name: &str) -> std::io::Result<TempDir> {
-    named(name, 0o777, |builder| builder.tempdir_in(dir))
+    with_temporary_name(name, 0o777, |builder| builder.tempdir_in(dir))
 }
 
 /// Exchanges two folders atomically. Returns whether the system supports it.
@@ -192,7 +192,7 @@ pub fn exchanged(_: &Path, _: &Path) -> bool {
     false
 }
 
-fn named<T>(
+fn with_temporary_name<T>(
     name: &str,
     mode: u32,
     make: impl FnOnce(&mut tempfile::Builder<'_, '_>) -> std::io::Result<T>,
@@ -285,10 +285,13 @@ mod tests {
         fs::write(folder.join("config.json"), "half").unwrap();
         ensure_writable(root.path(), &[]).unwrap();
         let left = |path: &Path| path.exists();
-        assert!(!left(&folder), "a folder goes with what is in it");
-        assert!(!left(&killed) && !left(&far_dead), "the dead have no use for them");
-        assert!(left(&living) && left(&far_living) && left(&others), "the living have, and others' files are theirs");
-        assert!(theirs.iter().all(|path| left(path)), "the suffix alone does not mark a file as ours");
+        assert!(!left(&folder), "the folder was not removed");
+        assert!(!left(&killed) && !left(&far_dead), "files of dead processes remain");
+        assert!(
+            left(&living) && left(&far_living) && left(&others),
+            "files of running processes or of others were removed"
+        );
+        assert!(theirs.iter().all(|path| left(path)), "an unrelated file with the suffix was removed");
     }
 
     fn part_of(owner: &Owner, name: &str, root: &Path) -> PathBuf {

@@ -30,7 +30,7 @@ pub fn catch<T>(read: impl FnOnce() -> T) -> Result<T, String> {
     CAUGHT.set(outer);
     result.map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()
+        text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("panic without a message").to_owned()
     })
 }
 

@@ -78,16 +78,16 @@ impl FileSystem {
 /// Returns the file system of a folder, or `None` if it is unknown.
 #[cfg(target_os = "linux")]
 pub fn file_system(folder: &Path) -> Option<FileSystem> {
-    known(&rustix::fs::statfs(folder).ok()?)
+    identify(&rustix::fs::statfs(folder).ok()?)
 }
 
 #[cfg(target_os = "linux")]
 pub(super) fn of_open(file: &File) -> Option<FileSystem> {
-    known(&rustix::fs::fstatfs(file).ok()?)
+    identify(&rustix::fs::fstatfs(file).ok()?)
 }
 
 #[cfg(target_os = "linux")]
-fn known(stat: &rustix::fs::StatFs) -> Option<FileSystem> {
+fn identify(stat: &rustix::fs::StatFs) -> Option<FileSystem> {
     let magic = stat.f_type as u32;
     KNOWN.iter().find(|(known, _)| *known == magic).map(|(_, system)| *system)
 }

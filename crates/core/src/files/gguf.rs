@@ -118,7 +118,7 @@ impl Gguf {
     }
 
     /// Formats an entry for a message.
-    pub fn shown(&self, key: &str) -> String {
+    pub fn describe_entry(&self, key: &str) -> String {
         match self.metadata.get(key) {
             None => "nothing".to_owned(),
             Some(Value::Array(list)) => format!("a list of {}", list.len()),
@@ -127,10 +127,10 @@ impl Gguf {
     }
 
     fn wrong(&self, key: &str, expected: &str) -> Error {
-        Error::bad_input("a missing or mistyped entry of a GGUF file")
+        Error::bad_input("missing or mistyped entry in a GGUF file")
             .at(self.place(key))
             .expected(expected)
-            .found(self.shown(key))
+            .found(self.describe_entry(key))
     }
 
     fn typed<'a, T>(
@@ -149,10 +149,10 @@ impl Gguf {
     pub fn count(&self, key: &str) -> Result<Option<u64>> {
         self.typed(key, "a whole number, the same for each layer", |value| match value {
             Value::Array(list) => {
-                let first = whole(list.first()?)?;
-                list.iter().all(|item| whole(item) == Some(first)).then_some(first)
+                let first = as_unsigned(list.first()?)?;
+                list.iter().all(|item| as_unsigned(item) == Some(first)).then_some(first)
             }
-            value => whole(value),
+            value => as_unsigned(value),
         })
     }
 
@@ -162,8 +162,8 @@ impl Gguf {
     /// Fails if the entry has another type.
     pub fn counts(&self, key: &str) -> Result<Option<Vec<u64>>> {
         self.typed(key, "a whole number, or one for each layer", |value| match value {
-            Value::Array(list) => list.iter().map(whole).collect(),
-            value => whole(value).map(|count| vec![count]),
+            Value::Array(list) => list.iter().map(as_unsigned).collect(),
+            value => as_unsigned(value).map(|count| vec![count]),
         })
     }
 
@@ -203,7 +203,7 @@ impl Gguf {
         fn text(value: &Value) -> Option<&str> {
             if let Value::String(text) = value { Some(text) } else { None }
         }
-        self.typed(key, "a list of texts", |value| match value {
+        self.typed(key, "a list of strings", |value| match value {
             Value::Array(list) => list.iter().map(text).collect(),
             _ => None,
         })
@@ -253,7 +253,7 @@ impl std::fmt::Debug for Gguf {
     }
 }
 
-/// Aligned buffer for the quantised blocks of a tensor.
+/// Aligned buffer for the quantized blocks of a tensor.
 pub struct Blocks {
     dtype: GgmlDType,
     numbers: usize,
@@ -273,7 +273,7 @@ impl Blocks {
         &mut bytemuck::cast_slice_mut(&mut self.room)[..bytes]
     }
 
-    /// Dequantises the bytes.
+    /// Dequantizes the bytes.
     ///
     /// # Errors
     /// Fails if candle does not support the type.
@@ -286,17 +286,17 @@ impl Blocks {
     }
 }
 
-/// Rounds values by quantising and dequantising them. The number of values must be a multiple of the block size.
+/// Rounds values by quantizing and dequantizing them. The number of values must be a multiple of the block size.
 ///
 /// # Errors
-/// Fails if candle cannot quantise to the type.
-pub fn rounded(dtype: GgmlDType, values: &[f32]) -> Result<Vec<f32>> {
+/// Fails if candle cannot quantize to the type.
+pub fn round_values(dtype: GgmlDType, values: &[f32]) -> Result<Vec<f32>> {
     let cpu = candle_core::Device::Cpu;
     let tensor = candle_core::Tensor::from_slice(values, values.len(), &cpu)?;
     Ok(QTensor::quantize(&tensor, dtype)?.dequantize(&cpu)?.to_vec1()?)
 }
 
-fn whole(value: &Value) -> Option<u64> {
+fn as_unsigned(value: &Value) -> Option<u64> {
     match *value {
         Value::U8(n) => Some(n.into()),
         Value::U16(n) => Some(n.into()),
@@ -317,7 +317,7 @@ fn real(value: &Value) -> Option<f64> {
         Value::I8(n) => Some(n.into()),
         Value::I16(n) => Some(n.into()),
         Value::I32(n) => Some(n.into()),
-        ref value => whole(value).map(|n| n as f64),
+        ref value => as_unsigned(value).map(|n| n as f64),
     }
 }
 

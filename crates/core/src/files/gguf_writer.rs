@@ -33,7 +33,8 @@ pub fn header(entries: &[(String, Value)], tensors: &[&GgufInfo]) -> Result<Vec<
     out.extend((entries.len() as u64).to_le_bytes());
     for (key, value) in entries {
         out.extend(text(key));
-        let (kind, bytes) = written(value).ok_or_else(|| Error::job("cannot write an entry of a GGUF file").at(key))?;
+        let (kind, bytes) =
+            encode_entry(value).ok_or_else(|| Error::job("cannot write an entry of a GGUF file").at(key))?;
         out.extend(kind.to_le_bytes());
         out.extend(bytes);
     }
@@ -60,7 +61,7 @@ fn text(text: &str) -> Vec<u8> {
 }
 
 /// Encodes an entry as GGUF type number and bytes. Returns `None` for a list of mixed types.
-fn written(value: &Value) -> Option<(u32, Vec<u8>)> {
+fn encode_entry(value: &Value) -> Option<(u32, Vec<u8>)> {
     Some(match value {
         Value::U8(n) => (0, vec![*n]),
         Value::I8(n) => (1, n.to_le_bytes().to_vec()),
@@ -72,7 +73,7 @@ fn written(value: &Value) -> Option<(u32, Vec<u8>)> {
         Value::Bool(boolean) => (7, vec![(*boolean).into()]),
         Value::String(string) => (8, text(string)),
         Value::Array(list) => {
-            let items = list.iter().map(written).collect::<Option<Vec<_>>>()?;
+            let items = list.iter().map(encode_entry).collect::<Option<Vec<_>>>()?;
             let item_type = items.first().map_or(8, |(item_type, _)| *item_type);
             let mut out = item_type.to_le_bytes().to_vec();
             out.extend((list.len() as u64).to_le_bytes());

@@ -49,18 +49,18 @@ impl TextLimit {
 
     /// Returns the limit, reduced to `memory` bytes if that is less.
     #[must_use]
-    pub fn within(self, memory: u64) -> Self {
+    pub fn at_most(self, memory: u64) -> Self {
         Self(self.0.min(memory))
     }
 
     /// Creates the error for a file above the limit.
     pub fn exceeded(self, path: &Path) -> Error {
-        Error::bad_input("the file exceeds the size limit of text")
+        Error::bad_input("the file exceeds the size limit for text")
             .at(path.display())
             .expected(format!("at most {} GB", self.0 as f64 / 1e9))
             .found("more")
             .hint(
-                "raise the limit with `--text GB` if memory allows; a small file that unpacks to this much is damaged or \
+                "raise the limit with `--text GB` if memory allows; a small file that decompresses to this size is damaged or \
                  malicious",
             )
     }

@@ -27,12 +27,12 @@ impl Visitor<'_> for FiniteNumber {
         Ok(value)
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "a whole number stands for a rounded value anyway")]
+    #[allow(clippy::cast_precision_loss, reason = "integers in JSON are rounded values")]
     fn visit_i64<E: Error>(self, value: i64) -> Result<f64, E> {
         Ok(value as f64)
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "a whole number stands for a rounded value anyway")]
+    #[allow(clippy::cast_precision_loss, reason = "integers in JSON are rounded values")]
     fn visit_u64<E: Error>(self, value: u64) -> Result<f64, E> {
         Ok(value as f64)
     }

@@ -21,7 +21,7 @@ pub struct Owner {
 impl Owner {
     pub fn this() -> Self {
         let pid = std::process::id();
-        let started = match seen(Path::new(PROC), pid) {
+        let started = match process_state(Path::new(PROC), pid) {
             Seen::Since(started) => Some(started),
             Seen::Gone | Seen::Unknown => None,
         };
@@ -40,7 +40,7 @@ impl Owner {
         format!("{}-{}-{}", self.pid, self.started.unwrap_or(0), short(self.system.as_deref()))
     }
 
-    /// Returns whether a text has the format of [`Self::tag`].
+    /// Returns whether a string has the format of [`Self::tag`].
     pub fn is_tag(text: &str) -> bool {
         let parts: Vec<&str> = text.split('-').collect();
         parts.len() == 3 && is_number(parts[0]) && is_number(parts[1]) && parts[2].len() == 12
@@ -89,7 +89,7 @@ enum Seen {
 }
 
 fn lives(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
-    match (seen(proc, pid), started) {
+    match (process_state(proc, pid), started) {
         (Seen::Gone, _) => Some(false),
         (Seen::Since(now), Some(then)) => Some(now == then),
         // At least one start time is unknown.
@@ -97,7 +97,7 @@ fn lives(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
     }
 }
 
-fn seen(proc: &Path, pid: u32) -> Seen {
+fn process_state(proc: &Path, pid: u32) -> Seen {
     let stat = match fs::read_to_string(proc.join(pid.to_string()).join("stat")) {
         Ok(stat) => stat,
         Err(error) if error.kind() == ErrorKind::NotFound && !exists(pid) => return Seen::Gone,
@@ -157,8 +157,8 @@ mod tests {
         // With `hidepid=2` other users' processes are invisible. This process still exists.
         let proc = tempfile::tempdir().unwrap();
         let this_process = std::process::id();
-        assert_eq!(lives(proc.path(), this_process, Some(1)), None, "its number is in use, by whom is hidden");
-        assert_eq!(lives(proc.path(), 99_999_999, Some(1)), Some(false), "no process has the number");
+        assert_eq!(lives(proc.path(), this_process, Some(1)), None, "the process id is in use");
+        assert_eq!(lives(proc.path(), 99_999_999, Some(1)), Some(false), "the process id is unused");
         // With `hidepid=1` a process's folder is visible but unreadable.
         fs::create_dir_all(process_dir(this_process, proc.path()).join("stat")).unwrap();
         assert_eq!(lives(proc.path(), this_process, Some(1)), None);

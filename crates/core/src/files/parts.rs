@@ -12,7 +12,7 @@ pub fn config(backbone: &Path) -> PathBuf {
 /// Returns the path of the backbone's tokenizer. A `tokenizer.json` next to a GGUF file takes precedence, because the
 /// GGUF format does not hold a complete tokenizer.
 pub fn tokenizer(backbone: &Path) -> PathBuf {
-    match beside(backbone, "tokenizer.json") {
+    match sibling_file(backbone, "tokenizer.json") {
         file if is_gguf(backbone) && !file.is_file() => backbone.to_owned(),
         file => file,
     }
@@ -37,7 +37,7 @@ pub fn no_tokenizer(file: &Path) -> Error {
 }
 
 /// Returns the path of a file in a backbone's folder, or in the folder of its GGUF file.
-pub fn beside(backbone: &Path, name: &str) -> PathBuf {
+pub fn sibling_file(backbone: &Path, name: &str) -> PathBuf {
     match backbone.parent() {
         Some(folder) if is_gguf(backbone) => folder.join(name),
         _ => backbone.join(name),

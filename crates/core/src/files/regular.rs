@@ -21,13 +21,13 @@ pub fn open(path: &Path) -> Result<File> {
             .at(path.display())
             .expected("a regular file")
             .found(name_of(kind))
-            .hint("save the content to a file first, because inputs are read several times"));
+            .hint("save the content to a regular file first: inputs are read several times"));
     }
     let mut file = File::open(path).map_err(|error| open_error(&error, path))?;
     if metadata.len() <= MAX_POINTER_BYTES && is_lfs_pointer(&mut file).map_err(|error| open_error(&error, path))? {
         return Err(Error::missing("the file is a Git LFS pointer, not the content")
             .at(path.display())
-            .expected("the content that the pointer names")
+            .expected("the content")
             .found(format!("{} bytes that begin with `{LFS_POINTER}`", metadata.len()))
             .hint("run `git lfs install` and `git lfs pull` in that repository, or download the file itself"));
     }
@@ -112,7 +112,7 @@ pub(super) fn name_of(kind: FileType) -> &'static str {
 
 #[cfg(not(unix))]
 pub(super) fn name_of(kind: FileType) -> &'static str {
-    if kind.is_dir() { "a folder" } else { "something else" }
+    if kind.is_dir() { "a folder" } else { "a special file" }
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl RowFiles {
     }
 }
 
-/// Deserializes a text and rejects trailing characters.
+/// Deserializes a string and rejects trailing characters.
 fn from_str<'de, S: DeserializeSeed<'de>>(seed: S, text: &'de str) -> serde_json::Result<S::Value> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = seed.deserialize(&mut reader)?;

@@ -30,13 +30,13 @@ impl Choice {
         let high = self.generator.next_u32() >> 5;
         let low = self.generator.next_u32() >> 6;
         let draw = (f64::from(high) * 67_108_864.0 + f64::from(low)) / 9_007_199_254_740_992.0;
-        Some(drawn(logits, &self.sampling, draw))
+        Some(draw_token(logits, &self.sampling, draw))
     }
 }
 
 /// Returns the first token whose cumulative probability exceeds `draw` times the total of the kept tokens. Tokens are
 /// ordered by decreasing probability, then by id.
-fn drawn(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
+fn draw_token(logits: &[f32], sampling: &Sampling, draw: f64) -> u32 {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
     order.truncate(sampling.top_k.unwrap_or(usize::MAX));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     fn drawn_token(sampling: Sampling, draw: f64, logits: &[f32]) -> u32 {
-        drawn(logits, &sampling, draw)
+        draw_token(logits, &sampling, draw)
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl GenerationConfig {
     pub fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.processors.highest_id().filter(|id| *id as usize >= vocab) {
             None => Ok(()),
-            Some(id) => Err(Error::bad_input("a generation setting contains a token id beyond the vocabulary")
+            Some(id) => Err(Error::bad_input("a generation setting has a token id outside the vocabulary")
                 .at(GENERATION_CONFIG)
                 .expected(format!("ids below {vocab}"))
                 .found(id)),

@@ -157,7 +157,7 @@ impl<'a> Schedule<'a> {
                     .at(format!("prompt `{}`", prompt.identity))
                     .expected(format!("{bytes} bytes: {} tokens, {} new", ids.len(), settings.max_new_tokens))
                     .found(format!("{} bytes", settings.cache_bytes))
-                    .hint("use fewer variants at a time, or fewer new tokens"));
+                    .hint("reduce the number of variants or of new tokens"));
             }
         }
         Ok(schedule)
@@ -181,14 +181,14 @@ impl<'a> Schedule<'a> {
     }
 
     /// Returns the maximum number of tokens in a sequence's own block.
-    fn own_tokens(&self, prompt: usize) -> usize {
+    fn block_tokens(&self, prompt: usize) -> usize {
         let anew = if self.may_run_anew(prompt) { self.ids[prompt].len() } else { 0 };
         self.settings.max_new_tokens + anew
     }
 
     /// Returns the cache size of a sequence under one program, without the prompt's blocks.
     fn own_bytes(&self, prompt: usize, program: usize) -> u64 {
-        self.decoding.token_bytes(&[program]) * self.own_tokens(prompt) as u64
+        self.decoding.token_bytes(&[program]) * self.block_tokens(prompt) as u64
     }
 
     fn new_bytes(&self, prompt: usize) -> u64 {
@@ -350,7 +350,7 @@ impl<'a> Schedule<'a> {
             ids = [prompt, sequence.ids.as_slice()].concat();
         }
         let (before, capacity) = match sequence.is_whole {
-            true => (Vec::new(), self.own_tokens(sequence.prompt)),
+            true => (Vec::new(), self.block_tokens(sequence.prompt)),
             false => (sequence.chain.clone(), self.settings.max_new_tokens),
         };
         Run { ids, programs: vec![sequence.program], before, block: sequence.block, room: capacity }

@@ -60,23 +60,23 @@ impl Settings {
 
     pub(super) fn check(&self) -> Result<()> {
         if self.max_new_tokens == 0 {
-            return wrong_setting("nothing would be generated", "at least one new token", "0".into());
+            return wrong_setting("the number of new tokens is 0", "at least one new token", "0".into());
         }
         if self.context <= self.max_new_tokens {
             let found = format!("a context of {} and {} new tokens", self.context, self.max_new_tokens);
             return wrong_setting(
                 "the new tokens leave no room for a prompt",
-                "a longer context than new tokens",
+                "a context longer than the new tokens",
                 found,
             );
         }
         if self.batch == 0 {
-            return wrong_setting("the number of prompts at a time is 0", "at least one prompt at a time", "0".into());
+            return wrong_setting("the batch size is 0", "at least one prompt per batch", "0".into());
         }
         if let Some(index) = self.stops.iter().position(String::is_empty) {
             return wrong_setting(
-                "an empty stop text ends every continuation",
-                "stop texts of at least one character",
+                "empty stop string",
+                "stop strings of at least one character",
                 format!("stop {index}"),
             );
         }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::rounds::{Patience, Prompt, Rounds, Session, alone, counted, in_rounds, rests_on_noise};
+use super::rounds::{Patience, Prompt, Rounds, Session, alone, counted_rounds, in_rounds, rests_on_noise};
 use super::spread::{Speedup, TimeSpread};
 use crate::error::Result;
 use crate::model::{Config, Engine, Load, Program, Run, Trie};
@@ -29,12 +29,12 @@ pub struct DecodeResult {
 
 impl DecodeResult {
     pub fn spread(&self) -> Option<TimeSpread> {
-        TimeSpread::of(counted(self.first, self.times.as_deref()?))
+        TimeSpread::of(counted_rounds(self.first, self.times.as_deref()?))
     }
 
     /// Returns the spread of the times with diagonal operators applied as one multiplication per channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
-        TimeSpread::of(counted(self.first, self.by_channel.as_deref()?))
+        TimeSpread::of(counted_rounds(self.first, self.by_channel.as_deref()?))
     }
 
     /// Returns the throughput in tokens per second, computed from the mean time. The relative deviation is that of the
@@ -51,7 +51,10 @@ impl DecodeResult {
     }
 
     pub fn speedup(&self) -> Option<Speedup> {
-        Speedup::of(counted(self.first, self.dense.as_deref()?), counted(self.first, self.times.as_deref()?))
+        Speedup::of(
+            counted_rounds(self.first, self.dense.as_deref()?),
+            counted_rounds(self.first, self.times.as_deref()?),
+        )
     }
 
     /// Returns the speedup predicted by the cost model.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::decode::DecodeResult;
-use super::rounds::{counted, rests_on_noise};
+use super::rounds::{counted_rounds, rests_on_noise};
 use super::spread::{Speedup, TimeSpread};
 
 /// Times of a variant for one prompt.
@@ -18,7 +18,7 @@ pub struct LatencyResult {
     /// Index of the first counted round. The number of counted rounds is set by the protocol.
     pub first: usize,
     /// Number of complete sessions measured. The times are those of the last one.
-    #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[serde(default = "default_sessions", skip_serializing_if = "is_one")]
     pub sessions: usize,
     /// Bytes of the weights that the variant needs, including its operator.
     pub weight_bytes: u64,
@@ -32,7 +32,7 @@ pub struct LatencyResult {
 }
 
 /// Returns the default for results that do not record the number of sessions.
-fn one() -> usize {
+fn default_sessions() -> usize {
     1
 }
 
@@ -48,17 +48,17 @@ impl LatencyResult {
         [self.spread(), decoded].into_iter().flatten().any(|spread| spread.is_noise())
     }
 
-    pub fn counted<'t>(&self, times: &'t [f64]) -> &'t [f64] {
-        counted(self.first, times)
+    pub fn counted_times<'t>(&self, times: &'t [f64]) -> &'t [f64] {
+        counted_rounds(self.first, times)
     }
 
     pub fn spread(&self) -> Option<TimeSpread> {
-        TimeSpread::of(self.counted(self.times.as_deref()?))
+        TimeSpread::of(self.counted_times(self.times.as_deref()?))
     }
 
     /// Returns the spread of the times with diagonal operators applied as one multiplication per channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
-        TimeSpread::of(self.counted(self.by_channel.as_deref()?))
+        TimeSpread::of(self.counted_times(self.by_channel.as_deref()?))
     }
 
     /// Returns whether the speedup is based on unstable times.
@@ -67,7 +67,7 @@ impl LatencyResult {
     }
 
     pub fn speedup(&self) -> Option<Speedup> {
-        Speedup::of(self.counted(self.dense.as_deref()?), self.counted(self.times.as_deref()?))
+        Speedup::of(self.counted_times(self.dense.as_deref()?), self.counted_times(self.times.as_deref()?))
     }
 
     /// Returns the peak memory in bytes: weights and intermediates.

@@ -52,13 +52,13 @@ pub struct Session {
 }
 
 /// Returns the counted rounds: as many as the protocol has, starting at `first`.
-pub(super) fn counted(first: usize, times: &[f64]) -> &[f64] {
+pub(super) fn counted_rounds(first: usize, times: &[f64]) -> &[f64] {
     times.get(first..times.len().min(first + Rounds::PAPER.timed)).unwrap_or(times)
 }
 
 /// Returns whether the counted rounds of any of these times are unstable.
 pub(super) fn rests_on_noise(first: usize, times: [Option<&[f64]>; 2]) -> bool {
-    let mut known = times.into_iter().flatten().filter_map(|times| TimeSpread::of(counted(first, times)));
+    let mut known = times.into_iter().flatten().filter_map(|times| TimeSpread::of(counted_rounds(first, times)));
     known.any(|spread| spread.is_noise())
 }
 
@@ -294,7 +294,7 @@ mod tests {
             timed[1..].iter().all(|variant| matches!(variant, Timed::Milliseconds(all) if all.len() == 3)),
             "{timed:?}"
         );
-        assert_eq!(ran.iter().filter(|&&steps| steps == 10).count(), 1, "it is not tried again");
+        assert_eq!(ran.iter().filter(|&&steps| steps == 10).count(), 1, "the variant was tried again");
     }
 
     /// Engine whose passes take the given times in turn, then repeat the last one.

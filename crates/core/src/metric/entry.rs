@@ -228,7 +228,7 @@ pub struct MetricEntry {
 
 impl MetricEntry {
     /// Sets one name for id, grid and header, and a separate label.
-    pub(super) const fn called(mut self, id: &'static str, label: &'static str) -> Self {
+    pub(super) const fn with_name(mut self, id: &'static str, label: &'static str) -> Self {
         (self.id, self.name, self.head, self.label) = (id, id, id, label);
         self
     }

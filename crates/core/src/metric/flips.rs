@@ -13,7 +13,7 @@ pub(super) static CHANGED: MetricEntry = MetricEntry {
     name: "flips",
     label: " (flips)",
     head: "flips",
-    note: "documents whose chosen answer is not the dense model's, in percent",
+    note: "documents whose chosen answer differs from the dense model's, in percent",
     of: Of::Flips(Flip::Changed),
     ..OF_FLIPS
 };

@@ -5,67 +5,67 @@ use crate::tasks::Measure;
 
 /// `prefill_ms`: time of a forward pass over the prompt.
 pub static PREFILL: MetricEntry = MetricEntry {
-    note: "milliseconds of a forward pass, with their standard deviation",
+    note: "milliseconds of a forward pass, with standard deviation",
     unit: Unit::Milliseconds,
     spread: Some(Spread::OverRounds),
     of: Of::Prompt(|result| {
         result.spread().map(|spread| Measure { value: spread.mean, stderr: Some(spread.deviation) })
     }),
-    ..OF_PROMPT.called("prefill_ms", "Prefill (ms)")
+    ..OF_PROMPT.with_name("prefill_ms", "Prefill (ms)")
 };
 
 /// `speedup`: prefill time of the dense backbone divided by that of the variant.
 pub static SPEEDUP: MetricEntry = MetricEntry {
-    note: "the dense backbone's mean time over the own, with half the 95 % interval of the rounds' ratios",
+    note: "mean time of the dense backbone divided by that of the variant, ± half the 95 % interval of the ratios per round",
     spread: Some(Spread::Interval),
     of: Of::Prompt(|result| {
         result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
     }),
-    ..TIMES.called("speedup", "Speedup (×)")
+    ..TIMES.with_name("speedup", "Speedup (×)")
 };
 
 /// `peak_memory_percent`: peak memory of tensors during prefill, as a percentage of the dense backbone's.
 pub static MEMORY: MetricEntry = MetricEntry {
-    note: "weights and the most intermediates at a time, in % of the dense backbone's",
+    note: "peak memory of weights and intermediates, in % of the dense backbone's",
     unit: Unit::Percent,
     nearness: Nearness::Difference,
     of: Of::Prompt(|result| result.memory_percent().map(|value| Measure { value, stderr: None })),
-    ..OF_PROMPT.called("peak_memory_percent", "Memory (%)")
+    ..OF_PROMPT.with_name("peak_memory_percent", "Memory (%)")
 };
 
 /// `peak_memory_mb`: peak memory of tensors during prefill, in megabytes.
 pub static MEMORY_SIZE: MetricEntry = MetricEntry {
-    note: "the same in millions of bytes",
+    note: "peak memory of weights and intermediates, in millions of bytes",
     unit: Unit::Megabytes,
     of: Of::Prompt(|result| result.bytes().map(|bytes| Measure { value: bytes as f64 / 1e6, stderr: None })),
-    ..OF_PROMPT.called("peak_memory_mb", "Memory (MB)")
+    ..OF_PROMPT.with_name("peak_memory_mb", "Memory (MB)")
 };
 
 /// `decode_tps`: tokens decoded per second after the prompt.
 pub static DECODE: MetricEntry = MetricEntry {
-    note: "tokens a second of all sequences together, behind the prompt, with their standard deviation",
+    note: "tokens per second over all sequences when decoding after the prompt, with standard deviation",
     unit: Unit::PerSecond,
     direction: Direction::Higher,
     spread: Some(Spread::OverRounds),
     of: Of::Decode(|result| result.rate().map(|spread| Measure { value: spread.mean, stderr: Some(spread.deviation) })),
-    ..OF_PROMPT.called("decode_tps", "Decode (tokens/s)")
+    ..OF_PROMPT.with_name("decode_tps", "Decode (tokens/s)")
 };
 
 /// `decode_speedup`: decoding time of the dense backbone divided by that of the variant.
 pub static DECODE_SPEEDUP: MetricEntry = MetricEntry {
-    note: "the dense backbone's mean time to decode the new tokens over the own, with half the 95 % interval of the rounds' ratios",
+    note: "mean decoding time of the dense backbone divided by that of the variant, ± half the 95 % interval of the ratios per round",
     spread: Some(Spread::Interval),
     of: Of::Decode(|result| {
         result.speedup().map(|speedup| Measure { value: speedup.ratio, stderr: speedup.half_width })
     }),
-    ..TIMES.called("decode_speedup", "Decode speedup (×)")
+    ..TIMES.with_name("decode_speedup", "Decode speedup (×)")
 };
 
 /// `decode_predicted`: decoding speedup predicted by the cost model.
 pub(super) static DECODE_PREDICTED: MetricEntry = MetricEntry {
-    note: "the dense backbone's operations for the new tokens over the own, by the cost model: nothing is measured",
+    note: "operations of the dense backbone for the new tokens divided by those of the variant, from the cost model (not measured)",
     of: Of::Decode(|result| result.times.is_some().then(|| Measure { value: result.predicted(), stderr: None })),
-    ..TIMES.called("decode_predicted", "Predicted (×)")
+    ..TIMES.with_name("decode_predicted", "Predicted (×)")
 };
 
 /// Defaults of metrics that are speedup factors.

@@ -7,34 +7,34 @@ use crate::style::{Dash, Hue, Marker, Style};
 /// `boundary_mae`: remaining error after a cut, averaged over tokens and channels (paper figure 1).
 pub static BOUNDARY_ERROR: MetricEntry = MetricEntry {
     of: Of::Repair(|sample| mean(&sample.boundaries, |boundary| boundary.boundary_mae)),
-    ..OF_REPAIR.called("boundary_mae", "Boundary MAE")
+    ..OF_REPAIR.with_name("boundary_mae", "Boundary MAE")
 };
 
 /// `channel_mae_median`: remaining error after a cut, median over channels (paper figure 4).
 pub static CHANNEL_ERROR: MetricEntry = MetricEntry {
     of: Of::Repair(|sample| mean(&sample.boundaries, |boundary| median(&boundary.boundary_mae_by_channel))),
-    ..OF_REPAIR.called("channel_mae_median", "Channel MAE, median")
+    ..OF_REPAIR.with_name("channel_mae_median", "Channel MAE, median")
 };
 
 /// `m_symmetric_share`: relative norm of the symmetric part of `M`, the operator minus the identity (paper figure 3).
 pub static SYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Teal, Marker::Square, Dash::Solid)),
     of: Of::Repair(|sample| part(sample, |boundary| boundary.m_symmetric_norm / boundary.m_norm)),
-    ..SHARE.called("m_symmetric_share", "Symmetric part")
+    ..SHARE.with_name("m_symmetric_share", "Symmetric part")
 };
 
 /// `m_antisymmetric_share`: relative norm of the antisymmetric part of `M` (paper figure 3).
 pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
     style: Some(Style::new(Hue::Plum, Marker::Diamond, Dash::Dashed)),
     of: Of::Repair(|sample| part(sample, |boundary| boundary.m_antisymmetric_norm / boundary.m_norm)),
-    ..SHARE.called("m_antisymmetric_share", "Anti-symmetric part")
+    ..SHARE.with_name("m_antisymmetric_share", "Anti-symmetric part")
 };
 
 /// `channels_reduced_share`: share of channels with a smaller error than without repair (paper figure 4).
 pub static CHANNELS_REDUCED: MetricEntry = MetricEntry {
     direction: Direction::Higher,
     of: Of::Repair(channels_reduced),
-    ..SHARE.called("channels_reduced_share", "Channels with less error")
+    ..SHARE.with_name("channels_reduced_share", "Channels with less error")
 };
 
 fn median(values: &[f64]) -> f64 {

@@ -16,7 +16,7 @@ pub struct Savings {
 }
 
 impl Savings {
-    /// Compares a program, as it is deployed, with the dense model.
+    /// Compares a program, as deployed, with the dense model.
     pub fn of(program: &Program, config: &Config) -> Self {
         let dense = Program::dense(config.layers);
         Self {
@@ -67,7 +67,7 @@ mod tests {
             (repaired, 592.0 / total, 0.5),
         ] {
             let savings = Savings::of(&program, &config);
-            assert!((savings.parameters - parameters).abs() < 1e-12, "{savings:?}, not {parameters}");
+            assert!((savings.parameters - parameters).abs() < 1e-12, "{savings:?} instead of {parameters}");
             assert_eq!(savings.kv_cache, kv_cache);
             assert_eq!(savings.operations > 0.0, kv_cache > 0.0);
         }

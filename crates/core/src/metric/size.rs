@@ -15,19 +15,19 @@ const OF_SIZE: MetricEntry = MetricEntry {
 pub static PARAMETERS_REMOVED: MetricEntry = MetricEntry {
     note: "parameters that the variant does not store, in % of the dense model's; operators count as stored",
     of: Of::Size(|savings| 100.0 * savings.parameters),
-    ..OF_SIZE.called("parameters_removed", "Params removed")
+    ..OF_SIZE.with_name("parameters_removed", "Params removed")
 };
 
 /// Share of the KV cache that the variant does not need.
 pub(super) static KV_CACHE: MetricEntry = MetricEntry {
     note: "KV cache that the variant does not need, in % of the dense model's",
     of: Of::Size(|savings| 100.0 * savings.kv_cache),
-    ..OF_SIZE.called("kv_cache_removed", "KV removed")
+    ..OF_SIZE.with_name("kv_cache_removed", "KV removed")
 };
 
 /// Share of the operations for a prompt that the variant does not perform, by the cost model.
 pub(super) static OPERATIONS: MetricEntry = MetricEntry {
-    note: "operations for a prompt of 512 tokens that the variant does not make, in % of the dense model's, by the cost model",
+    note: "operations for a prompt of 512 tokens that the variant saves, in % of the dense model's, from the cost model",
     of: Of::Size(|savings| 100.0 * savings.operations),
-    ..OF_SIZE.called("operations_removed", "Work removed")
+    ..OF_SIZE.with_name("operations_removed", "Work removed")
 };

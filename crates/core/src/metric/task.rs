@@ -37,16 +37,16 @@ pub(super) static DEFINED: [MetricEntry; 15] = [
     percent("acc_mutual_info", "task.acc_mutual_info"),
     percent("exact_match", "task.exact_match"),
     MetricEntry { test: None, ..percent("f1", "task.f1") },
-    other("mcc", "task.mcc", Direction::Higher),
-    other("brier_score", "task.brier_score", Direction::Lower),
-    other("perplexity", "task.perplexity", Direction::Lower),
-    other("word_perplexity", "task.word_perplexity", Direction::Lower),
-    other("byte_perplexity", "task.byte_perplexity", Direction::Lower),
-    MetricEntry { unit: Unit::Bits, ..other("bits_per_byte", "task.bits_per_byte", Direction::Lower) },
-    other("bleu", "task.bleu", Direction::Higher),
-    other("chrf", "task.chrf", Direction::Higher),
+    harness_metric("mcc", "task.mcc", Direction::Higher),
+    harness_metric("brier_score", "task.brier_score", Direction::Lower),
+    harness_metric("perplexity", "task.perplexity", Direction::Lower),
+    harness_metric("word_perplexity", "task.word_perplexity", Direction::Lower),
+    harness_metric("byte_perplexity", "task.byte_perplexity", Direction::Lower),
+    MetricEntry { unit: Unit::Bits, ..harness_metric("bits_per_byte", "task.bits_per_byte", Direction::Lower) },
+    harness_metric("bleu", "task.bleu", Direction::Higher),
+    harness_metric("chrf", "task.chrf", Direction::Higher),
     // The harness declares that higher is better.
-    other("ter", "task.ter", Direction::Higher),
+    harness_metric("ter", "task.ter", Direction::Higher),
 ];
 
 const BY_DEFINITION: MetricEntry =
@@ -64,6 +64,6 @@ const fn percent(harness: &'static str, name: &'static str) -> MetricEntry {
     }
 }
 
-const fn other(harness: &'static str, name: &'static str, direction: Direction) -> MetricEntry {
+const fn harness_metric(harness: &'static str, name: &'static str, direction: Direction) -> MetricEntry {
     MetricEntry { id: harness, name, direction, decimals: 4, ..BY_DEFINITION }
 }

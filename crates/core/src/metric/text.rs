@@ -1,4 +1,4 @@
-//! Metrics of the windows of a text.
+//! Text metrics: perplexity and bits per byte, per text and averaged.
 
 use std::f64::consts::LN_2;
 
@@ -23,7 +23,7 @@ pub static BITS_PER_BYTE: MetricEntry = MetricEntry {
     name: "bits_per_byte",
     label: " (bits/byte)",
     head: "bits/byte",
-    note: "the same loss for each byte of the predicted text, in bits: vocabularies differ here",
+    note: "loss per byte of the predicted text, in bits; comparable across vocabularies",
     unit: Unit::Bits,
     decimals: 4,
     shown: Shown::OfUnlikeVocabularies,
@@ -38,7 +38,7 @@ pub(super) static BYTE_PERPLEXITY: MetricEntry = MetricEntry {
     name: "byte_perplexity",
     label: " (per byte)",
     head: "byte ppl",
-    note: "perplexity of a byte of the predicted text, whatever its tokens are",
+    note: "perplexity per byte of the predicted text; independent of the tokenization",
     decimals: 4,
     test: Some(PairedTest::Bootstrap),
     shown: Shown::IfNamed,

@@ -91,7 +91,7 @@ pub struct ExpertNames {
     /// Config keys of the number of experts.
     pub count: &'static [&'static str],
     pub width: &'static str,
-    /// Config key that enables normalising the weights of the selected experts to a sum of 1. Always enabled if `None`.
+    /// Config key that enables normalizing the weights of the selected experts to a sum of 1. Always enabled if `None`.
     pub normalised: Option<&'static str>,
 }
 
@@ -121,7 +121,7 @@ pub enum GgufPlaces {
 
 impl GgufForm {
     /// Returns a form whose layers are all equal.
-    pub(crate) const fn alike(name: &'static str, turns: bool) -> Self {
+    pub(crate) const fn uniform(name: &'static str, turns: bool) -> Self {
         Self { name, turns, places: GgufPlaces::Alike }
     }
 }
@@ -206,14 +206,14 @@ const GEMMA2: Architecture = Architecture {
 
 /// All supported architectures. A new decoder of the same structure needs only an entry here.
 pub static ARCHITECTURES: &[Architecture] = &[
-    Architecture { gguf: Some(GgufForm::alike("llama", true)), ..LLAMA },
+    Architecture { gguf: Some(GgufForm::uniform("llama", true)), ..LLAMA },
     Architecture {
         class: "Qwen3ForCausalLM",
         model_type: "qwen3",
         query_key_norm: QueryKeyNorm::PerHead,
         mlp_bias: false,
         window: SlidingWindow::Switched,
-        gguf: Some(GgufForm::alike("qwen3", false)),
+        gguf: Some(GgufForm::uniform("qwen3", false)),
         defaults: r#"{"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 32}"#,
         ..LLAMA
     },
@@ -223,7 +223,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         norms: [None, Some("post_attention_layernorm"), None, Some("post_feedforward_layernorm")],
         query_key_norm: QueryKeyNorm::WholeProjection,
         mlp_bias: false,
-        gguf: Some(GgufForm::alike("olmo2", false)),
+        gguf: Some(GgufForm::uniform("olmo2", false)),
         defaults: r#"{"rms_norm_eps": 1e-5}"#,
         ..LLAMA
     },
@@ -233,7 +233,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         attention_bias: AttentionBias::Never,
         mlp_bias: false,
         window: SlidingWindow::Always,
-        gguf: Some(GgufForm::alike("llama", true)),
+        gguf: Some(GgufForm::uniform("llama", true)),
         defaults: r#"{"rms_norm_eps": 1e-6, "num_key_value_heads": 8}"#,
         ..LLAMA
     },
@@ -243,7 +243,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         attention_bias: AttentionBias::Inputs,
         mlp_bias: false,
         window: SlidingWindow::Switched,
-        gguf: Some(GgufForm::alike("qwen2", false)),
+        gguf: Some(GgufForm::uniform("qwen2", false)),
         defaults: r#"{"rms_norm_eps": 1e-6, "num_key_value_heads": 32}"#,
         ..LLAMA
     },
@@ -256,7 +256,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         window: SlidingWindow::Always,
         rope: RopeEntries::Partial,
         fused: true,
-        gguf: Some(GgufForm::alike("phi3", false)),
+        gguf: Some(GgufForm::uniform("phi3", false)),
         defaults: r#"{"sliding_window": null, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
             "max_position_embeddings": 4096, "tie_word_embeddings": false, "rope_theta": 10000.0}"#,
         ..LLAMA
@@ -349,10 +349,10 @@ impl Architecture {
         });
         let architecture = found.ok_or_else(|| {
             Error::bad_input("unknown architecture")
-            .at("architectures")
-            .expected(ARCHITECTURES.iter().map(|candidate| candidate.class).collect::<Vec<_>>().join(", "))
-            .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
-            .hint("only these decoders are supported; to add a similar one, see crates/core/src/model/architecture.rs")
+                .at("architectures")
+                .expected(ARCHITECTURES.iter().map(|candidate| candidate.class).collect::<Vec<_>>().join(", "))
+                .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
+                .hint("use one of these decoders; to add a similar one, see crates/core/src/model/architecture.rs")
         })?;
         // transformers only uses `model_type`, so it is unclear which of the two entries is right.
         match plain {

@@ -69,21 +69,21 @@ impl Batch {
     pub(super) fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.ids.iter().find(|&&id| id as usize >= vocab) {
             None => Ok(()),
-            Some(id) => Err(Error::bad_input("a token id exceeds the embedding")
+            Some(id) => Err(Error::bad_input("a token id is outside the embedding")
                 .expected(format!("ids below {vocab}"))
                 .found(id)
-                .hint("the tokenizer belongs to another model")),
+                .hint("check that the tokenizer belongs to this model")),
         }
     }
 
     /// Returns the rows that each row attends to.
-    pub(super) fn seen(&self) -> Segments<'_> {
+    pub(super) fn attended_rows(&self) -> Segments<'_> {
         Segments { rows: &self.segments, parents: &self.parents }
     }
 
     /// Returns the rows of the parent that a segment attends to.
     pub(super) fn prefix(&self, segment: usize) -> Range<usize> {
-        self.seen().prefix(segment)
+        self.attended_rows().prefix(segment)
     }
 
     /// Returns the largest number of tokens of a segment including its parent.

@@ -53,7 +53,7 @@ mod tests {
         let passes = Passes::new(4 * 10 * 64_000, 10);
         assert_eq!((passes.tokens(1), passes.streams(2000)), (0, 32));
         passes.learn(2000, 10.0, 0.9);
-        assert_eq!(passes.tokens(1), 0, "it is enough");
+        assert_eq!(passes.tokens(1), 0, "the pass must not grow further");
         passes.learn(2000, 10.0, 4.0);
         assert_eq!(passes.tokens(1), 4000);
         passes.learn(4000, 18.0, 4.0);

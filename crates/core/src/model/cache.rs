@@ -238,7 +238,7 @@ mod tests {
             let made: usize = counts(&made).iter().sum();
             assert!(
                 (10..=most).contains(&made),
-                "room for {capacity}: {made} made; the least recently used first, 100 would be"
+                "capacity {capacity}: {made} loads; least recently used eviction needs 100"
             );
         }
     }
@@ -278,7 +278,7 @@ mod tests {
         let held = cache.get(1).unwrap();
         cache.ahead(Some(0), 2);
         settle(&cache);
-        assert_eq!(counts(&made), [1, 1, 0], "0 is asked for now, and 1 is in use");
+        assert_eq!(counts(&made), [1, 1, 0], "parts in use must not be evicted");
         cache.ahead(Some(1), 2);
         settle(&cache);
         drop(held);

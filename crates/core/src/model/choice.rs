@@ -58,7 +58,7 @@ impl EngineRequest {
         let dtype = match self.dtype {
             Some(dtype) => dtype,
             None if device == DeviceName::Cpu => FloatType::F32,
-            None => FloatType::stored(folder)?,
+            None => FloatType::stored_in(folder)?,
         };
         let own_products = match (device, dtype) {
             (DeviceName::Cpu, FloatType::F32) => Some(Products::F32),
@@ -71,7 +71,7 @@ impl EngineRequest {
                 Ok(EngineChoice::Cpu(products))
             }
             (Some(EngineName::Cpu), None) => {
-                Err(Error::bad_input("the engine `cpu` computes in f32 or bf16 on the CPU only")
+                Err(Error::bad_input("the engine `cpu` supports only f32 and bf16 on the CPU")
                     .expected("--device cpu --dtype f32, or bf16")
                     .found(format!("{} on {device}", dtype.name()))
                     .hint("use --engine candle for other devices and f16"))
@@ -79,7 +79,7 @@ impl EngineRequest {
             _ if self.kernels.is_some() => Err(Error::bad_input("--kernels only applies to the engine `cpu`")
                 .expected("--engine cpu, on the CPU in f32 or bf16")
                 .found(format!("candle {} on {device}", dtype.name()))
-                .hint("leave out --kernels")),
+                .hint("remove --kernels")),
             _ => Ok(EngineChoice::Candle(Placement { device, dtype })),
         }
     }
@@ -92,7 +92,7 @@ impl EngineRequest {
         Err(Error::bad_input("the kernel family `amx` supports only bf16")
             .expected("--dtype bf16")
             .found(products.name())
-            .hint("add --dtype bf16, or leave out --kernels"))
+            .hint("add --dtype bf16, or remove --kernels"))
     }
 
     /// Returns why a GPU build does not use a GPU, unless the request selects the CPU or a device.
@@ -240,8 +240,8 @@ mod tests {
         }
         for (engine, dtype, kernels, named) in [
             ("", "f32", "amx", "--dtype bf16"),
-            ("", "f16", "portable", "leave out --kernels"),
-            ("candle", "bf16", "amx", "leave out --kernels"),
+            ("", "f16", "portable", "remove --kernels"),
+            ("candle", "bf16", "amx", "remove --kernels"),
         ] {
             let error = choose_with(engine, dtype, kernels, &folder).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains(named), "{error}");

@@ -24,7 +24,7 @@ impl<'a> Entries<'a> {
 
     pub(super) fn wrong(&self, key: &str, expected: &str) -> Error {
         let found = self.get(key).map_or("nothing".to_string(), excerpt);
-        Error::bad_input("a missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
+        Error::bad_input("missing or mistyped entry").at(self.path(key)).expected(expected).found(found)
     }
 
     /// Creates the error for a setting that changes the forward pass in an unsupported way.
@@ -39,22 +39,22 @@ impl<'a> Entries<'a> {
 
     /// Reads an integer from 1 to `most`. The bound prevents overflow in later arithmetic.
     pub(super) fn optional_count(&self, key: &str, most: usize) -> Result<Option<usize>> {
-        self.typed(key, &counted(most), |value| {
+        self.typed(key, &format_limit(most), |value| {
             usize::try_from(value.as_u64()?).ok().filter(|count| (1..=most).contains(count))
         })
     }
 
     pub(super) fn count(&self, key: &str, most: usize) -> Result<usize> {
-        self.optional_count(key, most)?.ok_or_else(|| self.wrong(key, &counted(most)))
+        self.optional_count(key, most)?.ok_or_else(|| self.wrong(key, &format_limit(most)))
     }
 
     pub(super) fn optional_number(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
-        self.typed(key, &within(&range), |value| value.as_f64().filter(|x| range.contains(x)))
+        self.typed(key, &format_range(&range), |value| value.as_f64().filter(|x| range.contains(x)))
     }
 
     pub(super) fn number(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
         let found = self.optional_number(key, range.clone())?;
-        found.ok_or_else(|| self.wrong(key, &within(&range)))
+        found.ok_or_else(|| self.wrong(key, &format_range(&range)))
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
@@ -70,11 +70,11 @@ impl<'a> Entries<'a> {
     }
 }
 
-fn counted(most: usize) -> String {
+fn format_limit(most: usize) -> String {
     format!("a whole number from 1 to {most}")
 }
 
-fn within(range: &RangeInclusive<f64>) -> String {
+fn format_range(range: &RangeInclusive<f64>) -> String {
     format!("a number from {:e} to {:e}", range.start(), range.end())
 }
 

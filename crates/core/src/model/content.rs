@@ -75,7 +75,7 @@ pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<
     let mut tensors: BTreeMap<String, String> = BTreeMap::new();
     let mut files: BTreeMap<&Path, TensorHashes> = BTreeMap::new();
     let weights = tensors::checked(config, folder)?;
-    for (name, stored, file) in weights.taken() {
+    for (name, stored, file) in weights.checked_tensors() {
         if !files.contains_key(file) {
             files.insert(file, hashes(file)?);
         }
@@ -120,7 +120,7 @@ fn canonical(config: &Config) -> Value {
         // The training context length does not affect the computation.
         max_positions: _,
         attachments,
-        // Quantisation is a separate part of keys.
+        // Quantization is a separate part of keys.
         rounded: _,
         notes: _,
     } = config;
@@ -265,7 +265,7 @@ mod tests {
         write_config(&config, folder);
         fs::write(folder.join("model.safetensors"), &bytes).unwrap();
         let first = of(folder);
-        assert_eq!(first, of(&fixture()), "the order of a config's entries is none of its");
+        assert_eq!(first, of(&fixture()), "the order of config entries must not matter");
         // Entries without an effect on the forward pass.
         let mut other = config.clone();
         for (name, value) in

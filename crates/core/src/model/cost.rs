@@ -9,7 +9,7 @@ use super::matrix::Products;
 use super::operator::Operator;
 use super::program::{Program, Step};
 use super::sublayer::Sublayer;
-use super::tensors::{parts, sublayer_of};
+use super::tensors::{layer_parts, sublayer_of};
 use super::trie::{Cost, Trie};
 use super::weight_cache::NamedPart;
 
@@ -50,7 +50,9 @@ impl Config {
         match step {
             Step::Embed => 0.0,
             // The projections, and the products of queries with keys and of scores with values.
-            Step::Attention(layer) => 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.seen(*layer, length) * q),
+            Step::Attention(layer) => {
+                2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.mean_attended(*layer, length) * q)
+            }
             // Each token is multiplied only with the experts that it is routed to.
             Step::Mlp(layer) => 2.0 * t * self.mlp_numbers(*layer, |experts| experts.used) as f64,
             Step::Edited(half, layer, operator) => self.flops(&half.step(*layer), load) + operator.flops(tokens),
@@ -60,7 +62,7 @@ impl Config {
     }
 
     /// Returns the mean number of tokens that a query attends to: half a segment, limited by the layer's window.
-    fn seen(&self, layer: usize, length: usize) -> f64 {
+    fn mean_attended(&self, layer: usize, length: usize) -> f64 {
         let length = length as f64;
         let window = self.windows.get(layer).copied().flatten().map_or(length, |width| (width as f64).min(length));
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
@@ -95,7 +97,8 @@ impl Config {
 
     /// Returns the number of parameters of a sublayer with its norms and biases.
     fn sublayer_parameters(&self, sublayer: Sublayer, layer: usize) -> usize {
-        let parts = parts(self, layer).into_iter().filter(|(part, _)| sublayer_of(self.architecture, part) == sublayer);
+        let parts =
+            layer_parts(self, layer).into_iter().filter(|(part, _)| sublayer_of(self.architecture, part) == sublayer);
         parts.map(|(_, shape)| shape.iter().product::<usize>()).sum()
     }
 

@@ -25,7 +25,7 @@ pub(super) fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufFo
     let model_type = if has_biases { "qwen2" } else { "llama" };
     let architecture = ARCHITECTURES.iter().find(|known| known.model_type == model_type);
     let architecture = architecture.ok_or_else(|| Error::job("unknown architecture in the registry").at(model_type))?;
-    Ok((architecture, GgufForm::alike(DECI, true)))
+    Ok((architecture, GgufForm::uniform(DECI, true)))
 }
 
 /// A layer of the GGUF file.
@@ -164,8 +164,8 @@ fn wrong(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("unsupported layers in a `deci` file")
         .at(file.place(key))
         .expected(expected)
-        .found(file.shown(key))
-        .hint("only files written by `ghostlab export --gguf` are supported for this architecture")
+        .found(file.describe_entry(key))
+        .hint("use a file written by `ghostlab export --gguf`: others are not supported for this architecture")
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ impl Seen for Batch {
     fn attention(&self, qkv: &[f32], heads: &Heads<'_>, rotary: &Rotary) -> Result<Scratch> {
         let (table, turned) = rotary.rows(self)?;
         let rotated = kernels::rotate(qkv, heads, &turned, &table);
-        Ok(kernels::attention(qkv, &rotated, heads, self.seen()))
+        Ok(kernels::attention(qkv, &rotated, heads, self.attended_rows()))
     }
 }
 
@@ -96,7 +96,7 @@ impl Decoder {
         let final_norm = tensor(final_norm, &[config.hidden])?;
         let (weights_budget, streams) = config.divided(products, budget);
         let parts = Parts::new(&config, products, weights, weights_budget)?;
-        let passes = (!parts.kept()).then(|| Arc::new(Passes::new(streams, config.hidden)));
+        let passes = (!parts.keeps_all()).then(|| Arc::new(Passes::new(streams, config.hidden)));
         let rotaries = Arc::new(Rotaries::new(&config));
         Ok(Self { products, parts, final_norm, rotaries, passes, config })
     }
@@ -130,7 +130,7 @@ impl Decoder {
         let norm = elements(&self.final_norm)?;
         let c = self.config.hidden;
         let ends = self.ends(&norm);
-        tensor(kernels::logits(&x, c, ends, head.head()?.laid(), rows), &[rows.len(), self.config.vocab])
+        tensor(kernels::logits(&x, c, ends, head.head()?.packed(), rows), &[rows.len(), self.config.vocab])
     }
 
     /// Returns the backbone with `operator` folded into the last projection of a sublayer, which implements
@@ -373,7 +373,7 @@ impl Model for Decoder {
         let norm = elements(&self.final_norm)?;
         let c = self.config.hidden;
         let ends = self.ends(&norm);
-        Ok(kernels::predictions(&x, c, ends, head.head()?.laid(), &targets))
+        Ok(kernels::predictions(&x, c, ends, head.head()?.packed(), &targets))
     }
 }
 
@@ -395,7 +395,7 @@ impl Compare for Decoder {
         let norm = elements(&self.final_norm)?;
         let ends = self.ends(&norm);
         let streams = [&*streams[0], &*streams[1]];
-        Ok(kernels::divergences(streams, self.config.hidden, ends, head.head()?.laid(), &targets))
+        Ok(kernels::divergences(streams, self.config.hidden, ends, head.head()?.packed(), &targets))
     }
 }
 

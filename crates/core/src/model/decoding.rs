@@ -226,10 +226,10 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         if is_kept || !config.recomputes_in_new_regime() {
             return Ok(());
         }
-        Err(Error::bad_input("the text exceeds the context within which its rope type keeps its frequencies")
+        Err(Error::bad_input("the text exceeds the context in which the RoPE frequencies are constant")
             .expected(format!("at most {} tokens, including generated ones", config.stable_length()))
             .found(length)
-            .hint("use a shorter prompt or fewer new tokens, because cached keys cannot be rotated again"))
+            .hint("use a shorter prompt or fewer new tokens: cached keys cannot be rotated again"))
     }
 
     /// Adds the child steps of a node, each with the runs of its programs.

@@ -92,7 +92,7 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
 ///
 /// # Errors
 /// Fails if an operator cannot be read, or the weights do not fit the config.
-pub fn whole(config: &Config, folder: &Path) -> Result<Program> {
+pub fn folder_program(config: &Config, folder: &Path) -> Result<Program> {
     if config.is_plain() {
         return Ok(Program::dense(config.layers));
     }

@@ -2,20 +2,22 @@
 //!
 //! Keys and names follow llama.cpp's converter (`conversion/base.py`, `gguf-py/gguf/constants.py`).
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+mod entry_reader;
+
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::quantized::GgmlDType;
 use safetensors::Dtype;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::architecture::{ARCHITECTURES, Architecture, GgufForm, GgufPlaces, RopeEntries};
+use super::architecture::{ARCHITECTURES, Architecture, GgufForm};
 use super::deci::{self, DECI, DeciLayers, FolderName};
 use super::resident_weights::{Held, TensorInfo};
 use super::tensor_name::{EMBEDDING, FINAL_NORM, HEAD};
 use crate::error::{Error, Result};
-use crate::files::gguf::{Gguf, GgufTensor};
+use crate::files::gguf::Gguf;
+pub(super) use entry_reader::config;
 
 /// Name of the divisors of the rotary frequencies (`llama3`), the only tensor that belongs to the config.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
@@ -68,8 +70,8 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
         Error::bad_input("unknown architecture of a GGUF file")
             .at(file.place("general.architecture"))
             .expected(names.join(", "))
-            .found(file.shown("general.architecture"))
-            .hint("only these decoders are supported in GGUF files")
+            .found(file.describe_entry("general.architecture"))
+            .hint("use one of these decoders: no others are supported in GGUF files")
     })
 }
 
@@ -115,7 +117,7 @@ pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
     architecture.norms_add_one && tensor.ends_with("norm.weight")
 }
 
-/// Returns llama.cpp's scale of attention scores. For the largest Gemma models, recognised by their number of layers,
+/// Returns llama.cpp's scale of attention scores. For the largest Gemma models, recognized by their number of layers,
 /// it depends on the hidden size divided by the number of heads.
 pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
@@ -149,7 +151,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         if turns.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
             return Err(Error::bad_input("the rows of queries or keys are not a multiple of the head size")
                 .at(format!("{}, tensor {stored_name}", file.path.display()))
-                .expected(format!("a multiple of {head_dim}, an even number of channels of a head"))
+                .expected(format!("a multiple of {head_dim}, the (even) number of channels of a head"))
                 .found(format!("{:?}", tensor.shape)));
         }
         let held = match tensor.dtype {
@@ -177,10 +179,10 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
 
 /// Reads a required integer.
 fn count(file: &Gguf, key: &str) -> Result<u64> {
-    file.count(key)?.ok_or_else(|| lacking(file, key, "a whole number"))
+    file.count(key)?.ok_or_else(|| missing_key(file, key, "a whole number"))
 }
 
-fn lacking(file: &Gguf, key: &str, expected: &str) -> Error {
+fn missing_key(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("missing entry in a GGUF file").at(file.place(key)).expected(expected).found("nothing")
 }
 
@@ -201,245 +203,12 @@ fn head_dim(file: &Gguf, form: GgufForm, deci: Option<&DeciLayers>) -> Result<u6
     Ok(count(file, &format!("{name}.embedding_length"))? / heads.max(1))
 }
 
-/// Builds the `config.json` of a GGUF file.
-///
-/// # Errors
-/// Fails if an entry is missing, mistyped, or requires an unsupported computation.
-pub(super) fn config(file: &Gguf) -> Result<Map<String, Value>> {
-    let (architecture, form) = architecture(file)?;
-    let reader = EntryReader { file, form, read: RefCell::new(BTreeSet::from(["attention.key_length".to_owned()])) };
-    let deci = deci_layers(file, form)?;
-    let shape = LayerShape::read(&reader, deci.as_ref())?;
-    let head_dim = shape.head_dim;
-    let is_partial = architecture.rope == RopeEntries::Partial;
-    let rotary_width = reader.rotary_width(head_dim, is_partial)?;
-    let embedding = embedding(file)?;
-    let epsilon = reader.key("attention.layer_norm_rms_epsilon");
-    let found = file.number(&epsilon)?;
-    let mut config = Map::new();
-    let mut say = |key: &str, value: Value| config.insert(key.to_owned(), value);
-    say("architectures", json!([architecture.class]));
-    say("model_type", architecture.model_type.into());
-    say("num_hidden_layers", reader.count("block_count")?.into());
-    say("hidden_size", reader.count("embedding_length")?.into());
-    say("intermediate_size", shape.intermediate.into());
-    say("num_attention_heads", shape.heads.into());
-    say("num_key_value_heads", shape.kv_heads.into());
-    say("head_dim", head_dim.into());
-    say("vocab_size", embedding.shape[0].into());
-    say("rms_norm_eps", json!(single(found.ok_or_else(|| lacking(file, &epsilon, "a number"))?)));
-    say("max_position_embeddings", file.count(&reader.key("context_length"))?.into());
-    say("rope_theta", json!(file.number(&reader.key("rope.freq_base"))?.map_or(10_000.0, single)));
-    say("tie_word_embeddings", (!file.tensors.contains_key("output.weight")).into());
-    say("bos_token_id", file.count("tokenizer.ggml.bos_token_id")?.into());
-    say("eos_token_id", end_tokens(file)?);
-    if is_partial && rotary_width < head_dim {
-        say("partial_rotary_factor", json!(rotary_width as f64 / head_dim as f64));
-    }
-    reader.read_windows(&shape, &mut config)?;
-    for (cap, name) in architecture.caps.iter().zip(["attn_logit_softcapping", "final_logit_softcapping"]) {
-        if let Some(cap) = cap
-            && let Some(value) = file.number(&reader.key(name))?
-        {
-            config.insert((*cap).to_owned(), json!(single(value)));
-        }
-    }
-    if architecture.rope == RopeEntries::ByWindow {
-        let theta = file.number(&reader.key("rope.freq_base_swa"))?.map_or(10_000.0, single);
-        config.insert("rope_local_base_freq".to_owned(), json!(theta));
-    }
-    if let Some(scaling) = scaling(file, head_dim, &|name| reader.key(name))? {
-        config.insert("rope_scaling".to_owned(), scaling);
-    }
-    config.extend(deci.map(|layers| layers.entries(architecture)).unwrap_or_default());
-    reader.check_unread()?;
-    Ok(config)
-}
-
-/// Returns the embedding matrix.
-fn embedding(file: &Gguf) -> Result<&GgufTensor> {
-    let embedding = file.tensors.get("token_embd.weight").filter(|tensor| tensor.shape.len() == 2);
-    embedding.ok_or_else(|| {
-        Error::bad_input("a GGUF file has no embedding")
-            .at(file.path.display())
-            .expected("a matrix token_embd.weight")
-            .found(format!("{} other tensors", file.tensors.len()))
-    })
-}
-
-/// Heads and widths of all layers.
-struct LayerShape {
-    heads: u64,
-    kv_heads: u64,
-    intermediate: u64,
-    head_dim: u64,
-}
-
-impl LayerShape {
-    fn read(reader: &EntryReader<'_>, deci: Option<&DeciLayers>) -> Result<Self> {
-        let file = reader.file;
-        let keys = ["attention.head_count", "attention.head_count_kv", "feed_forward_length"];
-        let keys = keys.map(|name| reader.key(name));
-        let [heads, kv_heads, intermediate] = match deci {
-            Some(layers) => [layers.heads, layers.kv_heads, layers.intermediate],
-            None => {
-                let heads = count(file, &keys[0])?;
-                [heads, file.count(&keys[1])?.unwrap_or(heads), count(file, &keys[2])?]
-            }
-        };
-        Ok(Self { heads, kv_heads, intermediate, head_dim: head_dim(file, reader.form, deci)? })
-    }
-}
-
-/// Reads entries of an architecture, and collects the names that are read.
-struct EntryReader<'a> {
-    file: &'a Gguf,
-    form: GgufForm,
-    read: RefCell<BTreeSet<String>>,
-}
-
-impl EntryReader<'_> {
-    /// Returns the key of an entry, which counts as read.
-    fn key(&self, name: &str) -> String {
-        self.read.borrow_mut().insert(name.to_owned());
-        format!("{}.{name}", self.form.name)
-    }
-
-    /// Reads a required integer.
-    fn count(&self, name: &str) -> Result<u64> {
-        count(self.file, &self.key(name))
-    }
-
-    /// Returns the number of channels of a head that RoPE rotates. Values must have the width of keys, and RoPE must
-    /// rotate the whole head unless `is_partial` (Phi-3).
-    fn rotary_width(&self, head_dim: u64, is_partial: bool) -> Result<u64> {
-        let file = self.file;
-        let rotated = file.count(&self.key("rope.dimension_count"))?.unwrap_or(head_dim);
-        let rotary_width = if is_partial && rotated <= head_dim { rotated } else { head_dim };
-        for (name, width) in [("attention.value_length", head_dim), ("rope.dimension_count", rotary_width)] {
-            if file.count(&self.key(name))?.is_some_and(|found| found != width) {
-                return Err(unsupported(file, &self.key(name), &head_dim.to_string()));
-            }
-        }
-        Ok(rotary_width)
-    }
-
-    /// Adds the config entries of sliding windows.
-    fn read_windows(&self, shape: &LayerShape, config: &mut Map<String, Value>) -> Result<()> {
-        let every = match self.form.places {
-            // llama.cpp does not apply windows in these architectures.
-            GgufPlaces::Alike | GgufPlaces::Unrotated(_) => {
-                config.insert("sliding_window".to_owned(), Value::Null);
-                return Ok(());
-            }
-            GgufPlaces::Windows(every) => every,
-        };
-        config.insert("sliding_window".to_owned(), self.count("attention.sliding_window")?.into());
-        let pattern = self.key("attention.sliding_window_pattern");
-        if self.file.count(&pattern)?.is_some_and(|found| found != every as u64) {
-            return Err(unsupported(self.file, &pattern, &every.to_string()));
-        }
-        let layers = self.count("block_count")?;
-        let hidden = self.count("embedding_length")?;
-        let [layers, hidden, heads, width] = [layers, hidden, shape.heads, shape.head_dim].map(|count| count as usize);
-        let scale = scale_in_gguf(self.form, layers, hidden, heads, width);
-        let scalar = (1.0 / (scale * scale)).round() as u64;
-        config.insert("query_pre_attn_scalar".to_owned(), scalar.into());
-        Ok(())
-    }
-
-    /// Rejects entries that were not read, except those without effect.
-    fn check_unread(&self) -> Result<()> {
-        for key in self.file.keys() {
-            let Some(name) = key.strip_prefix(self.form.name).and_then(|rest| rest.strip_prefix('.')) else { continue };
-            if self.read.borrow().contains(name) {
-                continue;
-            }
-            match NEUTRAL.iter().find(|(known, _)| *known == name) {
-                Some((_, values)) if values.is_empty() || values.contains(&self.file.shown(key).as_str()) => {}
-                Some((_, values)) => return Err(unsupported(self.file, key, &values.join(" or "))),
-                None => return Err(unsupported(self.file, key, "no such entry")),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns the ids of the tokens that end a text, turn or message, as in `config.json`: one id, or a list that starts
-/// with the main one.
-fn end_tokens(file: &Gguf) -> Result<Value> {
-    let mut ids: Vec<u64> = Vec::new();
-    for name in ["eos", "eot", "eom"] {
-        let id = file.count(&format!("tokenizer.ggml.{name}_token_id"))?;
-        ids.extend(id.filter(|id| !ids.contains(id)));
-    }
-    Ok(match ids[..] {
-        [] => Value::Null,
-        [id] => id.into(),
-        _ => ids.into(),
-    })
-}
-
 /// Opens a GGUF file and builds its `config.json`.
 ///
 /// # Errors
 /// Fails if the file cannot be opened, or its entries cannot be converted ([`Gguf::open`]).
 pub fn gguf_config(path: &Path) -> Result<Value> {
     config(&Gguf::open(path)?).map(Value::Object)
-}
-
-/// Converts an f32 entry to its shortest decimal form: 0.00001 instead of 0.000009999999747378752.
-fn single(value: f64) -> f64 {
-    (value as f32).to_string().parse().unwrap_or(value)
-}
-
-fn unsupported(file: &Gguf, key: &str, expected: &str) -> Error {
-    Error::bad_input("unsupported value in the GGUF file").at(file.place(key)).expected(expected).found(file.shown(key))
-}
-
-/// Reads the RoPE scaling. `entry` returns the full key of an entry.
-fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result<Option<Value>> {
-    let kind = file.text(&scaling_key("type", entry))?.filter(|kind| *kind != "none");
-    let factor = file.number(&scaling_key("factor", entry))?;
-    let context = file.count(&scaling_key("original_context_length", entry))?;
-    if let Some(divisors) = file.values(ROPE_FACTORS)? {
-        if let Some(kind) = kind {
-            return Err(Error::bad_input("a GGUF file scales the rotary embedding twice")
-                .at(file.place(ROPE_FACTORS))
-                .expected(format!("no {}", scaling_key("type", entry)))
-                .found(format!("`{kind}`")));
-        }
-        if divisors.len() as u64 != head_dim / 2
-            || divisors.iter().any(|divisor| !divisor.is_finite() || *divisor <= 0.0)
-        {
-            return Err(Error::bad_input("invalid divisors of the rotary embedding")
-                .at(file.place(ROPE_FACTORS))
-                .expected(format!("{} positive numbers", head_dim / 2))
-                .found(format!("{} numbers", divisors.len())));
-        }
-        let theta = file.number(&entry("rope.freq_base"))?.map_or(10_000.0, single);
-        let trained = file.count(&entry("context_length"))?.unwrap_or(0);
-        return Ok(Some(of_divisors(&divisors, theta, trained)));
-    }
-    Ok(match kind {
-        None => None,
-        Some("linear") => Some(json!({"rope_type": "linear", "factor": factor})),
-        Some("yarn") => {
-            let [fast, slow] = ["yarn_beta_fast", "yarn_beta_slow"].map(|name| file.number(&scaling_key(name, entry)));
-            let mut map = json!({"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": (context.map_or(Value::Null, Value::from))});
-            for (name, value) in [("beta_fast", fast?), ("beta_slow", slow?)] {
-                if let Some(value) = value {
-                    map[name] = json!(value);
-                }
-            }
-            Some(map)
-        }
-        Some(_) => return Err(unsupported(file, &scaling_key("type", entry), "none, linear or yarn")),
-    })
-}
-
-fn scaling_key(name: &str, entry: &dyn Fn(&str) -> String) -> String {
-    entry(&format!("rope.scaling.{name}"))
 }
 
 /// Computes the `llama3` divisors of `half` frequencies from factor, low and high frequency factor, and original
@@ -457,23 +226,4 @@ pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]:
         }
     });
     divisors.collect()
-}
-
-/// Converts divisors to a config entry: `llama3` if its formula reproduces them, otherwise a list of factors.
-fn of_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
-    let largest = divisors.iter().copied().fold(1.0_f32, f32::max);
-    // Try the context of Llama 3, then shorter ones of small models.
-    let contexts = [8192.0].into_iter().chain((4..20).map(|power| f64::from(1_u32 << power)));
-    for context in contexts {
-        for (low, high) in [(1.0, 4.0), (1.0, 2.0), (1.0, 8.0), (2.0, 4.0)] {
-            let factor = f64::from(largest);
-            let found = divisors_of(theta, divisors.len(), [factor, low, high, context]);
-            if divisors.iter().zip(&found).all(|(one, other)| (f64::from(*one) - other).abs() <= 1e-6 * other) {
-                return json!({"rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
-                    "original_max_position_embeddings": context as u64});
-            }
-        }
-    }
-    json!({"rope_type": "longrope", "short_factor": divisors, "long_factor": divisors, "attention_factor": 1.0,
-        "original_max_position_embeddings": context})
 }

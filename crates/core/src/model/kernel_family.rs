@@ -39,9 +39,7 @@ impl KernelFamily {
             status => Err(Error::missing("this machine cannot run the kernel family `amx`")
                 .expected("a processor with AMX-BF16, enabled for this process")
                 .found(status)
-                .hint(
-                    "use --kernels portable; its results differ in the last digits and are stored under different keys",
-                )),
+                .hint("use --kernels portable (results differ in the last digits and have different keys)")),
         }
     }
 }

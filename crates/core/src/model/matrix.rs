@@ -100,10 +100,10 @@ impl LayerMatrix {
     }
 
     pub(super) fn weight(&self) -> Weight<'_> {
-        Weight::PackedWeights(self.laid())
+        Weight::PackedWeights(self.packed())
     }
 
-    pub(super) fn laid(&self) -> PackedWeights<'_> {
+    pub(super) fn packed(&self) -> PackedWeights<'_> {
         match self {
             Self::F32(panels) => PackedWeights::F32(panels),
             Self::Bf16(panels) => PackedWeights::Bf16(panels),

@@ -72,7 +72,7 @@ pub use deci::DECI;
 pub use decoder::Decoder;
 pub(crate) use decoding::likeliest;
 pub use decoding::{BlockId, Decoding, Run};
-pub use deployed::{Deployed, deployed, merged, whole};
+pub use deployed::{Deployed, deployed, folder_program, merged};
 pub use engine::{
     BatchObserver, CPU, Compared, Engine, EngineId, HostRows, Predicted, ResidualStream, Tolerance, together,
 };

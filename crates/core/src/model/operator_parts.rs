@@ -105,7 +105,7 @@ mod tests {
         }
         keys.sort();
         keys.dedup();
-        assert_eq!(keys.len(), 9, "each form has a key of its own");
+        assert_eq!(keys.len(), 9, "forms share a key");
         for form in ["rank-0", "rank-x", "sparse", "normed-x"] {
             assert!(Operator::from_parts(form, vec![1.0; 4]).is_err(), "{form}");
         }

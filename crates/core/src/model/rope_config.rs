@@ -108,7 +108,7 @@ pub(super) fn of(
 ) -> Result<Ropes> {
     let (rope, of_windows) = match architecture.rope {
         RopeEntries::ByWindow => by_window(entries, head_dim)?,
-        _ => (one(entries, architecture, head_dim, notes)?, None),
+        _ => (parse_single(entries, architecture, head_dim, notes)?, None),
     };
     let width = width(entries, architecture, head_dim)?;
     let rotated =
@@ -118,7 +118,12 @@ pub(super) fn of(
 
 /// Parses a single rotary embedding, following transformers' `convert_rope_params_to_dict`: a nonempty `rope_scaling`
 /// replaces `rope_parameters`, and an inner `rope_theta` takes precedence over the outer one.
-fn one(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize, notes: &mut Vec<String>) -> Result<Rope> {
+fn parse_single(
+    entries: &Entries<'_>,
+    architecture: &Architecture,
+    head_dim: usize,
+    notes: &mut Vec<String>,
+) -> Result<Rope> {
     let (old, new) = both(entries)?;
     if old.is_some() && new.is_some() {
         notes.push("config.json has rope_scaling and rope_parameters: using rope_scaling, as in transformers".into());

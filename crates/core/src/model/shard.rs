@@ -33,7 +33,7 @@ pub(super) struct Shard {
 impl Shard {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let mut file = regular::open(path)?;
-        let opened = seen(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
+        let opened = file_stamp(&file.metadata().map_err(|error| Error::io("read", path, &error))?);
         let tensors = match is_gguf(path) {
             true => gguf::tensors(&Gguf::read(path, &mut file)?)?,
             false => Self::of_safetensors(path, &mut file, opened.0)?,
@@ -97,7 +97,7 @@ impl Shard {
 
     /// Fails if the file changed since it was opened, because its content may belong to another backbone.
     pub(super) fn unchanged(&self) -> Result<()> {
-        let now = seen(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
+        let now = file_stamp(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
         if now == self.opened {
             return Ok(());
         }
@@ -125,7 +125,7 @@ fn damaged_file(found: String, path: &Path) -> Error {
         .hint("fetch the file again")
 }
 
-fn seen(metadata: &FileMetadata) -> Seen {
+fn file_stamp(metadata: &FileMetadata) -> Seen {
     (metadata.len(), metadata.modified().ok(), Stamp::of(metadata))
 }
 

@@ -77,7 +77,7 @@ pub(super) fn export_entries(
 ) -> Result<ExportEntries> {
     let section = entries.map_at(ENTRY)?.ok_or_else(|| entries.wrong(ENTRY, "a map with operators"))?;
     let dropped = dropped_sublayers(&section, layers)?;
-    let attachments = listed(&section, architecture, layers)?;
+    let attachments = parse_list(&section, architecture, layers)?;
     if attachments.is_empty() && dropped.is_empty() {
         return Err(section.wrong(OPERATORS, LISTED));
     }
@@ -99,7 +99,7 @@ const LISTED: &str =
     "a list of operators, each with `layer`, a valid position `at`, a `form` allowed there, and `bias`";
 
 /// Parses the operators listed in a config.
-fn listed(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
+fn parse_list(section: &Entries<'_>, architecture: &Architecture, layers: usize) -> Result<Vec<Attachment>> {
     let wrong = || section.wrong(OPERATORS, LISTED);
     let mut found: Vec<Attachment> = Vec::new();
     for value in section.get(OPERATORS).and_then(Value::as_array).ok_or_else(wrong)? {

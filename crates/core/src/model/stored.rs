@@ -34,7 +34,7 @@ pub(super) enum Float {
 }
 
 impl Float {
-    /// Converts a stored type. Returns `None` if it is unsupported. Quantised blocks are read as f32.
+    /// Converts a stored type. Returns `None` if it is unsupported. Quantized blocks are read as f32.
     pub(super) fn of(held: Held) -> Option<Self> {
         match held {
             Held::Plain(Dtype::F64) => Some(Self::F64),
@@ -55,14 +55,14 @@ impl Float {
 
     #[inline(always)]
     fn convert(self, bytes: &[u8], out: &mut [f32]) {
-        fn each<const W: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; W]) -> f32) {
+        fn decode_each<const W: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; W]) -> f32) {
             out.iter_mut().zip(bytes.as_chunks().0).for_each(|(v, &bytes)| *v = number(bytes));
         }
         match self {
-            Self::F64 => each(bytes, out, |bytes| f64::from_le_bytes(bytes) as f32),
-            Self::F32 => each(bytes, out, f32::from_le_bytes),
-            Self::F16 => each(bytes, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
-            Self::Bf16 => each(bytes, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+            Self::F64 => decode_each(bytes, out, |bytes| f64::from_le_bytes(bytes) as f32),
+            Self::F32 => decode_each(bytes, out, f32::from_le_bytes),
+            Self::F16 => decode_each(bytes, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
+            Self::Bf16 => decode_each(bytes, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
         }
     }
 
@@ -94,7 +94,7 @@ pub(super) struct Stored<'a> {
     pub(super) first: usize,
     /// Type of the stored values.
     pub(super) float: Float,
-    /// Type that values are quantised to when read.
+    /// Type that values are quantized to when read.
     pub(super) rounded: Option<GgmlDType>,
 }
 
@@ -209,12 +209,12 @@ impl Stored<'_> {
         Err(Error::bad_input("a weight is not a finite number")
             .at(self.shard.place(self.name))
             .found(format!("{} at element {} of {:?}", values[index], first + index, self.info.shape))
-            .hint("the file is damaged, or a value overflowed its float type when the model was saved"))
+            .hint("check the file: it is damaged, or a value overflowed its float type when the model was saved"))
     }
 }
 
 impl Stored<'_> {
-    /// Reads like [`read`](Self::read), but rounds values by quantising and dequantising them. Rows must consist of
+    /// Reads like [`read`](Self::read), but rounds values by quantizing and dequantizing them. Rows must consist of
     /// whole blocks.
     fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(float) = Float::of(self.info.held) else { return Ok(()) };
@@ -225,7 +225,7 @@ impl Stored<'_> {
         let to = (first + count).next_multiple_of(block);
         let mut values = vec![0.0; to - from];
         plain.convert(from, &mut values)?;
-        let values = gguf::rounded(dtype, &values).map_err(|error| error.at(self.shard.place(self.name)))?;
+        let values = gguf::round_values(dtype, &values).map_err(|error| error.at(self.shard.place(self.name)))?;
         bytes
             .as_chunks_mut()
             .0
@@ -235,7 +235,7 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Reads like [`read`](Self::read), from a quantised tensor or one with permuted rows.
+    /// Reads like [`read`](Self::read), from a quantized tensor or one with permuted rows.
     fn arranged(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let total = self.info.shape.iter().product::<usize>();
         let width = self.float.width();
@@ -321,147 +321,4 @@ fn first_error(blocks: impl IndexedParallelIterator<Item = Result<()>>) -> Resul
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use serde_json::json;
-    use tempfile::TempDir;
-
-    use super::*;
-    use crate::linalg::bf16::Bf16;
-    use crate::linalg::float32::F32;
-    use crate::linalg::gemm::{MatrixView, Update};
-    use crate::linalg::panels::product;
-    use crate::model::weights::Weights;
-
-    /// Writes a file with one tensor `w`.
-    fn file(folder: &Path, dtype: &str, shape: [usize; 2], bytes: &[u8]) {
-        let header = json!({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, bytes.len()]}}).to_string();
-        let parts = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), bytes].concat();
-        std::fs::write(folder.join("model.safetensors"), parts).unwrap();
-    }
-
-    /// Returns a small integer that every float type represents exactly.
-    fn number(index: usize) -> f32 {
-        (index % 253) as f32 - 100.0
-    }
-
-    fn stored(dtype: &str, value: f32) -> Vec<u8> {
-        match dtype {
-            "F64" => f64::from(value).to_le_bytes().to_vec(),
-            "F32" => value.to_le_bytes().to_vec(),
-            "F16" => f16::from_f32(value).to_le_bytes().to_vec(),
-            _ => bf16::from_f32(value).to_le_bytes().to_vec(),
-        }
-    }
-
-    #[test]
-    fn every_dtype_is_read_by_rows_and_transposed() {
-        let folder = TempDir::new().unwrap();
-        // Less than a tile, partial tiles, and several blocks with a shorter last one.
-        for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 70_001]] {
-            for dtype in ["F64", "F32", "F16", "BF16"] {
-                let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
-                file(folder.path(), dtype, [outer, inner], &bytes);
-                let weights = Weights::open(folder.path()).unwrap();
-                let values = weights.take("w", &[outer, inner]).unwrap();
-                assert!(values.iter().enumerate().all(|(i, &v)| v == number(i)), "{dtype} [{outer}, {inner}]");
-                let last = outer as u32 - 1;
-                let rows = weights.rows("w", [outer, inner], &[last, 0]).unwrap();
-                assert!(rows[..inner] == values[(outer - 1) * inner..] && rows[inner..] == values[..inner]);
-                let mut blocks = Vec::new();
-                let gathered = weights.blocks("w", &[outer, inner], 1000, &mut |block| {
-                    blocks.extend_from_slice(block);
-                    Ok(())
-                });
-                gathered.unwrap();
-                assert!(blocks == values, "{dtype} [{outer}, {inner}]");
-                let twice = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap();
-                assert!(
-                    twice
-                        .iter()
-                        .enumerate()
-                        .all(|(index, &v)| v == number(index % (2 * outer) % outer * inner + index / (2 * outer))),
-                    "{dtype} [{outer}, {inner}]"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
-        let folder = TempDir::new().unwrap();
-        // Less than a panel, an odd width, and rows of two matrices in one panel.
-        for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 7_001]] {
-            for dtype in ["F64", "F32", "F16", "BF16"] {
-                let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
-                file(folder.path(), dtype, [outer, inner], &bytes);
-                let weights = Weights::open(folder.path()).unwrap();
-                let plain = weights.transposed(&[("w", outer), ("w", outer)], inner).unwrap(); // [inner, 2·outer]
-                let panels = weights.panels::<Bf16, _>(&[("w", outer), ("w", outer)], inner).unwrap();
-                assert_eq!(panels.to_rows(), plain, "{dtype} [{outer}, {inner}]");
-                let single = weights.panels::<F32, _>(&[("w", outer), ("w", outer)], inner).unwrap();
-                assert_eq!(single.to_rows(), plain, "{dtype} [{outer}, {inner}]");
-                // Each row of the identity matrix selects a row of the weights. Integers up to 256 are exact in bf16.
-                for k in [0, inner / 2, inner - 1] {
-                    let mut unit = vec![0.0; inner];
-                    unit[k] = 1.0;
-                    let mut row = vec![0.0; 2 * outer];
-                    product(&mut row, Update::Replace, MatrixView::rows(&unit, 1, inner), &panels);
-                    assert_eq!(row, plain[k * 2 * outer..][..2 * outer], "{dtype} [{outer}, {inner}] row {k}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn first_nonfinite_number_is_named_however_it_is_read() {
-        let folder = TempDir::new().unwrap();
-        let [outer, inner] = [50, 70_001];
-        for (dtype, value) in
-            [("F64", f32::NAN), ("F32", f32::NAN), ("F16", f32::INFINITY), ("BF16", f32::NEG_INFINITY)]
-        {
-            let mut bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
-            let width = bytes.len() / (outer * inner);
-            let first = 40 * inner + 7;
-            for index in [first, first + 2, outer * inner - 1] {
-                bytes[index * width..(index + 1) * width].copy_from_slice(&stored(dtype, value));
-            }
-            file(folder.path(), dtype, [outer, inner], &bytes);
-            let weights = Weights::open(folder.path()).unwrap();
-            let errors = [
-                weights.take("w", &[outer, inner]).unwrap_err(),
-                weights.rows("w", [outer, inner], &[0, 40]).unwrap_err(),
-                weights.transposed(&[("w", outer)], inner).unwrap_err(),
-                weights.panels::<Bf16, _>(&[("w", outer)], inner).err().unwrap(),
-            ];
-            let expected = format!("{value} at element {first} of [50, 70001]");
-            for error in errors.map(|error| error.to_string()) {
-                assert!(error.contains(&expected) && error.contains("tensor w"), "{error}");
-            }
-            assert!(weights.rows("w", [outer, inner], &[0, 39]).is_ok(), "other rows are sound");
-        }
-    }
-
-    #[test]
-    fn a_file_that_changed_since_it_was_opened_is_refused_by_name() {
-        let folder = TempDir::new().unwrap();
-        let bytes: Vec<u8> = (0..6).flat_map(|i| stored("F32", number(i))).collect();
-        file(folder.path(), "F32", [2, 3], &bytes);
-        let weights = Weights::open(folder.path()).unwrap();
-        let path = folder.path().join("model.safetensors");
-        let later = path.metadata().unwrap().modified().unwrap() + std::time::Duration::from_secs(2);
-        std::fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
-        let errors = [
-            weights.take("w", &[2, 3]).unwrap_err(),
-            weights.rows("w", [2, 3], &[1]).unwrap_err(),
-            weights.transposed(&[("w", 2)], 3).unwrap_err(),
-            weights.panels::<F32, _>(&[("w", 2)], 3).err().unwrap(),
-        ];
-        for error in errors {
-            let text = error.to_string();
-            assert!(error.exit_code() == 2 && text.contains("changed after it was opened"), "{text}");
-            assert!(text.contains("model.safetensors"), "{text}");
-        }
-    }
-}
+mod tests;

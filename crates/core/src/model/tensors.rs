@@ -49,7 +49,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     }
     weights.check(EMBEDDING, &[vocab, c])?;
     for layer in 0..config.layers {
-        for part in stored(config, layer) {
+        for part in stored_tensors(config, layer) {
             check_part(layer, &part, &mut weights)?;
         }
     }
@@ -63,7 +63,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
         weights.round(rounded_matrices(config, rounded));
         // Exported checkpoints use the names in the files.
         for layer in 0..config.layers {
-            let matrices = stored(config, layer).into_iter().filter(|part| part.shape.len() == 2);
+            let matrices = stored_tensors(config, layer).into_iter().filter(|part| part.shape.len() == 2);
             let matrices = matrices.filter(|part| part.holds.iter().all(|(stored_name, _)| stored_name != ROUTER));
             weights.round(matrices.map(|part| (name(layer, &part.name), rounded.of(part.shape[1], false))).collect());
         }
@@ -103,7 +103,7 @@ pub(crate) type Part = (String, Vec<usize>);
 
 /// Returns the parts of a layer as requested by the decoder, including norms and biases. Dropped sublayers have no
 /// parts.
-pub(crate) fn parts(config: &Config, layer: usize) -> Vec<Part> {
+pub(crate) fn layer_parts(config: &Config, layer: usize) -> Vec<Part> {
     let c = config.hidden;
     let q = config.heads * config.head_dim;
     let kv = config.kv_heads * config.head_dim;
@@ -148,18 +148,18 @@ fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part
     parts.push((part, shape.to_vec()));
 }
 
-/// Returns the matrices to quantise, by requested name, with their types. Routers are never quantised, as in llama.cpp.
+/// Returns the matrices to quantize, by requested name, with their types. Routers are never quantized, as in llama.cpp.
 fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
     let mut all = vec![(EMBEDDING.to_owned(), to.of(config.hidden, config.tied_embeddings))];
     all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.of(config.hidden, true))));
     for layer in 0..config.layers {
-        let parts = parts(config, layer).into_iter().filter(|(part, shape)| shape.len() == 2 && part != ROUTER);
+        let parts = layer_parts(config, layer).into_iter().filter(|(part, shape)| shape.len() == 2 && part != ROUTER);
         all.extend(parts.map(|(part, shape)| (name(layer, &part), to.of(shape[1], false))));
     }
     all
 }
 
-/// Describes the quantisation of a backbone. Returns `None` if weights are read as stored.
+/// Describes the quantization of a backbone. Returns `None` if weights are read as stored.
 pub fn rounding_told(config: &Config) -> Option<String> {
     let to = config.rounded?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -181,8 +181,8 @@ pub(crate) struct StoredPart {
 }
 
 /// Returns the tensors of a layer as the architecture's weight files store them.
-pub(crate) fn stored(config: &Config, layer: usize) -> Vec<StoredPart> {
-    let parts = parts(config, layer);
+pub(crate) fn stored_tensors(config: &Config, layer: usize) -> Vec<StoredPart> {
+    let parts = layer_parts(config, layer);
     let fused: Vec<(&str, Vec<String>)> = if config.architecture.fused {
         let gated = GATED.iter().map(|part| format!("{MLP}.{part}")).collect();
         vec![("self_attn.qkv_proj", INPUTS.map(str::to_owned).to_vec()), ("mlp.gate_up_proj", gated)]

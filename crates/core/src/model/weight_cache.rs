@@ -12,7 +12,7 @@ use super::sublayer::Sublayer;
 use super::tensor_name::{
     DOWN, EMBEDDING, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
 };
-use super::tensors::{self, Part, parts};
+use super::tensors::{self, Part, layer_parts};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 
@@ -93,12 +93,12 @@ impl Parts {
         let weights_of_cache = Arc::clone(&weights);
         let cache = Cache::new(bytes, budget, move |part| {
             let read = ModelPart::read(&config_of_cache, products, &weights_of_cache, part)?;
-            read.ok_or_else(|| Error::job("a layer without experts has no such expert"))
+            read.ok_or_else(|| Error::job("the layer has no such expert"))
         })?;
         Ok(Self { held: HeldParts::ByNeed { weights, cache: Arc::new(cache) }, embedding_factor })
     }
 
-    pub(super) fn kept(&self) -> bool {
+    pub(super) fn keeps_all(&self) -> bool {
         matches!(self.held, HeldParts::Kept { .. })
     }
 
@@ -286,7 +286,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(config: &'a Config, products: Products, weights: &'a Weights, index: usize) -> Self {
-        Self { config, products, weights, index, parts: parts(config, index) }
+        Self { config, products, weights, index, parts: layer_parts(config, index) }
     }
 
     fn shape(&self, part: &str) -> Option<&[usize]> {

@@ -70,7 +70,7 @@ impl Weights {
                     return Err(Error::bad_input("the index lists a tensor that its file does not contain")
                         .at(folder.join(INDEX).display())
                         .expected(format!("tensor {name} in {file}"))
-                        .hint("a shard is damaged or from another model; download it again"));
+                        .hint("download the shard again: it is damaged or from another model"));
                 }
             }
         }
@@ -119,7 +119,7 @@ impl Weights {
     }
 
     /// Iterates over the checked tensors as requested name, stored name and file.
-    pub(super) fn taken(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
+    pub(super) fn checked_tensors(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
         self.taken.iter().filter_map(|stored| {
             let asked = self
                 .stored
@@ -220,7 +220,7 @@ impl Weights {
                 .at(shard.place(name))
                 .expected(format!("{stored_shape:?}"))
                 .found(format!("{:?}", info.shape))
-                .hint("config.json and the weight file belong to different models, or the config was edited"));
+                .hint("check that config.json and the weights belong to the same model, and that the config was not edited"));
         }
         let inner = shape.last().copied().unwrap_or(1);
         let first = rows.map_or(0, |rows| rows.first) * inner;
@@ -252,8 +252,8 @@ impl Weights {
         }
         Err(Error::bad_input("the weights contain tensors that the architecture does not use")
             .at(self.folder.display())
-            .found(format!("{} such tensors, the first {}", left.len(), left[0]))
-            .hint("config.json belongs to another model, or has too few layers"))
+            .found(format!("{} such tensors, first {}", left.len(), left[0]))
+            .hint("check that config.json belongs to this model and has all layers"))
     }
 
     fn missing_tensor(&self, name: &str, shape: &[usize]) -> Error {
@@ -261,7 +261,7 @@ impl Weights {
             .at(self.folder.display())
             .expected(format!("tensor {name} of shape {shape:?}"))
             .found(format!("{} other tensors", self.holder.len()))
-            .hint("config.json and the weight files belong to different models, or a shard is missing")
+            .hint("check that config.json and the weights belong to the same model, and that no shard is missing")
     }
 }
 

@@ -21,7 +21,7 @@ const LAYERS: &str = "layer_types";
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// Returns the window of each layer. `rotated` tells which layers have a rotary embedding.
+/// Returns the window of each layer. `rotated` states which layers have a rotary embedding.
 ///
 /// # Errors
 /// Fails if transformers does not support such a window for the architecture, or an entry is invalid.
@@ -59,10 +59,10 @@ struct WindowFields<'a> {
 impl WindowFields<'_> {
     fn never(&self) -> Result<Vec<Option<usize>>> {
         if self.switch == Some(true) {
-            return self.refuse(SWITCH, &Value::from(true), "false: this architecture has no windows");
+            return self.refuse(SWITCH, &Value::from(true), "false, because this architecture has no sliding windows");
         }
         if let Some(found) = self.entries.get(KEY).filter(|_| self.switch.is_none()) {
-            return self.refuse(KEY, found, "null: attention to all earlier tokens");
+            return self.refuse(KEY, found, "null (attention to all earlier tokens)");
         }
         self.uniform(None, &format!("{FULL} in every layer"))
     }
@@ -71,7 +71,11 @@ impl WindowFields<'_> {
         let window = width(self.entries, notes)?;
         // transformers ignores the other entries here, so reject a config that sets them.
         if let Some(found) = self.entries.get(SWITCH).filter(|_| self.switch != Some(window.is_some())) {
-            return self.refuse(SWITCH, found, &format!("the value of `{KEY}`: null means no window"));
+            return self.refuse(
+                SWITCH,
+                found,
+                &format!("a value that agrees with `{KEY}`, where null means no window"),
+            );
         }
         self.uniform(window, &format!("the same in every layer, according to `{KEY}`"))
     }
@@ -82,13 +86,13 @@ impl WindowFields<'_> {
         }
         let width = width(self.entries, notes)?;
         if let Some(kinds) = &self.kinds {
-            return self.by_kind(kinds, width, &format!("a `{KEY}` next to it"));
+            return self.by_kind(kinds, width, &format!("`{KEY}` to be set, because `layer_types` has sliding layers"));
         }
         // `count` rejects 0, which is a valid number of layers here.
         let first = match self.entries.get(FIRST) {
             Some(zero) if zero.as_u64() == Some(0) => 0,
             Some(_) => self.entries.count(FIRST, MAX_TOKENS)?,
-            None => taken(FIRST, FIRST_LAYER, notes),
+            None => effective_window(FIRST, FIRST_LAYER, notes),
         };
         Ok((0..self.layers).map(|layer| width.filter(|_| layer >= first)).collect())
     }
@@ -154,11 +158,11 @@ pub(crate) fn first_window(config: &Map<String, Value>, architecture: &Architect
 fn width(entries: &Entries<'_>, notes: &mut Vec<String>) -> Result<Option<usize>> {
     match entries.map.get(KEY) {
         Some(_) => entries.optional_count(KEY, MAX_TOKENS),
-        None => Ok(Some(taken(KEY, WIDTH, notes))),
+        None => Ok(Some(effective_window(KEY, WIDTH, notes))),
     }
 }
 
-fn taken(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
+fn effective_window(key: &str, value: usize, notes: &mut Vec<String>) -> usize {
     notes.push(format!("config.json does not set {key}: using {value}, as in transformers"));
     value
 }

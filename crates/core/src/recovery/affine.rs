@@ -18,7 +18,7 @@ const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
 pub(super) const ENTRY: RecoveryEntry =
     RecoveryEntry::new::<Affine>(NAME, SOURCE, build::<Affine>).label("Affine (NBL)").beyond();
 
-/// `x ← x·W + b`: ghosted's map of the centred streams, and a bias that matches the means.
+/// `x ← x·W + b`: ghosted's map of the centered streams, and a bias that matches the means.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Affine {

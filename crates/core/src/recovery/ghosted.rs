@@ -23,7 +23,7 @@ const SOURCE: &str = "https://github.com/daniel-eai/ghosted_layers_official_repo
 pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOURCE, build)
     .label("Ghost Layer (Ours)")
     .style(Style::new(Hue::Blue, Marker::Circle, Dash::Solid))
-    .ours()
+    .mark_as_papers()
     .variants(VARIANTS);
 
 /// The two solvers compared in the paper's table A10, under its labels, and variants beyond the paper.
@@ -71,14 +71,14 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     let ghosted: Ghosted = options::read(name, options)?;
     if matches!(ghosted.solver, Solver::Svd) && !ghosted.ridge.is_default() {
         return Err(Error::bad_input(format!("invalid options for `{name}`"))
-            .expected("`solver: normal` where there is a `ridge`")
-            .found("`solver: svd`, which cuts small singular values off instead"));
+            .expected("`solver: normal` together with `ridge`")
+            .found("`solver: svd`, which truncates small singular values instead"));
     }
     if ghosted.input.is_stream() && ghosted.bias {
         return Err(Error::bad_input(format!("invalid options for `{name}`"))
             .expected("`bias: true` together with `input: normed`")
             .found("`bias: true` with `input: stream`")
-            .hint("use the recovery `affine`, which is the map of the stream with a bias"));
+            .hint("use the recovery `affine`, a map of the stream with a bias"));
     }
     let is_plain = matches!(ghosted.solver, Solver::Normal) && ghosted.ridge.is_default();
     if ghosted.input == MapInput::Normed && !is_plain {

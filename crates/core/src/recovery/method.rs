@@ -97,7 +97,7 @@ pub(super) const ELEMENT_COST: f64 = 50.0;
 pub(super) fn least_squares_operations(channels: usize, rows: usize) -> f64 {
     let c = channels as f64;
     let rows = rows as f64;
-    // Half of XᵀX, and XᵀY; conversion of both to f64; a factorisation with two solves; eigenvalues up to 512 channels.
+    // Half of XᵀX, and XᵀY; conversion of both to f64; a factorization with two solves; eigenvalues up to 512 channels.
     let eigenvalues = 350.0 * c.min(512.0).powi(3);
     3.0 * F64_COST * rows * c * c + 6.0 * ELEMENT_COST * rows * c + 3.0 * F64_COST * c.powi(3) + eigenvalues
 }

@@ -42,7 +42,7 @@ use method::RecoveryEntry;
 pub use method::{F64_COST, Fitted, Place, Recovery};
 pub use none::NAME as NONE;
 pub(crate) use placed::layer_before;
-pub use placed::placed;
+pub use placed::place_repairs;
 pub use repair_metrics::RepairMetrics;
 
 /// All recoveries that a grid may name.
@@ -72,9 +72,9 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
         let names: Vec<&str> = tunable().collect();
         return Err(Error::bad_input(format!("`{name}` does not support fine-tuning"))
             .expected(format!("one of {}, with one operator for each region", names.join(", ")))
-            .found(format!("`{FINETUNE}` behind `{name}`"))
+            .found(format!("`{FINETUNE}` with `{name}`"))
             .hint(
-                "maps in the weights, maps with a bias, a norm or low rank, and several operators at a cut cannot be trained",
+                "remove `finetune`, or use one plain operator per region: folded maps, and maps with a bias, a norm or low rank, cannot be trained",
             ));
     }
     Ok(recovery)
@@ -128,7 +128,7 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Opt
     let training = finetune(name, options)?;
     let mut resolved = options::lookup("recovery", name, ENTRIES)?.resolve(&untrained(options))?;
     if let Some(training) = &training {
-        resolved.insert(FINETUNE.to_owned(), Value::Object(options::written(name, training)?));
+        resolved.insert(FINETUNE.to_owned(), Value::Object(options::to_options(name, training)?));
     }
     Ok((recovery, resolved, training))
 }
@@ -194,7 +194,7 @@ pub fn is_ours(name: &str) -> bool {
 }
 
 /// Returns the appearance of the paper's own method.
-pub fn ours() -> Option<Appearance> {
+pub fn papers_appearance() -> Option<Appearance> {
     ENTRIES.iter().map(|entry| entry.shown).find(|shown| shown.ours)
 }
 
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn exactly_one_method_is_the_papers_own() {
         assert_eq!(ENTRIES.iter().filter(|entry| entry.shown.ours).count(), 1);
-        assert_eq!(ours().unwrap().name, "ghosted");
+        assert_eq!(papers_appearance().unwrap().name, "ghosted");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::model::{Cut, Operator, Repairs, Sublayer};
 ///
 /// # Errors
 /// Fails if two operators belong at the same place but cannot be composed.
-pub fn placed(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Option<Repairs>> {
+pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Option<Repairs>> {
     let mut repairs = Repairs::default();
     for (span, repair) in repaired {
         match repair {

@@ -27,7 +27,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<PruneAndCompOptions
 ///   `down_proj` before the region. An RMS norm ignores the scale of its input, so the branches before the region do not
 ///   change and the stream arrives scaled. One factor on the stream at the boundary gives the same result and lets
 ///   variants share the steps before it. If branches end in norms, factors on projections have no effect; the factor then
-///   is a step of its own, with a note.
+///   is a separate step, with a note.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct PruneAndCompOptions {
@@ -63,7 +63,7 @@ fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: PruneAndCompOptions = options::read(name, options)?;
     let (granularity, target) = form(&settings)?;
     (settings.granularity, settings.target) = (Some(granularity), Some(target));
-    options::written(name, &settings)
+    options::to_options(name, &settings)
 }
 
 fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
@@ -82,7 +82,7 @@ fn form(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
         _ => Err(Error::bad_input(format!("`granularity` and `target` of `{NAME}` do not match"))
             .expected("`granularity: channel, target: boundary` or `granularity: scalar, target: stream`")
             .found("a mix of the two")
-            .hint("remove one of the two options; it follows from the other")),
+            .hint("remove one of the two options, which follows from the other")),
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) fn without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<
 /// Solves `min ‖Z·M + 1·bᵀ − Δ‖² + ridge·‖M‖²` over the operator sequences. Returns the map and the bias `[C]`.
 ///
 /// The loss is minimal in `b` where its derivative `1ᵀ(Z·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − z̄·M` with the means `z̄`
-/// and `δ̄` over tokens. Substituting `b` leaves the centred least-squares problem `‖(Z − 1·z̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
+/// and `δ̄` over tokens. Substituting `b` leaves the centered least-squares problem `‖(Z − 1·z̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
 pub(super) fn with_bias(boundary: &Boundary<'_>, input: Input<'_>, ridge: f64) -> Result<(Solved, Vec<f32>)> {
     let channels = boundary.channels();
     let mut means = [vec![0.0; channels], vec![0.0; channels]];

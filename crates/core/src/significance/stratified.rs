@@ -22,7 +22,7 @@ impl Stratified {
     /// Estimates the mean over strata. With T strata of nₜ values, sums of squares SSₜ about the stratum means and the
     /// pooled variance s̄² = ΣSSₜ / Σ(nₜ − 1), error² = Σ s²ₜ / (nₜ T²) with s²ₜ = (SSₜ + 5 s̄²) / (nₜ + 4). Returns
     /// `None` if a stratum is empty or all strata have a single value.
-    pub fn of<S: AsRef<[f64]>>(strata: &[S]) -> Option<Self> {
+    pub fn from_strata<S: AsRef<[f64]>>(strata: &[S]) -> Option<Self> {
         let strata: Vec<(f64, f64, f64)> = strata.iter().map(|values| count_mean_squares(values.as_ref())).collect();
         let weight = 1.0 / strata.len() as f64;
         let freedom = strata.iter().map(|(count, ..)| count - 1.0).sum::<f64>();
@@ -45,7 +45,7 @@ impl Stratified {
 
     /// Estimates the mean of the paired differences `a − b`.
     pub fn paired<S: AsRef<[f64]>>(a: &[S], b: &[S]) -> Option<Self> {
-        Self::of(
+        Self::from_strata(
             &a.iter()
                 .zip(b)
                 .map(|(a, b)| -> Vec<f64> { a.as_ref().iter().zip(b.as_ref()).map(|(a, b)| a - b).collect() })
@@ -192,7 +192,7 @@ mod tests {
             (9.0, 287.0, 3.184_350_134_939_128e-17),
         ] {
             let found = two_sided(t, freedom);
-            assert!((found / p - 1.0).abs() < 1e-9, "t {t}, {freedom} degrees: {found:e}, not {p:e}");
+            assert!((found / p - 1.0).abs() < 1e-9, "t {t}, {freedom} degrees: {found:e} instead of {p:e}");
         }
         assert_eq!((two_sided(0.0, 3.0), two_sided(f64::INFINITY, 3.0)), (1.0, 0.0));
         assert!(two_sided(f64::NAN, 3.0).is_nan());
@@ -208,12 +208,12 @@ mod tests {
     #[test]
     fn strata_have_equal_weight_and_share_variance() {
         // Computed by hand: means 0.5 and 1, so 0.75. SS = 1 and 0, 3 + 1 = 4 degrees of freedom, pooled variance 0.25.
-        let found = Stratified::of(&[vec![1.0, 0.0, 1.0, 0.0], vec![1.0, 1.0]]).unwrap();
+        let found = Stratified::from_strata(&[vec![1.0, 0.0, 1.0, 0.0], vec![1.0, 1.0]]).unwrap();
         let variances: [f64; 2] = [(1.0 + 5.0 * 0.25) / 8.0 / 4.0 / 4.0, (5.0 * 0.25) / 6.0 / 2.0 / 4.0];
         assert_eq!((found.mean, found.freedom), (0.75, 4.0));
         assert!((found.error - variances.iter().sum::<f64>().sqrt()).abs() < 1e-15);
-        assert_eq!(Stratified::of(&[vec![1.0], vec![]]), None);
-        assert_eq!(Stratified::of(&[vec![1.0], vec![2.0]]), None);
+        assert_eq!(Stratified::from_strata(&[vec![1.0], vec![]]), None);
+        assert_eq!(Stratified::from_strata(&[vec![1.0], vec![2.0]]), None);
     }
 
     #[test]

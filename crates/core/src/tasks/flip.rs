@@ -15,10 +15,10 @@ pub enum Flip {
 }
 
 impl Flip {
-    /// Returns whether the answer to a document changes in this way, by the predictions of the metric `kind`.
+    /// Returns whether the answer to a document changes in this way, using the predictions of the metric `kind`.
     pub fn holds(self, dense: &DocumentResult, variant: &DocumentResult, kind: AccuracyKind) -> bool {
         match self {
-            Self::Changed => dense.chosen(kind) != variant.chosen(kind),
+            Self::Changed => dense.prediction(kind) != variant.prediction(kind),
             Self::RightToWrong => dense.right(kind) && !variant.right(kind),
             Self::WrongToRight => !dense.right(kind) && variant.right(kind),
         }

@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(spaces.collect::<String>(), wanted);
         assert_eq!(strip("\u{1c}\u{a0} a\u{200b} b \u{1f}\n"), "a\u{200b} b");
         assert_eq!(strip_end(" A\u{1e} "), " A");
-        assert_eq!("\u{1f}".trim(), "\u{1f}", "else this module were not needed");
+        assert_eq!("\u{1f}".trim(), "\u{1f}", "Rust would trim like Python");
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl<E: Encoder> Coder<'_, E> {
 
     fn prefix(&self) -> Result<&Prefix> {
         self.encoder.prefix().ok_or_else(|| {
-            Error::bad_input("an empty context needs a BOS or EOS token")
+            Error::bad_input("no BOS or EOS token for an empty context")
                 .expected("a tokenizer with a BOS or an EOS token")
                 .found("neither")
         })
@@ -173,8 +173,8 @@ impl<E: Encoder> Coder<'_, E> {
         let begun = prefix.is_some_and(|prefix| text.starts_with(&prefix.text));
         let ids = self.encoder.encode(text, self.bos != Bos::Never && !begun)?;
         if self.bos == Bos::Always && ids.first().copied() != prefix.map(|prefix| prefix.id) {
-            return Err(Error::bad_input("the tokenizer does not begin a text with a BOS token")
-                .expected("one, since the BOS policy is `always`")
+            return Err(Error::bad_input("the tokenizer does not add a BOS token")
+                .expected("a BOS token, because the BOS policy is `always`")
                 .found(ids.first().map_or("no token".to_owned(), |id| format!("token {id}")))
                 .hint("use the policy `tokenizer`, which gives the same ids as lm-eval with a BOS token"));
         }
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(ids(("Q", " x"), Bos::Tokenizer), pair("^Q", " x"));
         assert_eq!(ids(("Q \n\t\u{a0}\u{1f}", " x"), Bos::Tokenizer), pair("^Q", " \n\t\u{a0}\u{1f} x"));
         assert_eq!(ids((" Q", " x"), Bos::Never), pair(" Q", " x"));
-        assert_eq!(ids((" ", " x"), Bos::Tokenizer), pair("^", "  x"), "nothing but BOS is left");
+        assert_eq!(ids((" ", " x"), Bos::Tokenizer), pair("^", "  x"), "only BOS must remain");
     }
 
     #[test]
@@ -322,7 +322,7 @@ mod tests {
             assert_eq!((request.input_ids, request.cut_ids.len()), (letter_ids(input), cut), "length {length}");
         }
         let error = request(2).unwrap_err();
-        assert!(error.to_string().contains("at most 2 tokens"), "equality is the limit: {error}");
+        assert!(error.to_string().contains("at most 2 tokens"), "the limit is inclusive: {error}");
         assert_eq!(request(0).unwrap_err().exit_code(), 2);
     }
 

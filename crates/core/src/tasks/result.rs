@@ -61,11 +61,11 @@ impl DocumentResult {
 
     /// Returns whether the metric's prediction is correct.
     pub fn right(&self, metric: AccuracyKind) -> bool {
-        self.chosen(metric).is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
+        self.prediction(metric).is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
     }
 
     /// Returns the prediction of a metric.
-    pub fn chosen(&self, metric: AccuracyKind) -> Option<usize> {
+    pub fn prediction(&self, metric: AccuracyKind) -> Option<usize> {
         match metric {
             AccuracyKind::Acc => self.pred,
             AccuracyKind::AccNorm => self.pred_norm,
@@ -78,7 +78,7 @@ impl DocumentResult {
     }
 
     /// Returns whether the index of the correct choice is valid.
-    fn answered(&self) -> bool {
+    fn has_valid_gold(&self) -> bool {
         usize::try_from(self.gold).is_ok_and(|gold| gold < self.choices.len())
     }
 }
@@ -149,7 +149,7 @@ impl TaskResult {
             acc: measure(AccuracyKind::Acc)?,
             acc_norm: measure(AccuracyKind::AccNorm)?,
             non_finite: count_documents(&|document| !document.finite(), documents),
-            unanswered: count_documents(&|document| !document.answered(), documents),
+            unanswered: count_documents(&|document| !document.has_valid_gold(), documents),
             truncated: choices.filter(|choice| choice.truncated_left > 0).count(),
         })
     }

@@ -60,7 +60,7 @@ impl Solutions {
         self.documents.iter().map(|document| document.choices.len()).sum()
     }
 
-    /// Judges all documents. `scores` holds one score per request, in order.
+    /// Evaluates all documents. `scores` holds one score per request, in order.
     ///
     /// # Errors
     /// Fails if the number of scores differs from the number of requests.
@@ -71,11 +71,11 @@ impl Solutions {
                 .expected(format!("{} scores", self.requests()))
                 .found(scores.len()));
         }
-        Ok(self.judged(scores).collect())
+        Ok(self.judge_all(scores).collect())
     }
 
-    /// Judges each document. `scores` must have one score per request.
-    fn judged(&self, scores: &[Score]) -> impl Iterator<Item = DocumentResult> {
+    /// Evaluates each document. `scores` must have one score per request.
+    fn judge_all(&self, scores: &[Score]) -> impl Iterator<Item = DocumentResult> {
         let mut scores = scores.iter();
         self.documents.iter().map(move |document| {
             let choices = document.choices.iter().zip(scores.by_ref()).map(|(lengths, score)| {
@@ -87,7 +87,7 @@ impl Solutions {
         })
     }
 
-    /// Computes the accuracies of judged documents.
+    /// Computes the accuracies of evaluated documents.
     ///
     /// # Errors
     /// Fails if there are no documents.
@@ -114,8 +114,8 @@ impl Answered {
         Ok(Self { key: Arc::clone(key), scores, result })
     }
 
-    /// Iterates over the judged documents.
+    /// Iterates over the evaluated documents.
     pub fn documents(&self) -> impl Iterator<Item = DocumentResult> {
-        self.key.judged(&self.scores)
+        self.key.judge_all(&self.scores)
     }
 }

@@ -27,7 +27,7 @@ impl Split {
         }
     }
 
-    fn other(self) -> Self {
+    fn opposite(self) -> Self {
         match self {
             Self::Test => Self::Validation,
             Self::Validation => Self::Test,
@@ -45,23 +45,23 @@ impl Split {
     /// missing, or the file is named after another split.
     pub(super) fn files(self, path: &Path) -> Result<Vec<PathBuf>> {
         let metadata = std::fs::metadata(path).map_err(|error| Error::io("open", path, &error))?;
-        if metadata.is_dir() { self.within(path) } else { self.checked(path).map(|()| vec![path.to_owned()]) }
+        if metadata.is_dir() { self.files_in(path) } else { self.checked(path).map(|()| vec![path.to_owned()]) }
     }
 
     fn checked(self, path: &Path) -> Result<()> {
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        let another = names_any(self.other().words(), &name) || names_any(&TRAIN, &name);
+        let another = names_any(self.opposite().words(), &name) || names_any(&TRAIN, &name);
         if !another || names_any(self.words(), &name) {
             return Ok(());
         }
         Err(bad("the file belongs to another split", path)
             .expected(format!("the {} split, on which this task is scored", self.words()[0]))
             .found(format!("a file named `{name}`"))
-            .hint("if the name misleads, rename the file after the task"))
+            .hint("rename the file after the task if the name is misleading"))
     }
 
-    fn within(self, folder: &Path) -> Result<Vec<PathBuf>> {
-        let names = listed(folder)?;
+    fn files_in(self, folder: &Path) -> Result<Vec<PathBuf>> {
+        let names = list_names(folder)?;
         let word = self.words()[0];
         files_named(folder, &names, self.words())?.ok_or_else(|| {
             bad(format!("the folder has no {word} split"), folder)
@@ -80,10 +80,10 @@ fn names_any(words: &[&str], name: &str) -> bool {
 /// # Errors
 /// Fails if the folder cannot be listed, or contains the split twice or incompletely.
 pub fn split_files(folder: &Path, word: &str) -> Result<Option<Vec<PathBuf>>> {
-    files_named(folder, &listed(folder)?, &[&word.to_lowercase()])
+    files_named(folder, &list_names(folder)?, &[&word.to_lowercase()])
 }
 
-fn listed(folder: &Path) -> Result<Vec<String>> {
+fn list_names(folder: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|error| read_error(&error, folder))? {
         names.push(entry.map_err(|error| read_error(&error, folder))?.file_name().to_string_lossy().into_owned());
@@ -120,7 +120,7 @@ fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option
     let mixed = found.iter().any(|(_, part)| std::mem::discriminant(part) != std::mem::discriminant(first));
     if found.len() != shards || mixed || !in_order {
         let word = words.first().unwrap_or(&"");
-        return Err(bad(format!("the folder must contain the {word} split exactly once"), folder)
+        return Err(bad(format!("the files of the {word} split are incomplete or ambiguous"), folder)
             .expected(format!("one file `{word}.…`, or all shards `{word}-…-of-….…`"))
             .found(list(&mut found.iter().map(|(name, _)| *name))));
     }
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(
             found(Split::Test, &shards).unwrap(),
             ["test-00000-of-00002.parquet", "test-00001-of-00002.parquet"],
-            "in the order of the shards"
+            "shards must be read in order"
         );
     }
 

@@ -28,14 +28,14 @@ pub struct Task {
     /// Whether the task is a column of the paper and part of its average.
     pub in_paper: bool,
     pub source: &'static str,
-    /// lm-eval's version of the task (1 stands for 1.0).
+    /// lm-eval's version of the task (1 means 1.0).
     pub version: u32,
     /// Split to score: the test split if its answers are public, otherwise the validation split.
     pub split: Split,
     /// Number of documents in the published split, used to check the data.
     pub documents: usize,
-    /// Chance levels in percent: first of random choice, then, for tasks with two fixed answers, of always giving the
-    /// first or the second answer, as a collapsed model does.
+    /// Chance accuracies in percent. The first is that of random choice. Tasks with two fixed answers add the accuracies
+    /// of always giving either answer.
     pub chance: &'static [f64],
     /// Metrics that lm-eval reports.
     pub metrics: &'static [AccuracyKind],

@@ -1,4 +1,4 @@
-//! Helpers shared by the integration tests of all crates: oracle paths and comparisons of vectors.
+//! Helpers shared by the integration tests of all crates: paths of reference data, and comparisons of vectors.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -34,7 +34,7 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
         return Some(path);
     }
     let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());
-    assert!(!in_ci, "{} is absent: in CI the oracle tests may not be skipped", path.display());
+    assert!(!in_ci, "{} is missing: CI must not skip the reference tests", path.display());
     #[allow(clippy::disallowed_macros)]
     {
         eprintln!("skipped: {} is absent", path.display());
@@ -44,7 +44,7 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
 
 /// Panics, for criteria that need no trials.
 pub fn no_trials(_: TrialMetric, _: &[Cut]) -> Result<Vec<f64>> {
-    panic!("no trial is asked for")
+    panic!("no trials expected")
 }
 
 /// Returns the path of a committed fixture.
@@ -65,7 +65,7 @@ pub fn tensors(path: &Path) -> std::collections::HashMap<String, Tensor> {
 pub fn gpu() -> Option<DeviceName> {
     let found = Some(DeviceName::best()).filter(|device| *device != DeviceName::Cpu);
     let required = std::env::var("GHOSTLAB_GPU").is_ok_and(|value| value == "require");
-    assert!(found.is_some() || !required, "GHOSTLAB_GPU=require, and this build finds no GPU on this machine");
+    assert!(found.is_some() || !required, "GHOSTLAB_GPU=require is set, but this build finds no GPU");
     #[allow(clippy::disallowed_macros)]
     if found.is_none() {
         eprintln!("skipped: no GPU that this build computes on");
@@ -79,7 +79,7 @@ pub fn candle(folder: &Path, device: DeviceName, dtype: FloatType, memory: Optio
     Box::new(CandleEngine::load(config, folder, Placement { device, dtype }, memory).unwrap())
 }
 
-/// Returns a backbone on every f32 engine. All are compared with the same oracles at the same tolerances.
+/// Returns a backbone on every f32 engine. All are compared with the same reference data at the same tolerances.
 pub fn engines(folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read(folder).unwrap(), folder)
 }
@@ -124,7 +124,7 @@ pub fn flat(tensor: &Tensor) -> Vec<f64> {
 
 /// Computes ‖a − b‖ / ‖b‖.
 pub fn relative_error(ours: &[f64], expected: &[f64]) -> f64 {
-    assert_eq!(ours.len(), expected.len(), "unlike lengths");
+    assert_eq!(ours.len(), expected.len(), "different lengths");
     norm(ours.iter().zip(expected).map(|(a, b)| a - b)) / norm(expected.iter().copied())
 }
 

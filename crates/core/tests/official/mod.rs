@@ -1,4 +1,4 @@
-//! Comparison with published implementations (oracle `official`; its README lists commits, settings and tolerances).
+//! Comparison with published implementations (reference data `official`; its README lists commits, settings and tolerances).
 
 mod authors;
 mod others;

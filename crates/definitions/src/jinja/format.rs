@@ -44,10 +44,10 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
                 named = true;
                 values.get_item(&Jinja::from(key))?
             }
-            Some(_) => return Err(refused("a format with names needs a dict")),
+            Some(_) => return Err(refused("a format with names requires a dict")),
             None => positional.next().cloned().ok_or_else(|| refused("not enough values for the format"))?,
         };
-        out.push_str(&one(options, conversion, &value)?);
+        out.push_str(&format_value(options, conversion, &value)?);
     }
     out.push_str(rest);
     if positional.next().is_some() && !named && values.kind() != ValueKind::Map {
@@ -56,13 +56,13 @@ pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
     printed(out.len()).map(|()| out)
 }
 
-fn one(options: &str, conversion: char, value: &Jinja) -> Result<String, Error> {
+fn format_value(options: &str, conversion: char, value: &Jinja) -> Result<String, Error> {
     let is_number = matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
     let (conversion, value) = match conversion {
         's' => ('s', Jinja::from(text(value)?)),
         'r' => ('s', Jinja::from(repr(value)?)),
         'd' | 'i' | 'u' if is_number => {
-            let number = if value.is_integer() { value.clone() } else { whole(value)? };
+            let number = if value.is_integer() { value.clone() } else { to_integer(value)? };
             ('d', number)
         }
         'x' | 'X' | 'o' if value.is_integer() => (conversion, value.clone()),
@@ -73,7 +73,7 @@ fn one(options: &str, conversion: char, value: &Jinja) -> Result<String, Error> 
     format(FormatStyle::Printf, &format!("%{options}{conversion}"), &[value])
 }
 
-fn whole(value: &Jinja) -> Result<Jinja, Error> {
+fn to_integer(value: &Jinja) -> Result<Jinja, Error> {
     let number = f64::try_from(value.clone())?.trunc();
     if number.abs() < 9e18 { Ok(Jinja::from(number as i64)) } else { Err(refused("a number of more than 64 bits")) }
 }
@@ -120,7 +120,7 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
 fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic: &mut usize) -> Result<String, Error> {
     let (name, specification) = field.split_once(':').unwrap_or((field, ""));
     let (name, conversion) = name.split_once('!').map_or((name, None), |(name, conversion)| (name, Some(conversion)));
-    let absent = || refused(format!("the format uses `{name}`, which is not given"));
+    let absent = || refused(format!("no value for `{name}` in the format"));
     let value = if name.is_empty() {
         *automatic += 1;
         positional.get(*automatic - 1).cloned().ok_or_else(absent)?

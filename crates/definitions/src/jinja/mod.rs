@@ -24,9 +24,9 @@ const FOREIGN_FILTERS: [&str; 7] = ["bool", "chain", "groupby", "lines", "pprint
 const FOREIGN_TESTS: [&str; 3] = ["endingwith", "safe", "startingwith"];
 
 /// Resets the byte count and the saved operands for a new rendering.
-pub(crate) fn begin() {
-    exchange::begin();
-    ordering::begin();
+pub(crate) fn reset() {
+    exchange::reset_byte_count();
+    ordering::clear_operands();
 }
 
 /// Adds the extensions shared by task templates and chat templates.

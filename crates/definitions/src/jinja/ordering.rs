@@ -24,7 +24,7 @@ thread_local! {
 }
 
 /// Clears operands saved by earlier renderings.
-pub(super) fn begin() {
+pub(super) fn clear_operands() {
     OPERANDS.with_borrow_mut(Vec::clear);
 }
 
@@ -39,13 +39,13 @@ pub(super) fn add(environment: &mut Environment<'static>) {
         number(value)
     });
     environment.add_filter(RIGHT, |value: Jinja, comparison: u32| {
-        if let Some(left) = kept(comparison) {
+        if let Some(left) = take_left_operand(comparison) {
             check_order(&left, &value)?;
         }
         Ok::<_, Error>(number(value))
     });
     environment.add_filter(CONTAINER, |value: Jinja, comparison: u32| {
-        if let Some(left) = kept(comparison) {
+        if let Some(left) = take_left_operand(comparison) {
             check_contains(&left, &value)?;
         }
         Ok::<_, Error>(value)
@@ -85,7 +85,7 @@ fn add_tests(environment: &mut Environment<'static>) {
 }
 
 /// Takes the left operand of a comparison and drops operands saved later.
-fn kept(comparison: u32) -> Option<Jinja> {
+fn take_left_operand(comparison: u32) -> Option<Jinja> {
     OPERANDS.with_borrow_mut(|operands| {
         let at = operands.iter().rposition(|(number, _)| *number == comparison)?;
         let (_, left) = operands.swap_remove(at);

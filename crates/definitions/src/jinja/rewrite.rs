@@ -289,7 +289,7 @@ fn slice(tokens: &[Spanned<'_>], open: usize) -> Result<Vec<Edit>, Error> {
     Ok(edits)
 }
 
-/// Returns `none` for a bound that has no token between its neighbours.
+/// Returns `none` for a bound that has no token between its neighbors.
 fn absent_bound(from: usize, to: usize) -> &'static str {
     if from + 1 == to { "none" } else { "" }
 }

@@ -53,7 +53,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter("wordcount", |value: Jinja| {
         static WORD: LazyLock<Option<Pattern>> = LazyLock::new(|| Pattern::new(r"\w+").ok());
         let found = WORD.as_ref().and_then(|word| word.find_all(&text(&value).ok()?).ok());
-        found.map(|words| words.len()).ok_or_else(|| refused("`wordcount` requires a text"))
+        found.map(|words| words.len()).ok_or_else(|| refused("`wordcount` requires a string"))
     });
     environment.add_filter("urlencode", |value: Jinja| urlencode(&value));
 }

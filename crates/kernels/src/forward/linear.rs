@@ -235,7 +235,7 @@ fn new_blocks(
     task: impl Fn(&[f32], usize, &mut [f32], bool) + Sync,
 ) -> Vec<f32> {
     let len = x.len() / inner * outer;
-    assert!(beneath.is_none_or(|rows| rows.len() == len), "a residual stream of another shape");
+    assert!(beneath.is_none_or(|rows| rows.len() == len), "shape mismatch of the residual stream");
     let mut out: Vec<f32> = Vec::with_capacity(len);
     each_block(x, inner, &mut out.spare_capacity_mut()[..len], outer, |x, first, block, few| {
         match beneath {

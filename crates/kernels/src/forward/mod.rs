@@ -21,7 +21,7 @@ pub use divergence::{Divergence, divergences, divergences_of_logits};
 pub use head::{Ends, logits, predictions};
 pub use linear::MAX_ROWS as BLOCK_ROWS;
 pub use linear::{Linear, Mlp, Weight, add, apply_diagonal, gather, linear, mlp, norm, project, scatter};
-pub use rows::{add_rows, denominators, norm_rows, rotate_rows, silu_mul, weigh};
+pub use rows::{add_rows, denominators, normalize_rows, rotate_rows, silu_mul, weigh};
 pub use scratch::Scratch;
 
 use crate::linalg::bf16::Bf16;

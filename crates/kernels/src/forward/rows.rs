@@ -14,7 +14,7 @@ const NUMBERS: usize = 1 << 14;
 ///
 /// # Shapes
 /// `x [rows, C]`.
-pub fn norm_rows(x: &mut [f32], norm: Norm<'_>) {
+pub fn normalize_rows(x: &mut [f32], norm: Norm<'_>) {
     x.par_chunks_mut(ROWS * norm.weight.len().max(1)).for_each(|rows| super::norm(rows, norm));
 }
 
@@ -61,7 +61,7 @@ pub fn weigh(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Opt
 
 /// Computes `x ← x + y`. Panics if lengths differ.
 pub fn add_rows(x: &mut [f32], y: &[f32]) {
-    assert!(x.len() == y.len(), "a sum of unlike shapes");
+    assert!(x.len() == y.len(), "shape mismatch in a sum");
     x.par_chunks_mut(NUMBERS).zip(y.par_chunks(NUMBERS)).for_each(|(x, y)| super::add(x, y));
 }
 

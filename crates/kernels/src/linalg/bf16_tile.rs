@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::pairs::{halves, push_pairs, rounded, spread};
+use super::pairs::{halves, push_pairs, round_to_bf16, spread};
 use super::panels::{LANES, TileOut};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};
@@ -29,12 +29,12 @@ impl Bf16Tile {
     #[inline]
     pub(super) fn best() -> Self {
         static BEST: OnceLock<Bf16Tile> = OnceLock::new();
-        *BEST.get_or_init(|| Self::all().next().unwrap_or(Self::Plain))
+        *BEST.get_or_init(|| Self::supported().next().unwrap_or(Self::Plain))
     }
 
     /// Returns the supported instruction sets, fastest first.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
-        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there is one tile only"))]
+    pub(super) fn supported() -> impl Iterator<Item = Self> {
+        #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "only one tile exists on this target"))]
         let mut all = vec![Self::Plain];
         #[cfg(target_arch = "x86_64")]
         {
@@ -82,7 +82,7 @@ impl Bf16Tile {
             return push_pairs(row, words);
         }
         let end = words.len() + self.row_words(row.len());
-        words.extend(row.iter().map(|&x| rounded(x)));
+        words.extend(row.iter().map(|&x| round_to_bf16(x)));
         words.resize(end, 0);
     }
 
@@ -223,7 +223,7 @@ mod avx2 {
     /// Returns the first number of each pair.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
-    fn first(words: __m256i) -> __m256 {
+    fn first_of_pairs(words: __m256i) -> __m256 {
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
     }
 
@@ -262,10 +262,10 @@ mod avx2 {
             if R < C {
                 let mut rows = [[_mm256_setzero_ps(); 2]; R];
                 for (row, numbers) in rows.iter_mut().enumerate() {
-                    *numbers = [second(x(row)), first(x(row))];
+                    *numbers = [second(x(row)), first_of_pairs(x(row))];
                 }
                 for index in 0..C {
-                    let weights = [second(weights(index)), first(weights(index))];
+                    let weights = [second(weights(index)), first_of_pairs(weights(index))];
                     for (parts, x) in parts.iter_mut().zip(&rows) {
                         parts[index] = added(parts[index], x, &weights);
                     }
@@ -273,10 +273,10 @@ mod avx2 {
             } else {
                 let mut line = [[_mm256_setzero_ps(); 2]; C];
                 for (index, numbers) in line.iter_mut().enumerate() {
-                    *numbers = [second(weights(index)), first(weights(index))];
+                    *numbers = [second(weights(index)), first_of_pairs(weights(index))];
                 }
                 for (row, parts) in parts.iter_mut().enumerate() {
-                    let x = [second(x(row)), first(x(row))];
+                    let x = [second(x(row)), first_of_pairs(x(row))];
                     for (part, weights) in parts.iter_mut().zip(&line) {
                         *part = added(*part, &x, weights);
                     }

@@ -84,7 +84,7 @@ const BAND: usize = 256;
 /// # Shapes
 /// `x [rows, columns]`, `destination [columns, columns]`. Elements below the diagonal are left in an unspecified state.
 pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize) {
-    assert!(destination.len() == columns * columns, "a Gram matrix of another order");
+    assert!(destination.len() == columns * columns, "the Gram matrix has the wrong order");
     let rows = x.len() / columns;
     if rows == 0 {
         return;
@@ -113,7 +113,7 @@ fn run<T: Element>(
 ) {
     assert!(
         a.rows == destination.rows && b.columns == destination.columns && a.columns == b.rows,
-        "matrix product of unlike shapes: [{}, {}] = [{}, {}] x [{}, {}]",
+        "shape mismatch in a matrix product: [{}, {}] = [{}, {}] x [{}, {}]",
         destination.rows,
         destination.columns,
         a.rows,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "past its slice")]
+    #[should_panic(expected = "exceeds its slice")]
     fn a_view_past_its_slice_is_refused() {
         let _ = MatrixView::rows(&[0.0f32; 5], 2, 3);
     }

@@ -32,7 +32,7 @@ pub(super) fn spread(words: usize) -> usize {
 
 /// Rounds to the nearest bf16, with ties to even, in the upper half of a word. NaN stays NaN.
 #[inline(always)]
-pub(super) fn rounded(x: f32) -> u32 {
+pub(super) fn round_to_bf16(x: f32) -> u32 {
     let bits = x.to_bits();
     let nearest = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
     (if x.is_nan() { bits | 0x40_0000 } else { nearest }) & 0xffff_0000
@@ -41,7 +41,7 @@ pub(super) fn rounded(x: f32) -> u32 {
 /// Packs two consecutive numbers along `inner` as bf16 in one word.
 #[inline(always)]
 pub fn pair(first: f32, second: f32) -> u32 {
-    rounded(first) >> 16 | rounded(second)
+    round_to_bf16(first) >> 16 | round_to_bf16(second)
 }
 
 /// Unpacks both numbers of a pair.

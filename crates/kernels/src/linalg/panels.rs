@@ -25,7 +25,7 @@ macro_rules! by_rows {
     ($rows:expr, [$($number:literal)+], $kernel:tt, $arguments:tt) => {
         match $rows {
             $($number => by_rows!(@ $kernel, $number, $arguments),)+
-            rows => unreachable!("a tile of {rows} rows"),
+            rows => unreachable!("unsupported tile of {rows} rows"),
         }
     };
     (@ ($($kernel:ident)::+), $number:literal, ($($argument:expr),+)) => {
@@ -65,7 +65,7 @@ impl<'a> TileOut<'a> {
     /// columns differs.
     pub(super) fn rows(&mut self, rows: usize, columns: usize) -> (*mut f32, usize) {
         let fits = rows == 0 || (rows - 1) * self.stride + columns <= self.numbers.len();
-        assert!(columns == self.columns && columns <= self.stride && fits, "rows reach past their slice");
+        assert!(columns == self.columns && columns <= self.stride && fits, "rows exceed their slice");
         (self.numbers.as_mut_ptr(), self.stride)
     }
 
@@ -168,7 +168,7 @@ impl<K: Kind> Panels<K> {
 
     /// Wraps packed panels. Panics if the length differs from [`Self::length`].
     pub fn new(words: Vec<K::Word>, inner: usize, outer: usize) -> Self {
-        assert!(words.len() == Self::length(inner, outer), "panels of another matrix");
+        assert!(words.len() == Self::length(inner, outer), "wrong panel size for the matrix");
         Self { words, inner, outer }
     }
 
@@ -233,11 +233,11 @@ pub(super) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::
 /// # Shapes
 /// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`. Panics if shapes do not match.
 pub fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
-    assert!(destination.len() == x.height() * weights.outer, "a product of unlike shapes");
+    assert!(destination.len() == x.height() * weights.outer, "shape mismatch in a matrix product");
     let started = profile::start();
     let rows = K::rows(x);
     let height = x.height();
-    assert!(x.width() == weights.inner, "a product of unlike shapes");
+    assert!(x.width() == weights.inner, "shape mismatch in a matrix product");
     columns(destination, into, &rows, height, weights, 0..weights.outer);
     profile::stop(started, 1);
 }
@@ -249,7 +249,10 @@ pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixV
     if threads == 1 || 2 * x.height() * x.width() * outer < SMALL {
         return product(destination, into, x, weights);
     }
-    assert!(destination.len() == x.height() * outer && x.width() == weights.inner, "a product of unlike shapes");
+    assert!(
+        destination.len() == x.height() * outer && x.width() == weights.inner,
+        "shape mismatch in a matrix product"
+    );
     let rows = K::rows(x);
     let height = x.height();
     let width = outer.div_ceil(K::lanes()).div_ceil(threads) * K::lanes();

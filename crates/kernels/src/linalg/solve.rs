@@ -115,7 +115,10 @@ impl NormalEquations {
     /// # Shapes
     /// `gram = XᵀX [C, C]` (only the upper triangle is read), `cross = YᵀX [C, C]`.
     pub fn add_sums(&mut self, gram: &[f64], cross: &[f64], rows: usize) {
-        assert!(gram.len() == self.gram.len() && cross.len() == self.cross.len(), "sums of other channels");
+        assert!(
+            gram.len() == self.gram.len() && cross.len() == self.cross.len(),
+            "channel count mismatch between sums"
+        );
         self.gram.iter_mut().zip(gram).for_each(|(sum, v)| *sum += v);
         self.cross.iter_mut().zip(cross).for_each(|(sum, v)| *sum += v);
         self.rows += rows;

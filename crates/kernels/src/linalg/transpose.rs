@@ -15,10 +15,7 @@ const BAND: usize = 32;
 /// from `offset` are written. Panics if `destination` is too small.
 pub(super) fn transpose(destination: &mut [f64], stride: usize, offset: usize, source: &[f64], columns: usize) {
     let rows = source.len() / columns;
-    assert!(
-        offset + rows <= stride && columns * stride <= destination.len(),
-        "a transpose reaches past its destination"
-    );
+    assert!(offset + rows <= stride && columns * stride <= destination.len(), "the transpose exceeds its destination");
     destination[..columns * stride].par_chunks_mut(BAND * stride).enumerate().for_each(|(band, lines)| {
         for first_row in (0..rows).step_by(TILE) {
             for first in (0..lines.len() / stride).step_by(TILE) {

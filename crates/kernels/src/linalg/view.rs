@@ -36,7 +36,7 @@ impl<'a, T> MatrixView<'a, T> {
 
     /// Returns the elements of one row. Panics if they are not contiguous.
     pub(super) fn row(&self, row: usize) -> &'a [T] {
-        assert!(row < self.rows && self.column_stride == 1, "a matrix view has no such row");
+        assert!(row < self.rows && self.column_stride == 1, "row index out of range in a matrix view");
         &self.data[row * self.row_stride..][..self.columns]
     }
 
@@ -55,14 +55,14 @@ impl<'a, T> MatrixView<'a, T> {
     /// Returns the elements from the first to the last row, and the row stride. Panics if rows are not contiguous or
     /// the matrix is empty.
     pub(super) fn elements(&self) -> (&'a [T], usize) {
-        assert!(self.rows > 0 && self.column_stride == 1, "a matrix view has no such rows");
+        assert!(self.rows > 0 && self.column_stride == 1, "row range out of range in a matrix view");
         (&self.data[..(self.rows - 1) * self.row_stride + self.columns], self.row_stride)
     }
 
     fn checked(self) -> Self {
         if self.rows > 0 && self.columns > 0 {
             let last = (self.rows - 1) * self.row_stride + (self.columns - 1) * self.column_stride;
-            assert!(last < self.data.len(), "a matrix view reaches past its slice");
+            assert!(last < self.data.len(), "the matrix view exceeds its slice");
         }
         self
     }
@@ -82,15 +82,15 @@ impl<'a, T> MatrixViewMut<'a, T> {
     }
 
     pub fn strided(data: &'a mut [T], rows: usize, columns: usize, row_stride: usize) -> Self {
-        assert!(columns <= row_stride || rows <= 1, "rows of an output matrix may not overlap");
+        assert!(columns <= row_stride || rows <= 1, "rows of an output matrix must not overlap");
         if rows > 0 && columns > 0 {
-            assert!((rows - 1) * row_stride + columns <= data.len(), "a matrix view reaches past its slice");
+            assert!((rows - 1) * row_stride + columns <= data.len(), "the matrix view exceeds its slice");
         }
         Self { data, rows, columns, row_stride }
     }
 
     pub(super) fn row(&mut self, row: usize) -> &mut [T] {
-        assert!(row < self.rows, "an output matrix has no such row");
+        assert!(row < self.rows, "row index out of range in an output matrix");
         &mut self.data[row * self.row_stride..][..self.columns]
     }
 }

@@ -18,7 +18,7 @@ struct Machine {
 fn machine(server: &Arc<Server>, number: usize, network: Network) -> Machine {
     let disk = Client::new(server, network, number);
     let uses = Arc::new(GcRoots::new(Arc::<Client>::clone(&disk)));
-    let worker = Worker::begin(Path::new("/store"), WORDS, disk.process(), Arc::<Client>::clone(&disk), uses).unwrap();
+    let worker = Worker::new(Path::new("/store"), WORDS, disk.process(), Arc::<Client>::clone(&disk), uses).unwrap();
     Machine { heartbeat: worker.heartbeat(), disk, worker, work: None }
 }
 
@@ -54,7 +54,7 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
     while !(0..jobs).all(|job| server.file(&done_path(job)).is_some()) {
         let next = (0..machines).min_by_key(|&number| acts[number].min(beats[number])).unwrap();
         let now = acts[next].min(beats[next]);
-        assert!(now < 86_400_000, "it does not come to an end: {outcome:?}");
+        assert!(now < 86_400_000, "the simulation does not end: {outcome:?}");
         server.set(Duration::from_millis(now));
         outcome.seconds = now / 1000;
         let current = &mut all[next];
@@ -86,7 +86,7 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
         let mut order = (0..jobs).map(|job| (first + job) % jobs);
         let leased = order.find_map(|job| {
             let name = format!("job-{job}");
-            if current.disk.exists(&done_path(job)) || current.worker.seems_theirs(&name) {
+            if current.disk.exists(&done_path(job)) || current.worker.is_listed_as_leased(&name) {
                 return None;
             }
             match current.worker.lease(&name) {
@@ -158,7 +158,7 @@ fn waiting_worker_costs_one_operation_a_second() {
         }
         // A worker that has waited for some time retries less often.
         if second % 10 == 0 {
-            let asked = names.iter().filter(|name| !idle.worker.seems_theirs(name));
+            let asked = names.iter().filter(|name| !idle.worker.is_listed_as_leased(name));
             asked.for_each(|name| assert!(matches!(idle.worker.lease(name), LeaseResult::Theirs(_))));
         }
     }
@@ -168,7 +168,7 @@ fn waiting_worker_costs_one_operation_a_second() {
     let given_back = (server.operations() - before) as f64 / 300.0;
     server.set(Duration::from_secs(700));
     let before = server.operations();
-    let taken = names.iter().filter(|name| !idle.worker.seems_theirs(name));
+    let taken = names.iter().filter(|name| !idle.worker.is_listed_as_leased(name));
     // Keep the leases until all are counted, so that releases are not counted too.
     let taken = taken.filter_map(|name| match idle.worker.lease(name) {
         LeaseResult::Mine(lease) => Some(lease),

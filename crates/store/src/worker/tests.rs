@@ -30,11 +30,11 @@ fn workers() -> (tempfile::TempDir, Worker, Worker) {
 fn a_name_is_claimed_once_and_free_again_after() {
     let (_folder, one, two) = workers();
     let LeaseResult::Mine(lease) = one.lease("a") else { panic!("not free") };
-    let LeaseResult::Theirs(owner) = two.lease("a") else { panic!("claimed twice") };
+    let LeaseResult::Theirs(owner) = two.lease("a") else { panic!("the lease was granted twice") };
     assert_eq!(owner.id, one.id());
-    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "another thread of the same process has it");
+    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "another thread of the process holds the lease");
     assert!(matches!(two.lease("b"), LeaseResult::Mine(_)));
-    assert!(matches!(two.lease("a"), LeaseResult::Theirs(_)), "having asked changes nothing");
+    assert!(matches!(two.lease("a"), LeaseResult::Theirs(_)), "asking must not change the lease");
     drop(lease);
     assert!(matches!(two.lease("a"), LeaseResult::Mine(_)));
 }
@@ -45,7 +45,7 @@ fn link_reported_as_existing_is_recognised_as_own() {
     // State after a lost reply from the server: the link exists although the call failed.
     fs::hard_link(&one.record, one.leases.join("a")).unwrap();
     assert!(matches!(two.lease("a"), LeaseResult::Theirs(_)));
-    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("one waits for oneself") };
+    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("waits for its own lease") };
     drop(lease);
     assert!(matches!(two.lease("a"), LeaseResult::Mine(_)));
 }
@@ -71,7 +71,7 @@ fn the_claim_of_a_dead_process_is_taken_over_at_once() {
         assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
     }
     fs::write(one.leases.join("a"), "no record").unwrap();
-    assert!(matches!(one.lease("a"), LeaseResult::Mine(_)), "a damaged claim is nobody's");
+    assert!(matches!(one.lease("a"), LeaseResult::Mine(_)), "a damaged lease must be free");
 }
 
 #[test]
@@ -80,13 +80,13 @@ fn a_process_elsewhere_lives_as_long_as_its_heart_beats() {
     let owner = Owner { system: Some("another".into()), ..one.process.owner.clone() };
     let mut far = Process { id: FAR.into(), owner, beat: 0 };
     planted(&one, &far);
-    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "in doubt it lives");
+    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a possibly running process counts as dead");
     // Simulate an observation longer than the timeout without a heartbeat. It does not depend on any wall clock.
     let before = one.disk.now() - STALE_AFTER * 2;
     one.seen.lock().unwrap().insert(FAR.into(), (0, before));
     far.beat = 1;
     planted(&one, &far);
-    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "it has moved");
+    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a new heartbeat must count");
     one.seen.lock().unwrap().insert(FAR.into(), (1, before));
     assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
 }
@@ -100,7 +100,7 @@ fn remote_process_with_old_record_is_dead_at_once() {
     let file = fs::File::options().append(true).open(&record).unwrap();
     file.set_modified(SystemTime::now() - STALE_AFTER * 2).unwrap();
     assert_eq!(count_dead(folder.path()), 1);
-    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("waits for the dead") };
+    let LeaseResult::Mine(lease) = one.lease("a") else { panic!("waits for a dead process") };
     drop(lease);
     // A process without a record is dead, so its leases are free.
     fs::rename(&record, one.leases.join("b")).unwrap();
@@ -114,7 +114,7 @@ fn count_dead(folder: &Path) -> usize {
 #[test]
 fn the_heart_beats_in_the_record_and_a_lost_record_comes_back() {
     let (folder, one, _two) = workers();
-    wait_until("no beat", &|| beat_of(folder.path(), one.id()) >= Some(1));
+    wait_until("no heartbeat", &|| beat_of(folder.path(), one.id()) >= Some(1));
     fs::remove_file(&one.record).unwrap();
     wait_until("no new record", &|| beat_of(folder.path(), one.id()) >= Some(2));
 }
@@ -143,7 +143,7 @@ fn a_lease_that_is_dropped_leaves_the_claim_of_another() {
     fs::remove_file(one.leases.join("a")).unwrap();
     let LeaseResult::Mine(theirs) = two.lease("a") else { panic!("not free") };
     drop(lease);
-    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "the other's claim was removed");
+    assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "the lease of the other process was removed");
     drop(theirs);
     assert!(matches!(one.lease("a"), LeaseResult::Mine(_)));
 }
@@ -158,7 +158,7 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
         Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
     fs::write(&one.record, far.record()).unwrap();
     two.seen.lock().unwrap().insert(far.id.clone(), (0, two.disk.now() - STALE_AFTER * 2));
-    let LeaseResult::Mine(_theirs) = two.lease(name) else { panic!("it waits for ever") };
+    let LeaseResult::Mine(_theirs) = two.lease(name) else { panic!("waits forever") };
     assert_eq!(attempts::of(&SystemDisk::default(), folder.path(), name).len(), 1);
     drop(lease);
     assert_eq!(attempts::of(&SystemDisk::default(), folder.path(), name).len(), 0);
@@ -169,13 +169,13 @@ fn suspended_process_notices_its_lost_leases() {
     let (_folder, one, two) = workers();
     let lease = leased(&one);
     expire_lease(&lease);
-    assert!(lease.holds(), "no process took it");
+    assert!(lease.holds(), "the lease was not taken over");
     fs::remove_file(one.leases.join("a")).unwrap();
-    assert!(lease.holds(), "of a moment ago it is known");
+    assert!(lease.holds(), "a recent check must be reused");
     expire_lease(&lease);
-    assert!(!lease.holds(), "it is gone");
+    assert!(!lease.holds(), "the lease was removed");
     let LeaseResult::Mine(theirs) = two.lease("a") else { panic!("not free") };
-    assert!(!lease.holds(), "it is another's");
+    assert!(!lease.holds(), "another process holds the lease");
     drop(theirs);
     drop(lease);
     let lease = leased(&one);
@@ -216,10 +216,10 @@ fn unreadable_record_is_dead_after_the_timeout() {
         } else {
             fs::write(&record, "{").unwrap();
         }
-        assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "in doubt it lives");
+        assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a possibly running process counts as dead");
         let before = one.disk.now() - STALE_AFTER * 2;
         one.seen.lock().unwrap().insert(FAR.into(), (u64::MAX, before));
-        assert!(matches!(one.lease("a"), LeaseResult::Mine(_)), "and not for ever");
+        assert!(matches!(one.lease("a"), LeaseResult::Mine(_)), "the lease must expire");
     }
 }
 

@@ -3,3 +3,4 @@
 
 pub(crate) mod network;
 pub(crate) mod played_time;
+mod server;

@@ -2,141 +2,25 @@
 //! Successful links and renames report failure, clocks differ, and every operation is counted. There are no locks.
 
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, Cursor, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::played_time::Time;
+pub(crate) use super::server::Server;
+use super::server::{File, Node, lock, split, text};
 use ghostlab_core::files::atomic::STALE_AFTER;
 use ghostlab_core::files::owner::Owner;
 use ghostlab_store::{Disk, Mapped, Process};
-
-/// Content of a file and the time of its last change.
-type File = Arc<Mutex<(Vec<u8>, Duration)>>;
-
-/// Entry of a folder. A file may have several names.
-#[derive(Clone)]
-enum Node {
-    File(File),
-    Folder,
-}
 
 pub(crate) type Told = Box<dyn Fn(&Path) + Send + Sync>;
 
 /// Time of a read, and the content seen then.
 type Seen = (Duration, Option<Vec<u8>>);
-
-/// State shared by all machines: entries by folder and name.
-#[derive(Default)]
-pub(crate) struct Server {
-    folders: Mutex<HashMap<String, BTreeMap<String, Node>>>,
-    /// Ids of processes that are running.
-    living: Mutex<HashSet<String>>,
-    /// Number of leases taken over from running processes.
-    robbed: AtomicU64,
-    /// Number of leases of running processes removed by other processes.
-    removed: AtomicU64,
-    /// Current time in microseconds, if no [`Time`] is used.
-    clock: AtomicU64,
-    operations: AtomicU64,
-    /// Operation counts by operation and store folder.
-    by_kind: Mutex<BTreeMap<(&'static str, String), u64>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn split(path: &Path) -> (String, String) {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    (path.parent().map(text).unwrap_or_default(), name)
-}
-
-fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
-}
-
-impl Server {
-    pub(crate) fn set(&self, now: Duration) {
-        self.clock.store(now.as_micros() as u64, Relaxed);
-    }
-
-    /// Returns the number of leases taken over from running processes.
-    pub(crate) fn robbed(&self) -> u64 {
-        self.robbed.load(Relaxed)
-    }
-
-    /// Returns the number of leases of running processes removed by other processes.
-    pub(crate) fn removed(&self) -> u64 {
-        self.removed.load(Relaxed)
-    }
-
-    pub(crate) fn operations(&self) -> u64 {
-        self.operations.load(Relaxed)
-    }
-
-    /// Returns operation counts by kind and folder, most frequent first.
-    pub(crate) fn by_kind(&self) -> Vec<(String, u64)> {
-        let kinds = lock(&self.by_kind);
-        let mut all: Vec<_> =
-            kinds.iter().map(|((what, folder), count)| (format!("{what} {folder}"), *count)).collect();
-        all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        all
-    }
-
-    /// Returns the content of a file, bypassing client caches.
-    pub(crate) fn file(&self, path: &Path) -> Option<Vec<u8>> {
-        self.node(path).map(|node| lock(&node).0.clone())
-    }
-
-    /// Returns the names in a folder, bypassing client caches.
-    pub(crate) fn names(&self, folder: &Path) -> Vec<String> {
-        lock(&self.folders).get(&text(folder)).map_or_else(Vec::new, |names| names.keys().cloned().collect())
-    }
-
-    fn node(&self, path: &Path) -> Option<File> {
-        let (folder, name) = split(path);
-        match lock(&self.folders).get(&folder)?.get(&name)? {
-            Node::File(file) => Some(Arc::clone(file)),
-            Node::Folder => None,
-        }
-    }
-
-    fn is_folder(&self, path: &Path) -> bool {
-        let (folder, name) = split(path);
-        lock(&self.folders).get(&folder).is_some_and(|names| matches!(names.get(&name), Some(Node::Folder)))
-    }
-
-    fn has(&self, path: &Path) -> bool {
-        let (folder, name) = split(path);
-        lock(&self.folders).get(&folder).is_some_and(|names| names.contains_key(&name))
-    }
-
-    /// Stores an entry under a path, and creates missing folders.
-    fn put(&self, path: &Path, node: Node) {
-        let mut folders = lock(&self.folders);
-        let mut path = path;
-        let mut node = node;
-        loop {
-            let (folder, name) = split(path);
-            let known = folders.contains_key(&folder);
-            folders.entry(folder).or_default().insert(name, node);
-            match path.parent() {
-                Some(parent) if !known && parent.parent().is_some() => (path, node) = (parent, Node::Folder),
-                _ => return,
-            }
-        }
-    }
-
-    fn take(&self, path: &Path) -> Option<Node> {
-        let (folder, name) = split(path);
-        lock(&self.folders).get_mut(&folder)?.remove(&name)
-    }
-}
 
 /// Faults of a network.
 #[derive(Debug, Clone, Copy, Default)]

@@ -91,7 +91,7 @@ impl SimulatedGrid {
         let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::WORDS);
         let plan = Plan::new(&self.grid, &store, settings().engine, Some(LENGTH)).unwrap();
         crate::pipeline::stage::tokens::tokenise_missing(
-            plan.given(),
+            plan.grid_inputs(),
             &plan.backbones,
             &store,
             &(),
@@ -184,7 +184,7 @@ impl SimulatedGrid {
     }
 
     fn grid_of(&self, plan: &Plan<'_>, store: &Store, pace: &Arc<Pace>, stop: &AtomicBool) -> Result<()> {
-        let recorder = Recorder::worker(&self.grid, store, &Failing)?;
+        let recorder = Recorder::for_worker(&self.grid, store, &Failing)?;
         reserve(plan, store, &recorder, stop)?;
         let state = StoreState::read(plan, store);
         let settings = settings();
@@ -239,7 +239,7 @@ fn plan_predicts_one_worker_and_workers_share_the_time() {
     let expected = results(&stage, &alone);
     for workers in [2, 5] {
         let played = stage.play(workers, FailureRates::default());
-        assert!(results(&stage, &played) == expected, "{workers} workers come to something else");
+        assert!(results(&stage, &played) == expected, "{workers} workers produce different results");
         assert!((played.computed - alone.computed).abs() < 1e-3 * planned, "{workers} workers did work twice");
         assert_eq!(played.server.robbed(), 0);
         for folder in ["claims", "processes", "journals", "drafts", "attempts"] {
@@ -257,14 +257,14 @@ fn suspended_workers_resume_and_take_no_jobs_back() {
         // Each worker is paused about every two minutes.
         let played = stage.play(5, FailureRates { halted: 3000.0, seed, ..FailureRates::default() });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
-        assert_eq!(played.server.removed(), 0, "seed {seed}: a resumed process removed another's claim");
+        assert_eq!(played.server.removed(), 0, "seed {seed}: a resumed process removed another process's lease");
         for folder in ["claims", "processes", "journals", "drafts", "uses"] {
             let left = played.server.names(&Path::new(ROOT).join(folder));
             assert!(left.is_empty(), "seed {seed}: {folder} has {left:?}");
         }
         robbed += played.server.robbed();
     }
-    assert!(robbed > 0, "no process was halted during its work");
+    assert!(robbed > 0, "no process was paused during its work");
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn results_survive_faulty_network_and_dying_workers() {
         // Each worker is interrupted about every three minutes and killed about every six.
         let played = stage.play(6, FailureRates { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
-        assert_eq!(played.server.robbed(), 0, "seed {seed}: a claim of a living process was taken");
+        assert_eq!(played.server.robbed(), 0, "seed {seed}: the lease of a live process was taken");
         let times = played.computed / alone.computed;
         println!(
             "seed {seed}: {times:.2} times the work; {} deaths, {} asked to end; {:.0} s, and {:.0} s alone",

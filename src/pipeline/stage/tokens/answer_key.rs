@@ -1,22 +1,22 @@
-//! Data in stored tokens that the answers to a task are judged by.
+//! Data in stored tokens for scoring the answers to a task.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::results::{Judged, StandardError, judged};
+use ghostlab_definitions::results::{Judged, StandardError, score_task};
 use ghostlab_definitions::{Answer, Definition, Task, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::evaluate::choices::scored;
+use crate::evaluate::choices::scores_of_choices;
 use crate::generate::End;
 use crate::pipeline::env::backbone::{EvalTarget, Evaluation};
 use crate::pipeline::stage::{from_json, generations, scores};
 use crate::tasks::Solutions;
 use ghostlab_store::{Lookup, Store, StoredObject};
 
-/// Payload with the right choices of a built-in task.
+/// Payload with the correct choices of a built-in task.
 pub(super) const SHEET: &str = "sheet.json";
 /// Payload with the documents of a definition.
 pub(super) const DOCUMENTS: &str = "documents.json";
@@ -34,11 +34,11 @@ pub struct Documents {
     pub truncated: usize,
 }
 
-/// Data that the answers to a stored task are judged by.
+/// Data for scoring the answers to a stored task.
 pub enum AnswerKey {
-    /// Right choices of a built-in task, whose documents without a finite score count as wrong.
+    /// Correct choices of a built-in task. Documents without a finite score count as wrong.
     Native(Arc<Solutions>),
-    /// Documents that a definition judges.
+    /// Documents whose answers a definition scores.
     Defined(Documents),
 }
 
@@ -105,8 +105,8 @@ impl Documents {
     /// # Errors
     /// Fails if the number of scores differs from the number of texts.
     pub fn answers(&self, output: Output, values: &[f64]) -> Result<Vec<Vec<Answer>>> {
-        let scored = scored(values);
-        self.fits(scored.len(), "scores", Error::job("the answers do not match the questions"))?;
+        let scored = scores_of_choices(values);
+        self.check_count(scored.len(), "scores", Error::job("wrong number of answers"))?;
         let each = self.spans().map(|span| match (output, &scored[span]) {
             (Output::Rolling, scores) => vec![Answer::Rolling(scores.iter().map(|score| score.log_likelihood).sum())],
             (_, scores) => {
@@ -116,7 +116,7 @@ impl Documents {
         Ok(each.collect())
     }
 
-    fn fits(&self, answers: usize, called: &str, error: Error) -> Result<()> {
+    fn check_count(&self, answers: usize, called: &str, error: Error) -> Result<()> {
         let texts = self.counts.iter().sum::<usize>();
         match answers == texts {
             true => Ok(()),
@@ -128,15 +128,15 @@ impl Documents {
     ///
     /// # Errors
     /// Fails if the object is damaged or has a wrong number of answers.
-    pub fn answered(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
+    pub fn read_answers(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
         if definition.output != Output::Generate {
             let answers = self.answers(definition.output, &scores::read(object)?)?;
             let non_finite = answers.iter().filter(|answer| !answer.iter().all(finite)).count();
             return Ok((answers, non_finite));
         }
         let texts = generations::read(object)?;
-        let damaged = Error::damaged("stored answers do not match their questions");
-        self.fits(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
+        let damaged = Error::damaged("wrong number of stored answers");
+        self.check_count(texts.len(), "texts", damaged.at(object.folder().display().to_string()))?;
         let non_finite = texts.iter().filter(|generated| generated.end == End::NotFinite).count();
         let texts: Vec<&str> = texts.iter().map(|generated| generated.text.as_str()).collect();
         Ok((self.generated(definition, &texts)?, non_finite))
@@ -147,7 +147,7 @@ impl Documents {
     /// # Errors
     /// Fails if the number of texts differs from the number of prompts.
     pub fn generated(&self, definition: &Definition, texts: &[&str]) -> Result<Vec<Vec<Answer>>> {
-        self.fits(texts.len(), "texts", Error::job("the answers do not match the questions"))?;
+        self.check_count(texts.len(), "texts", Error::job("wrong number of answers"))?;
         let each = self.spans().map(|span| {
             let count = definition.repeats.max(span.len());
             vec![Answer::Texts(texts[span].iter().map(|text| (*text).to_owned()).cycle().take(count).collect())]
@@ -155,7 +155,7 @@ impl Documents {
         Ok(each.collect())
     }
 
-    /// Judges answers by a definition, with standard errors by `error`.
+    /// Scores answers according to a definition. `error` computes standard errors.
     ///
     /// # Errors
     /// Fails like [`judged`].
@@ -165,7 +165,7 @@ impl Documents {
         answers: &[Vec<Answer>],
         error: &StandardError<'_>,
     ) -> Result<Vec<Judged>> {
-        judged(&self.task(definition)?, answers, error)
+        score_task(&self.task(definition)?, answers, error)
     }
 }
 

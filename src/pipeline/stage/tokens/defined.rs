@@ -1,4 +1,4 @@
-//! Tokenizes the requests of tasks, and stores the data to judge the answers.
+//! Tokenizes the requests of tasks, and stores the data for scoring the answers.
 
 use std::collections::BTreeSet;
 
@@ -75,7 +75,7 @@ impl<'a> TokensTarget<'a> {
     }
 }
 
-/// Stores the tokens of a task, and what its answers are judged by.
+/// Stores the tokens of a task and its answer key.
 pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     if task.definition.output == Output::Generate {
         return store_prompts(to, used, task, seconds);
@@ -163,14 +163,14 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, context) = to.reader(used.how.max_length)?;
     let [config, tokenizer_config] = to.given.inputs.configs(&to.backbone.folder)?;
-    let generation = to.given.inputs.generation(&to.backbone.folder, &config)?;
+    let generation = to.given.inputs.read_generation_config(&to.backbone.folder, &config)?;
     generation.check_ids(to.backbone.config.vocab)?;
     let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, generation.end_of_text)?;
     let Generating { until, max_tokens, sampling } = Generating::read(&task.definition.generation)?;
     if max_tokens >= context {
         return Err(Error::bad_input("the new tokens leave no room for a prompt")
             .at(format!("task {}", used.name))
-            .expected(format!("fewer new tokens than the context of the backbone, {context}"))
+            .expected(format!("fewer than {context} new tokens (context of the backbone)"))
             .found(format!("{max_tokens} new tokens"))
             .hint("set `max_gen_toks` in `generation_kwargs` of the definition"));
     }
@@ -178,7 +178,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
         .par_iter()
         .map(|request: &Request| -> Result<Vec<u32>> {
             let Ask::Generate { context, .. } = &request.ask else {
-                return Err(Error::job("a likelihood request cannot be generated"));
+                return Err(Error::job("expected a generation request, found a likelihood request"));
             };
             tasks::prompt(context, &encoder, used.how.bos).map_err(|error| error.at(task.place(request.document)))
         })

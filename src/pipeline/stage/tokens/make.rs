@@ -26,7 +26,7 @@ use crate::quantity::counted;
 use crate::sandbox;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Key of tokens to make for one backbone, and their source.
+/// Key of tokens to compute for one backbone, and their source.
 type WantedTokens<'a> = (&'a Arc<Key>, What<'a>);
 
 #[derive(Clone, Copy)]
@@ -54,8 +54,8 @@ pub(crate) fn tokenise_missing(
         return Ok(());
     }
     // Use one lease for all texts. With one per text, a thread could deadlock with itself.
-    let _lease = progress::lease(store, "tokenising", "tokenising", reporter, stop)?;
-    // Another process may have made them in the meantime.
+    let _lease = progress::lease(store, "tokenising", "tokenizing", reporter, stop)?;
+    // Another process may have computed them in the meantime.
     let missing = look();
     if missing.is_empty() {
         return Ok(());
@@ -70,7 +70,7 @@ pub(crate) fn tokenise_missing(
         reporter.event(Event::Note { text });
     }
     let count: usize = missing.iter().map(|(_, wanted)| wanted.len()).sum();
-    reporter.event(Event::Note { text: format!("tokenising {}", counted(count, "input")) });
+    reporter.event(Event::Note { text: format!("tokenizing {}", counted(count, "input")) });
     for (backbone, wanted) in missing {
         let tokenizer = tokenizer(given, backbone)?;
         wanted.par_iter().try_for_each(|&(key, what)| {
@@ -87,15 +87,15 @@ pub(crate) fn tokenise_missing(
 
 /// Returns the tokens of a text or task, or of its scored sample, remaking damaged ones.
 pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
-    let full_tokens = whole(run, backbone, target, key)?;
+    let full_tokens = full_text(run, backbone, target, key)?;
     match target.draw() {
         None => Ok(full_tokens),
-        Some(draw) => full_tokens.drawn(draw),
+        Some(draw) => full_tokens.subset(draw),
     }
 }
 
 /// Returns the tokens of a text or task, ignoring any sampling.
-pub(crate) fn whole(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
+pub(crate) fn full_text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
     tokens(run, backbone, key, |artifact: &StoredObject| match target {
         EvalTarget::Windows(_) => read_windows(artifact).map(Text::Windows),
         EvalTarget::Task(task) if run.grid.task(task).generates() => {
@@ -130,14 +130,14 @@ fn tokens<T>(
 /// Tokenizes a text or task again because its tokens are damaged.
 fn remake(given: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<WantedTokens<'_>> =
-        all(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
+        wanted_tokens(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
     let sources = Sources::read(given, wanted.iter().map(|(_, what)| (backbone, *what)))?;
     let tokenizer = tokenizer(given, backbone)?;
     let to = |key| TokensTarget { given, backbone, tokenizer: &tokenizer, store, key };
     wanted.iter().try_for_each(|&(key, what)| tokenise(to(key), what, &sources).map(drop))
 }
 
-fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
+fn wanted_tokens(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
     let calibrations = backbone.calibrations.iter().map(|c| (&c.tokens, What::Calibration(&c.calibration)));
     let evaluations = backbone.evaluations.iter().map(|e| (&e.tokens, What::Evaluation(&e.target)));
     calibrations.chain(evaluations).collect()
@@ -145,7 +145,7 @@ fn all(backbone: &BackbonePlan) -> Vec<WantedTokens<'_>> {
 
 fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Vec<WantedTokens<'a>> {
     let mut missing: Vec<WantedTokens<'_>> = Vec::new();
-    for (key, what) in all(backbone) {
+    for (key, what) in wanted_tokens(backbone) {
         if !missing.iter().any(|(known, _)| *known == key) && !is_intact(key, store, reporter) {
             missing.push((key, what));
         }
@@ -153,12 +153,12 @@ fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporte
     missing
 }
 
-/// Returns whether all bytes of the tokens are intact, including the data for judging.
+/// Returns whether all bytes of the tokens are intact, including the answer key.
 fn is_intact(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     match store.get(key) {
         Lookup::Absent => false,
         Lookup::Damaged(error) => {
-            reporter.event(Event::Note { text: format!("tokens: {}; made again", error.one_line()) });
+            reporter.event(Event::Note { text: format!("tokens: {}; recomputing", error.one_line()) });
             false
         }
         Lookup::Whole(_) => true,
@@ -175,9 +175,9 @@ fn tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer
             .at(tokenizer.path().display().to_string())
             .expected(format!("token ids below {}, the vocab_size of config.json", backbone.config.vocab))
             .found(format!("ids up to {}", tokenizer.vocab_size() - 1))
-            .hint("tokenizer.json belongs to another model"));
+            .hint("use the tokenizer.json of this model"));
     }
-    Ok(tokenizer.within(backbone.config.vocab))
+    Ok(tokenizer.limit_ids(backbone.config.vocab))
 }
 
 /// Corpora and tasks to tokenize, read once for all backbones.
@@ -196,7 +196,8 @@ impl Sources {
                 What::Evaluation(EvalTarget::Windows(text)) => &text.corpus,
                 What::Evaluation(EvalTarget::Task(task)) => {
                     let entry = sources.tasks.entry(source_name(task));
-                    // The child process tries each chat template, and everything else once.
+                    // Probe the task in the sandbox: once per backbone if it uses a chat template, otherwise once per
+                    // task.
                     if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
                         sandbox::check(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
                     }
@@ -213,7 +214,7 @@ impl Sources {
             }
             if let Entry::Vacant(free) = sources.rows.entry(corpus.clone()) {
                 // Reject texts that exceed memory before the system kills the process.
-                let limit = TextLimit::current().within(machine::free_memory());
+                let limit = TextLimit::current().at_most(machine::free_memory());
                 free.insert(given.inputs.guarded(&[&entry.path], || {
                     corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit)
                 })?);
@@ -240,8 +241,8 @@ impl Sources {
             let rule: Rule = entry.rule.parse()?;
             let is_single = self.rows.get(&text.corpus).is_some_and(|rows| rows.len() == 1);
             let note = format!(
-                "corpus `{}` is one row, so that `{}` joins nothing; for the published form of WikiText-2 write each row as a \
-                 line of a .jsonl: {{\"text\": \"…\"}}",
+                "corpus `{}` is a single row, so `{}` joins nothing; for the published form of WikiText-2, write each row as \
+                 a line of a .jsonl file: {{\"text\": \"…\"}}",
                 text.corpus,
                 rule.name()
             );
@@ -313,7 +314,7 @@ fn note_of_overlap(calibration: &Calibration, windows: &Windows) -> Option<Strin
     let fold = drawn.checked_div(windows.corpus_tokens)?;
     (fold > 1).then(|| {
         format!(
-            "a calibration draws {drawn} tokens of the {} that corpus `{corpus}` has: its windows overlap {fold}-fold",
+            "calibration on corpus `{corpus}` draws {drawn} of {} tokens: windows overlap {fold}-fold",
             windows.corpus_tokens
         )
     })

@@ -61,8 +61,8 @@ fn missing_entry(key: &str, expected: &str, file: &Gguf) -> Error {
     Error::bad_input("cannot read the tokenizer of a GGUF file")
         .at(file.place(key))
         .expected(expected)
-        .found(file.shown(key))
-        .hint("a tokenizer.json next to the file is used instead")
+        .found(file.describe_entry(key))
+        .hint("add a tokenizer.json next to the file, which is then used instead")
 }
 
 impl GgufVocabulary<'_> {

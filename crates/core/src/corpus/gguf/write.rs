@@ -90,7 +90,7 @@ fn refused(key: &str, expected: &str, found: &Value) -> Error {
         .at(format!("tokenizer.json, {key}"))
         .expected(expected)
         .found(found)
-        .hint("export a Hugging Face folder instead: `--to FOLDER` without --gguf")
+        .hint("export a Hugging Face folder instead, with `--to FOLDER` and without --gguf")
 }
 
 /// Tokens and their types by id.
@@ -302,7 +302,7 @@ fn around(tokenizer: &Value) -> Result<[Option<u32>; 2]> {
                     }
                 }
                 if !fits || position == 0 {
-                    return Err(refused("post_processor", "at most one token before the text and one after it", step));
+                    return Err(refused("post_processor", "at most one token before and one after the text", step));
                 }
             }
             _ => return Err(refused("post_processor", "a TemplateProcessing", step)),

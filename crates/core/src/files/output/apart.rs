@@ -31,27 +31,27 @@ impl Input {
 ///
 /// # Errors
 /// Fails with exit code 2, naming both.
-pub fn apart(output: &Path, inputs: &[Input]) -> Result<()> {
+pub fn check_separate(output: &Path, inputs: &[Input]) -> Result<()> {
     let output_path = real(output);
     for Input { what, path, whole } in inputs {
         let input = real(path);
-        let found = match (within(&input, &output_path), within(&output_path, &input)) {
+        let found = match (is_within(&input, &output_path), is_within(&output_path, &input)) {
             (true, true) => "the same folder",
-            (true, false) => "a folder that holds it",
-            (false, true) if *whole => "a folder in it",
+            (true, false) => "a folder that contains it",
+            (false, true) if *whole => "a folder inside it",
             _ => continue,
         };
         return Err(Error::bad_input("the output must not overlap with an input")
             .at(output.display())
             .expected(format!("a folder outside {what}, {}", path.display()))
             .found(found)
-            .hint("name another folder"));
+            .hint("choose another folder"));
     }
     Ok(())
 }
 
 /// Returns whether a path is `folder` or inside it.
-pub(super) fn within(path: &Path, folder: &Path) -> bool {
+pub(super) fn is_within(path: &Path, folder: &Path) -> bool {
     let id = id(folder);
     path.ancestors().any(|above| above == folder || (id.is_some() && self::id(above) == id))
 }
@@ -107,21 +107,21 @@ mod tests {
         for (name, found) in [
             ("models/llama", "the same folder"),
             ("link", "the same folder"),
-            ("models", "a folder that holds it"),
-            ("above", "a folder that holds it"),
-            ("link/..", "a folder that holds it"),
-            ("models/none/..", "a folder that holds it"),
-            ("models/llama/out/deeper", "a folder in it"),
-            ("link/out", "a folder in it"),
-            ("texts", "a folder that holds it"),
-            ("", "a folder that holds it"),
-            ("..", "a folder that holds it"),
+            ("models", "a folder that contains it"),
+            ("above", "a folder that contains it"),
+            ("link/..", "a folder that contains it"),
+            ("models/none/..", "a folder that contains it"),
+            ("models/llama/out/deeper", "a folder inside it"),
+            ("link/out", "a folder inside it"),
+            ("texts", "a folder that contains it"),
+            ("", "a folder that contains it"),
+            ("..", "a folder that contains it"),
         ] {
-            let error = apart(&path_in(name, root.path()), &inputs).unwrap_err().to_string();
+            let error = check_separate(&path_in(name, root.path()), &inputs).unwrap_err().to_string();
             assert!(error.contains(&format!("found:    {found}")), "{name}: {error}");
         }
         for name in ["other", "out", "models/llama-7", "texts/out", "new/deeper"] {
-            apart(&path_in(name, root.path()), &inputs).unwrap();
+            check_separate(&path_in(name, root.path()), &inputs).unwrap();
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::apart::{Input, real, within};
+use super::apart::{Input, is_within, real};
 use super::swap::above;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_whole;
@@ -38,20 +38,20 @@ impl OutputFile<'_> {
         };
         if !data.is_file() {
             let found = regular::name_of(data.file_type());
-            return Err(already_exists(path).expected("a regular file").found(found).hint("name another file"));
+            return Err(already_exists(path).expected("a regular file").found(found).hint("choose another file"));
         }
         let target: PathBuf = real(path);
-        if let Some(input) = inputs.iter().find(|input| input.whole && within(&target, &real(&input.path))) {
+        if let Some(input) = inputs.iter().find(|input| input.whole && is_within(&target, &real(&input.path))) {
             let found = format!("{}, which is read", input.what);
             return Err(already_exists(path)
                 .expected("a file that is not an input")
                 .found(found)
-                .hint("name another file"));
+                .hint("choose another file"));
         }
         if *force || regular::read(path).is_ok_and(|bytes| is_ours(&bytes)) {
             return Ok(());
         }
-        Err(already_exists(path).hint("name another file, or overwrite it with --force"))
+        Err(already_exists(path).hint("choose another file, or overwrite it with --force"))
     }
 
     /// Writes the file atomically.

@@ -67,8 +67,8 @@ impl OutputFolder {
             return Err(Error::missing("cannot write to the results folder")
                 .at(self.path.display())
                 .expected("a folder, or nothing")
-                .found("something else")
-                .hint("move it, or choose another folder"));
+                .found("an entry of another type")
+                .hint("move the entry, or choose another folder"));
         }
         free(&self.path, &self.path, self.kind, names, &self.seen)
     }
@@ -86,7 +86,7 @@ impl OutputFolder {
         swap::sweep(&target, &self.seen);
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let id = format!("{}.{}", Owner::this().tag(), COUNT.fetch_add(1, Relaxed));
-        let folder = swap::beside(&target, &id, swap::DRAFT);
+        let folder = swap::sibling_path(&target, &id, swap::DRAFT);
         fs::create_dir(&folder).map_err(|error| Error::io("create", &folder, &error))?;
         let draft = Draft {
             folder,
@@ -190,11 +190,11 @@ impl Drop for Draft {
 fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) -> Result<()> {
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
-        return Err(Error::bad_input("the folder contains other output")
+        return Err(Error::bad_input("the folder contains output of another kind")
             .at(shown.display())
             .expected(format!("nothing, or a folder for: {kind}"))
             .found(format!("a folder for: {other}"))
-            .hint("name another folder"));
+            .hint("choose another folder"));
     }
     let mut taken: Vec<(String, Standing)> = Vec::new();
     for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
@@ -211,10 +211,10 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
     let location = shown.join(first).display().to_string();
     let rest: Vec<&str> = rest.iter().map(|(name, _)| name.as_str()).collect();
     let hint = match manifest.kind().is_some() {
-        true => "move or rename it; only unchanged files are replaced".to_owned(),
+        true => "move or rename the file; only unchanged files are replaced".to_owned(),
         false => format!(
-            "move it, or choose another folder; a folder of an earlier version has no list of written files \
-             ({}): move the whole folder",
+            "move the file, or choose another folder; if the folder is from an earlier version and has no list of \
+             written files ({}), move the whole folder",
             Manifest::FILE
         ),
     };

@@ -55,7 +55,7 @@ fn old_files_are_removed_and_user_files_stay_anywhere() {
         assert!(path_in("link", output.path()).symlink_metadata().unwrap().file_type().is_symlink());
     }
     assert_eq!(files(output.path()), expected);
-    assert_eq!(beside(&output), ["out"], "no temporary files are left");
+    assert_eq!(beside(&output), ["out"], "temporary files remain");
 }
 
 fn path_in(name: &str, output: &Path) -> PathBuf {
@@ -74,7 +74,7 @@ fn taken_name_is_refused_and_nothing_is_touched() {
     fs::create_dir(path_in("folder", output.path())).unwrap();
     let before = files(output.path());
     for (name, found) in [
-        ("table", "a file that was changed since ghostlab wrote it"),
+        ("table", "a file that has changed since ghostlab wrote it"),
         ("lm_eval/mine", "a file that ghostlab did not write"),
         ("file/below", "a file that ghostlab did not write"),
         ("folder", "a folder"),
@@ -120,7 +120,7 @@ fn single_files_are_put_beside_whatever_lies_there() {
     manifest.write(output.path()).unwrap();
     put(&output, "4").unwrap();
     fs::write(output.path().join("index.html"), "changed").unwrap();
-    assert!(put(&output, "5").unwrap_err().to_string().contains("was changed since"));
+    assert!(put(&output, "5").unwrap_err().to_string().contains("has changed since"));
     assert_eq!(files(output.path())["index.html"], "changed");
 }
 
@@ -142,7 +142,8 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     let output = OutputFolder::new(root.path().join("out"), "results");
     publish(&output, &[("one", "1")]).unwrap();
     let killed = Owner { pid: 99_999_999, system: Some("another".into()), ..Owner::this() };
-    let leftover = |count: u32, ending: &str| swap::beside(output.path(), &format!("{}.{count}", killed.tag()), ending);
+    let leftover =
+        |count: u32, ending: &str| swap::sibling_path(output.path(), &format!("{}.{count}", killed.tag()), ending);
     // `half` is an incomplete draft with a hard link to a user file. `old` was already swapped out.
     let half = leftover(0, swap::DRAFT);
     let old = leftover(1, swap::DRAFT);
@@ -159,7 +160,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     // The name does not match a draft's, so the folder belongs to the user.
     fs::create_dir(root.path().join(".out.5.part")).unwrap();
     drop(output.stage().unwrap());
-    assert_eq!(beside(&output).len(), 4, "they are recent, and their processes may be alive");
+    assert_eq!(beside(&output).len(), 4, "recent files of unknown processes were removed");
     let long_ago = SystemTime::now() - Duration::from_secs(1200);
     for folder in [&half, &old] {
         fs::File::open(folder).unwrap().set_modified(long_ago).unwrap();
@@ -172,7 +173,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     // Simulates a kill between the two renames, when the output folder does not exist.
     fs::rename(output.path(), leftover(2, swap::OLD)).unwrap();
     drop(output.stage().unwrap());
-    assert_eq!(files(output.path()).len(), 4, "it is back");
+    assert_eq!(files(output.path()).len(), 4, "the file was not restored");
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn a_file_in_a_folders_place_is_refused() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("out"), "").unwrap();
     let error = OutputFolder::new(root.path().join("out"), "results").check(&[]).unwrap_err();
-    assert!(error.exit_code() == 3 && error.to_string().contains("something else"), "{error}");
+    assert!(error.exit_code() == 3 && error.to_string().contains("an entry of another type"), "{error}");
 }
 
 #[test]

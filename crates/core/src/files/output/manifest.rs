@@ -139,8 +139,8 @@ impl Standing {
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
-            Self::Ours => "a file of ghostlab",
-            Self::Changed => "a file that was changed since ghostlab wrote it",
+            Self::Ours => "a file written by ghostlab",
+            Self::Changed => "a file that has changed since ghostlab wrote it",
             Self::Foreign => "a file that ghostlab did not write",
             Self::Folder => "a folder",
             Self::Link => "a link",

@@ -14,7 +14,7 @@ mod folder;
 mod manifest;
 mod swap;
 
-pub use apart::{Input, apart};
+pub use apart::{Input, check_separate};
 pub use file::{OutputFile, SEAL, UNSEALED, is_sealed, sealed};
 pub use folder::{Draft, OutputFolder};
 pub use manifest::Manifest;

@@ -20,7 +20,7 @@ const LEFT: Duration = Duration::from_secs(600);
 const MAX_NAME_BYTES: usize = 120;
 
 /// Returns the path of a hidden folder next to `output`.
-pub(super) fn beside(output: &Path, id: &str, ending: &str) -> PathBuf {
+pub(super) fn sibling_path(output: &Path, id: &str, ending: &str) -> PathBuf {
     above(output).join(format!("{}{id}{ending}", prefix(output)))
 }
 

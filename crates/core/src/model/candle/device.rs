@@ -82,8 +82,8 @@ impl DeviceName {
     pub fn open(self) -> Result<Device> {
         if !self.is_built() {
             let hint = match self {
-                Self::Cuda(_) => "tools/cuda_build.sh builds a program with it",
-                _ => "`cargo build --release --features metal` builds a program with it, on a Mac",
+                Self::Cuda(_) => "build with tools/cuda_build.sh",
+                _ => "build with `cargo build --release --features metal` on a Mac",
             };
             return Err(Error::missing("this build does not support the device")
                 .at(format!("device {self}"))
@@ -184,7 +184,7 @@ impl FloatType {
     ///
     /// # Errors
     /// Fails if the weight files cannot be read.
-    pub fn stored(folder: &Path) -> Result<Self> {
+    pub fn stored_in(folder: &Path) -> Result<Self> {
         let weights = Weights::open(folder)?;
         Ok(Self::of(weights.dtype(EMBEDDING).or_else(|| weights.dtype(HEAD))))
     }

@@ -134,9 +134,8 @@ impl CandleEngine {
             config,
         };
         if !engine.parts.keeps_all() {
-            engine.notes.tell(format!(
-                "{:.1} GB of weights in {} are more than the {:.1} GB that {} has for them: layers are read whenever they \
-                 are needed",
+            engine.notes.report(format!(
+                "{:.1} GB of weights in {} exceed the {:.1} GB available on {}: layers are loaded on demand",
                 all as f64 / 1e9,
                 placement.dtype.name(),
                 budget as f64 / 1e9,
@@ -228,7 +227,7 @@ impl CandleEngine {
             let cause = format!("a document or window of {longest} tokens");
             return Err(out_of_memory(error, cause));
         }
-        self.notes.tell(format!("out of device memory with {longest} tokens at a time; continuing with {half}"));
+        self.notes.report(format!("out of device memory with {longest} tokens per pass; continuing with {half}"));
         Ok(next)
     }
 
@@ -292,8 +291,8 @@ impl CandleEngine {
         let share = 100.0 * beyond as f64 / values.len().max(1) as f64;
         self.notes.tell_of(&step_name, || {
             format!(
-                "f16 overflows in the {step_name}: {share:.3} % of the stream are not finite, and what follows from it are no \
-                 numbers; --dtype bf16 or f32 has the range"
+                "f16 overflows in the {step_name}: {share:.3} % of the stream are not finite, so later values are NaN; use \
+                 --dtype bf16 or f32"
             )
         });
         Ok(false)

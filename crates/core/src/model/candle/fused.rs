@@ -48,7 +48,7 @@ pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> 
     if !x.device().is_cpu() {
         return Ok(candle_nn::ops::rms_norm(&x, weight, eps)?);
     }
-    changed(&x, weight, |x: &mut [f32], weight: &[f32]| kernels::norm_rows(x, Norm { weight, eps }))
+    changed(&x, weight, |x: &mut [f32], weight: &[f32]| kernels::normalize_rows(x, Norm { weight, eps }))
 }
 
 /// Computes [`super::ops::rotate`] over all channels of a head.

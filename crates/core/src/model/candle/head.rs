@@ -41,7 +41,7 @@ pub(super) fn predictions(
         let logits = logits(x, ends, weight, &indices)?; // [rows, vocab]
         let (of_row, token): (Vec<u32>, Vec<u32>) =
             rows.iter().enumerate().flat_map(|(i, row)| row.iter().map(move |target| (i as u32, target.token))).unzip();
-        let (values, likeliest) = scored(&logits, &of_row, &token)?;
+        let (values, likeliest) = score_rows(&logits, &of_row, &token)?;
         let of_target = values.into_iter().zip(&of_row).zip(token);
         predictions.extend(of_target.map(|((log_probability, &row), token)| Prediction {
             log_probability,
@@ -80,7 +80,7 @@ pub(super) fn divergences(
             // Losses must have the same bits as without a comparison.
             let (row, token): (Vec<u32>, Vec<u32>) =
                 of_rows.iter().map(|target| (target.row as u32, target.token)).unzip();
-            let (values, likeliest) = scored(&tensor, &row, &token)?;
+            let (values, likeliest) = score_rows(&tensor, &row, &token)?;
             for ((divergence, target), log_probability) in done.iter_mut().zip(&of_rows).zip(values) {
                 let likeliest = likeliest[target.row] == target.token as f32;
                 divergence.prediction = Prediction { log_probability, likeliest };
@@ -135,7 +135,7 @@ pub(super) fn likeliest(logits: &Tensor) -> Result<Vec<Option<u32>>> {
 
 /// Computes the log-probability of each target and the most likely token of each row of `logits [rows, vocab]`. Ties,
 /// which are frequent in half precision, go to the lowest token id.
-fn scored(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
+fn score_rows(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
     let device = logits.device();
     let vocab = logits.dim(1)?;
     if device.is_cpu() {

@@ -93,7 +93,7 @@ pub(super) struct Placing<'a> {
     pub(super) most_scores: usize,
     pub(super) windows: &'a [Option<usize>],
     pub(super) rotaries: &'a Rotaries,
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a kernel asks, and this build has none"))]
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "used only by CUDA kernels"))]
     pub(super) head_dim: usize,
     pub(super) device: &'a Device,
 }
@@ -101,7 +101,7 @@ pub(super) struct Placing<'a> {
 impl Layout {
     pub(super) fn new(batch: &Batch, piece_tokens: usize, placing: Placing<'_>) -> Result<Self> {
         let trees = trees(batch);
-        let seen = seen(batch);
+        let seen = attended_rows(batch);
         let mut pieces = Vec::new();
         let mut first = 0;
         while first < trees.len() {
@@ -240,7 +240,7 @@ fn trees(batch: &Batch) -> Vec<Range<usize>> {
 }
 
 /// Returns the rows that each row of the batch attends to.
-fn seen(batch: &Batch) -> Vec<Sight> {
+fn attended_rows(batch: &Batch) -> Vec<Sight> {
     (0..batch.segments.len())
         .flat_map(|index| {
             let prefix = batch.prefix(index);

@@ -75,8 +75,8 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
 
 /// Creates the out-of-memory error of a device. `cause` names the allocation that did not fit.
 pub(crate) fn out_of_memory(error: &Error, cause: String) -> Error {
-    Error::missing("the device's memory is full").at(cause).found(error.one_line()).hint(
-        "use --device-memory with fewer GB than are free, or shorter windows; \
+    Error::missing("out of device memory").at(cause).found(error.one_line()).hint(
+        "set --device-memory below the free memory, or use shorter windows; \
          `nvidia-smi` shows other processes on the GPU",
     )
 }

@@ -13,7 +13,7 @@ struct State {
 }
 
 impl Notes {
-    pub(super) fn tell(&self, text: String) {
+    pub(super) fn report(&self, text: String) {
         self.tell_of(&text.clone(), || text);
     }
 

@@ -28,7 +28,7 @@ impl Operators {
     /// # Shapes
     /// `x` and the result are `[rows, C]`.
     pub(super) fn apply(&self, operator: &Arc<Operator>, x: &Tensor) -> Result<Tensor> {
-        let operator = self.placed(operator)?;
+        let operator = self.on_device(operator)?;
         match (&operator.matrix, &operator.bias) {
             (Matrix::Identity, bias) => ops::biased(x, bias.as_ref()),
             (Matrix::Normed { norm, matrix }, bias) => {
@@ -52,7 +52,7 @@ impl Operators {
     }
 
     /// Returns a copy of the operator on the device.
-    fn placed(&self, operator: &Arc<Operator>) -> Result<Arc<Operator>> {
+    fn on_device(&self, operator: &Arc<Operator>) -> Result<Arc<Operator>> {
         if self.device.is_cpu() {
             return Ok(Arc::clone(operator));
         }

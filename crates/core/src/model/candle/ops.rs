@@ -258,7 +258,7 @@ mod tests {
             let gradient = gradients.get(var).unwrap_or_else(|| panic!("{name}: input {index} has no gradient"));
             let gradient = values(gradient);
             let shifted = values(var);
-            assert!(gradient.iter().any(|g| g.abs() > 1e-3), "{name}: input {index}: a gradient of nothing");
+            assert!(gradient.iter().any(|g| g.abs() > 1e-3), "{name}: input {index}: zero gradient");
             for (element, exact) in gradient.iter().enumerate() {
                 let [forward, back] = [1e-5, -1e-5].map(|step| {
                     let mut shifted = shifted.clone();

@@ -33,13 +33,13 @@ impl CandlesOwn {
     /// files.
     pub fn load(config: &Config, folder: &Path) -> Result<Self> {
         if !config.attachments.is_empty() {
-            return Err(lacks("operators next to the weights"));
+            return Err(missing_tensor("operators next to the weights"));
         }
         if !config.dropped.is_empty() {
-            return Err(lacks("layers without attention or MLP"));
+            return Err(missing_tensor("layers without attention or MLP"));
         }
         if is_gguf(folder) {
-            return Err(lacks("name for the tensors of GGUF files here"));
+            return Err(missing_tensor("support for GGUF tensor names"));
         }
         let entries = entries(config)?;
         let mut tensors = HashMap::new();
@@ -65,7 +65,7 @@ impl CandlesOwn {
             "SmolLM3ForCausalLM" => own(from, smollm3::ModelForCausalLM::new, smollm3::ModelForCausalLM::forward),
             // Gemma 3 is not supported on the CPU, because its model copies keys into the cache with an operation of
             // other devices.
-            other => return Err(lacks(other)),
+            other => return Err(missing_tensor(other)),
         }?))
     }
 
@@ -126,7 +126,7 @@ fn entries(config: &Config) -> Result<Map<String, Value>> {
     });
     match all {
         Value::Object(map) => Ok(map),
-        _ => Err(Error::job("a config that is not an object")),
+        _ => Err(Error::job("the config is not an object")),
     }
 }
 
@@ -142,7 +142,7 @@ fn rope_scaling(config: &Config) -> Result<Value> {
             "high_freq_factor": scaling.high_freq_factor,
             "original_max_position_embeddings": scaling.original_max_position_embeddings as usize,
         })),
-        Some(scaling) => Err(lacks(&format!("rope of type {} for {class}", scaling.name()))),
+        Some(scaling) => Err(missing_tensor(&format!("rope of type {} for {class}", scaling.name()))),
     }
 }
 
@@ -158,32 +158,34 @@ fn refuse_unsupported(config: &Config) -> Result<()> {
     };
     let own_heads = ["Llama", "Qwen2", "Olmo2", "Phi3", "Mixtral", "SmolLM3"].map(|name| format!("{name}ForCausalLM"));
     if heads * head_dim != *hidden && own_heads.iter().any(|name| name == class) {
-        return Err(lacks(&format!("heads of {head_dim} channels for {class}: they are hidden_size / heads there")));
+        return Err(missing_tensor(&format!(
+            "heads of {head_dim} channels for {class}, where head_dim is hidden_size / heads"
+        )));
     }
     if (f64::from(config.scale) * (*head_dim as f64).sqrt() - 1.0).abs() > 1e-6 {
-        return Err(lacks(&format!("scale of scores other than that of heads' width for {class}")));
+        return Err(missing_tensor(&format!("attention scale other than 1/√head_dim for {class}")));
     }
     if !biased {
-        return Err(lacks(&format!("these biases for {class}")));
+        return Err(missing_tensor(&format!("support for these biases for {class}")));
     }
     let one_table = config.tied_embeddings;
     let gemma = class == "Gemma2ForCausalLM";
     if gemma && !one_table || ["MistralForCausalLM", "MixtralForCausalLM"].contains(&class) && one_table {
-        let found = if one_table { "the embedding as the head" } else { "a head of its own" };
-        return Err(lacks(&format!("{class} with {found}")));
+        let found = if one_table { "tied embeddings" } else { "an untied head" };
+        return Err(missing_tensor(&format!("{class} with {found}")));
     }
     if config.rotary_width != *head_dim && class != "Phi3ForCausalLM" {
-        return Err(lacks(&format!("partial rotary embedding for {class}")));
+        return Err(missing_tensor(&format!("partial rotary embedding for {class}")));
     }
     let experts = config.experts;
     if experts.is_some_and(|experts| class == "MixtralForCausalLM" && !experts.normalised)
         || config.sparse.contains(&false) && experts.is_some()
     {
-        return Err(lacks("experts in some layers only, or whose weights are not made to sum to 1"));
+        return Err(missing_tensor("experts in only some layers, or expert weights without normalization"));
     }
     Ok(())
 }
 
-fn lacks(what: &str) -> Error {
+fn missing_tensor(what: &str) -> Error {
     Error::bad_input(format!("candle-transformers has no {what}"))
 }

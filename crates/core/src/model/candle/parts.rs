@@ -17,7 +17,7 @@ use crate::model::rope::{self, Rotaries};
 use crate::model::tensor_name::{
     DOWN, EMBEDDING, FINAL_NORM, GATED, HEAD, INPUTS, KEY_NORM, MLP, OUTPUT, QUERY_NORM, ROUTER, bias, expert, name,
 };
-use crate::model::tensors::{self, embedding_factor, parts};
+use crate::model::tensors::{self, embedding_factor, layer_parts};
 use crate::model::weights::Weights;
 
 /// A cached part of the weights. Matrices have the layout of weight files, `[out, in]`, and the engine's float type;
@@ -205,7 +205,7 @@ impl WeightSource {
     /// Fails if a tensor cannot be read. The message names the file and the tensor.
     fn layer(&self, index: usize) -> Result<LayerTensors> {
         let config = &self.config;
-        let parts = parts(config, index);
+        let parts = layer_parts(config, index);
         let shape = |part: &str| parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice());
         // A dropped sublayer has empty matrices, which no step uses.
         let matrix = |part: &str| match shape(part) {

@@ -24,7 +24,7 @@ pub(super) struct Shape {
 
 impl Shape {
     pub(super) fn new(rows: usize, pairs: usize) -> Self {
-        assert!((1..=BLOCK_ROWS).contains(&rows) && (1..=TILE_PAIRS).contains(&pairs), "no tile has this shape");
+        assert!((1..=BLOCK_ROWS).contains(&rows) && (1..=TILE_PAIRS).contains(&pairs), "invalid tile shape");
         let top = rows.min(TILE_ROWS);
         Self { rows: [top, rows - top], pairs }
     }

@@ -76,7 +76,7 @@ impl Sight {
             let last = placed.first + placed.rows.len();
             if last - before > placed.run.room {
                 return Err(Error::job("a block of the KV cache has too few slots")
-                    .expected(format!("{} at most", placed.run.room))
+                    .expected(format!("at most {}", placed.run.room))
                     .found(last - before));
             }
             ends.push(last as u32);

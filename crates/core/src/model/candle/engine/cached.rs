@@ -164,7 +164,7 @@ impl Cached for CandleEngine {
         self.parts.embeddings(ids)
     }
 
-    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "a kernel has to know where blocks lie"))]
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "used only by CUDA kernels"))]
     fn shared(&self, runs: &[Placed<'_>], blocks: &Blocks) -> Result<Shared> {
         let turned = self.rotaries.turned(|rotary| {
             let (table, rows) = rotary.continued(runs);

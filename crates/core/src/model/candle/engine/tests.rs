@@ -96,7 +96,7 @@ fn full_device_memory_reduces_concurrent_prompts() {
     // The prompts have 159 tokens in total and at most 9 each.
     for capacity in [158, 60, 9] {
         engine.room = capacity;
-        assert_eq!(made(&engine).unwrap(), all, "room for {capacity} rows");
+        assert_eq!(made(&engine).unwrap(), all, "capacity of {capacity} rows");
     }
     engine.room = 8;
     let error = made(&engine).err().unwrap();

@@ -1,0 +1,99 @@
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use super::*;
+/// A test engine with its own stream type. Attention adds 1 to every channel, an MLP adds 10, and the head uses the
+/// first channel as loss. The initial stream consists of the token ids.
+pub(crate) struct Adding {
+    config: Config,
+    /// Number of streams copied to the host.
+    copied: Arc<AtomicUsize>,
+}
+
+impl Adding {
+    /// Creates an engine with 4 layers and 64 channels.
+    pub(crate) fn new() -> Self {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa/config.json");
+        Self { config: Config::read_file(&file).unwrap(), copied: Arc::default() }
+    }
+
+    pub(crate) fn copied(&self) -> usize {
+        self.copied.load(SeqCst)
+    }
+}
+
+/// A stream on a simulated remote device.
+pub(crate) struct Far(Vec<f32>, Arc<AtomicUsize>);
+
+impl ResidualStream for Far {
+    fn rows(&self) -> Result<HostRows> {
+        self.1.fetch_add(1, SeqCst);
+        HostRows::new(self.0.clone())
+    }
+}
+
+impl Model for Adding {
+    type Batch = Batch;
+    type Residual = Far;
+    type Output = Vec<Prediction>;
+
+    fn begin(&self, batch: &Batch) -> Result<Far> {
+        let rows = batch.ids.iter().flat_map(|&id| vec![id as f32; self.config.hidden]);
+        Ok(Far(rows.collect(), Arc::clone(&self.copied)))
+    }
+
+    fn advance(&self, _: &Batch, step: &Step, stream: &Far) -> Result<Far> {
+        let added = match step {
+            Step::Attention(_) => 1.0,
+            Step::Mlp(_) => 10.0,
+            Step::Apply(operator) => return Ok(Far(operator.apply(&stream.0)?, Arc::clone(&self.copied))),
+            _ => return Err(Error::job("unknown step")),
+        };
+        Ok(Far(stream.0.iter().map(|x| x + added).collect(), Arc::clone(&self.copied)))
+    }
+
+    fn finish(&self, batch: &Batch, stream: &Far) -> Result<Vec<Prediction>> {
+        Ok(batch
+            .targets
+            .iter()
+            .map(|target| Prediction { log_probability: -stream.0[target.row * self.config.hidden], likeliest: true })
+            .collect())
+    }
+}
+
+impl Engine for Adding {
+    fn id(&self) -> EngineId {
+        EngineId { name: "adding", dtype: "f32", device: "far" }
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn part_tokens(&self) -> usize {
+        4
+    }
+
+    fn run(
+        &self,
+        trie: &Trie,
+        batch: &Batch,
+        observer: &mut dyn Observer<dyn ResidualStream>,
+    ) -> Result<Vec<Option<Vec<Prediction>>>> {
+        trie.run(self, batch, &mut Watched(observer))
+    }
+
+    fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows> {
+        let stream = Far(stream.to_vec(), Arc::clone(&self.copied));
+        steps.iter().try_fold(stream, |stream, step| self.advance(batch, step, &stream))?.rows()
+    }
+
+    fn logits(&self, _: &[f32], _: &[usize]) -> Result<HostRows> {
+        Err(Error::job("the engine has no vocabulary"))
+    }
+
+    fn stream_norm(&self, _: usize) -> Result<RmsNorm> {
+        Ok(RmsNorm { eps: 0.0, weight: Some(vec![3.0, 5.0]) })
+    }
+}

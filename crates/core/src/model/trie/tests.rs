@@ -1,0 +1,178 @@
+use super::*;
+use crate::model::operator::Operator;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A model that counts how often each step runs. Its state and output are the list of executed steps.
+#[derive(Default)]
+struct Counting {
+    runs: RefCell<HashMap<String, usize>>,
+}
+
+impl Counting {
+    fn count(&self, step: &Step) {
+        *self.runs.borrow_mut().entry(format!("{step:?}")).or_default() += 1;
+    }
+}
+
+impl Model for Counting {
+    type Batch = ();
+    type Residual = Vec<Step>;
+    type Output = Vec<Step>;
+
+    fn begin(&self, (): &()) -> Result<Vec<Step>> {
+        self.count(&Step::Embed);
+        Ok(vec![Step::Embed])
+    }
+
+    fn advance(&self, (): &(), step: &Step, state: &Vec<Step>) -> Result<Vec<Step>> {
+        self.count(step);
+        Ok([state.as_slice(), std::slice::from_ref(step)].concat())
+    }
+
+    fn finish(&self, batch: &(), state: &Vec<Step>) -> Result<Vec<Step>> {
+        self.advance(batch, &Step::Head, state)
+    }
+}
+
+/// Returns the dense program, and programs without layers 2 and 3 of 6 with different recoveries, one of them
+/// twice.
+fn programs() -> Vec<Program> {
+    let a = Operator::diagonal(vec![1.0]).unwrap();
+    let b = Operator::diagonal(vec![2.0]).unwrap();
+    vec![Program::dense(6), pruned(None), pruned(Some(&a)), pruned(Some(&b)), pruned(Some(&a))]
+}
+
+fn pruned(operator: Option<&Arc<Operator>>) -> Program {
+    Program::pruned(6, &[2, 3], |_| operator.cloned())
+}
+
+#[test]
+fn shared_steps_run_once() {
+    let model = Counting::default();
+    Trie::new(&programs()).run(&model, &(), &mut ()).unwrap();
+    let runs = model.runs.into_inner();
+    assert_eq!((runs["Embed"], runs["Attention(0)"], runs["Mlp(1)"]), (1, 1, 1));
+    assert_eq!((runs["Attention(2)"], runs["Mlp(3)"]), (1, 1), "only the dense program has the removed layers");
+    assert_eq!(
+        (runs["Attention(4)"], runs["Mlp(5)"], runs["Head"]),
+        (4, 4, 4),
+        "expected dense, none and two operators"
+    );
+}
+
+#[test]
+fn each_program_sees_exactly_its_own_steps() {
+    let programs = programs();
+    let outputs = Trie::new(&programs).run(&Counting::default(), &(), &mut ()).unwrap();
+    for (program, output) in programs.iter().zip(outputs) {
+        assert_eq!(program.0, output.unwrap());
+    }
+}
+
+/// A model that records the weights needed by each step in order, and the maximum number of states held.
+#[derive(Default)]
+struct Order {
+    weights: RefCell<Vec<usize>>,
+    held: Rc<()>,
+    most: RefCell<usize>,
+}
+
+impl Model for Order {
+    type Batch = ();
+    type Residual = Rc<()>;
+    type Output = ();
+
+    fn begin(&self, (): &()) -> Result<Rc<()>> {
+        Ok(Rc::clone(&self.held))
+    }
+
+    fn advance(&self, (): &(), step: &Step, _: &Rc<()>) -> Result<Rc<()>> {
+        self.weights.borrow_mut().extend(step.weights());
+        let mut most = self.most.borrow_mut();
+        // Ignore the model's own reference.
+        *most = (*most).max(Rc::strong_count(&self.held) - 1);
+        Ok(Rc::clone(&self.held))
+    }
+
+    fn finish(&self, (): &(), state: &Rc<()>) -> Result<()> {
+        self.advance(&(), &Step::Head, state).map(drop)
+    }
+}
+
+/// Returns the number of weight changes in a run of the trie, and the maximum number of states held.
+fn changes(programs: &[Program], most: usize) -> (usize, usize) {
+    let order = Order::default();
+    Trie::new(programs).run_by_layer(most, &order, &(), &mut ()).unwrap();
+    let mut weights = order.weights.into_inner();
+    weights.dedup();
+    (weights.len(), order.most.into_inner())
+}
+
+#[test]
+fn layer_by_layer_each_layers_weights_are_needed_once() {
+    // Six layers and the head. Three of the four paths branch after layer 1.
+    assert_eq!(changes(&programs(), 4), (7, 4));
+    let depth_first = Order::default();
+    Trie::new(&programs()).run(&depth_first, &(), &mut ()).unwrap();
+    let mut weights = depth_first.weights.into_inner();
+    weights.dedup();
+    // Computed by hand: layers 0 to 5 and the head, then three times layers 4, 5 and the head.
+    assert_eq!(weights.len(), 7 + 3 * 3);
+}
+
+#[test]
+fn where_states_have_no_room_paths_run_to_their_ends_in_turns() {
+    // The dense program, and twelve programs that each omit one layer.
+    let mut trials = vec![Program::dense(12)];
+    trials.extend((0..12).map(|layer| Program::pruned(12, &[layer], |_| None)));
+    assert_eq!(changes(&trials, 99).0, 13, "each layer, and the head");
+    for most in [1, 2, 3, 5, 8] {
+        let (changes, held) = changes(&trials, most);
+        assert!(held <= most.max(2) + 1 && changes > 13, "{most}: {held} kept, {changes} changes");
+    }
+    for most in [1, 3, 99] {
+        assert!(
+            trials
+                .iter()
+                .zip(Trie::new(&trials).run_by_layer(most, &Counting::default(), &(), &mut ()).unwrap())
+                .all(|(program, output)| program.0 == output.unwrap()),
+            "{most}"
+        );
+    }
+}
+
+#[test]
+fn rows_after_the_last_needed_attention_are_skipped() {
+    // The second program omits the last layer. The part shared with the dense program keeps all rows.
+    let operator = Operator::diagonal(vec![1.0]).unwrap();
+    let mut programs = vec![Program::dense(6), Program::pruned(6, &[5], |_| Some(Arc::clone(&operator)))];
+    programs.push(Program::pruned(6, &[1], |_| None));
+    let expected = ["Mlp", "Head", "Apply", "Head", "Mlp", "Head"];
+    assert_eq!(narrow_steps(&Trie::scoring(&programs)), expected);
+    assert!(narrow_steps(&Trie::new(&programs)).is_empty());
+    assert!(narrow_steps(&Trie::scoring(&[Program::trunk(6)])).is_empty(), "without a head all rows are the result");
+}
+
+fn narrow_steps(trie: &Trie) -> Vec<String> {
+    let nodes = trie.nodes.iter().filter(|node| node.narrow);
+    nodes
+        .map(|node| format!("{:?}", node.step).split_once('(').map_or("Head", |step_parts| step_parts.0).to_owned())
+        .collect()
+}
+
+#[test]
+fn the_cost_model_counts_what_runs() {
+    let trie = Trie::new(&programs());
+    let cost = trie.cost(|step, _| f64::from(u8::from(matches!(step, Step::Mlp(_)))));
+    assert_eq!(cost, Cost { shared: 12.0, separate: 22.0 });
+}
+
+#[test]
+fn shares_add_up_to_the_whole() {
+    let trie = Trie::new(&programs());
+    let by_node: Vec<f64> = (0..trie.len()).map(|node| node as f64).collect();
+    let total: f64 = by_node.iter().sum();
+    assert!((trie.shares(&by_node).iter().sum::<f64>() - total).abs() < 1e-9);
+}

@@ -1,0 +1,447 @@
+//! Reader of the keys of a task.
+
+use ghostlab_core::error::{Error, Result, nearest};
+
+use super::{Data, Definition, Examples, Field};
+use crate::aggregate::Aggregation;
+use crate::bounds::MAX_REPEATS;
+use crate::filter::Pipeline;
+use crate::metric::{Kind, Metric, Output};
+use crate::prepared::{self, Prepare};
+use crate::row;
+use crate::template::Template;
+use crate::value::Value;
+use crate::yaml::{Node, Tree, hooked, texts, wrong};
+use crate::{activity, equivalent};
+
+/// Keys that affect neither prompts nor scores.
+const WITHOUT_EFFECT: [&str; 7] =
+    ["tag", "group", "task_list", "should_decontaminate", "doc_to_decontamination_query", "metadata", "task_alias"];
+/// Unsupported keys that need Python, images or audio.
+const NOT_OFFERED: [&str; 7] =
+    ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
+/// Loader arguments. `trust_remote_code` has no effect because no script is ever run.
+const LOADING: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
+const KEYS: [&str; 26] = [
+    "task",
+    "dataset_path",
+    "dataset_name",
+    "dataset_kwargs",
+    "training_split",
+    "validation_split",
+    "test_split",
+    "fewshot_split",
+    "doc_to_text",
+    "doc_to_target",
+    "doc_to_choice",
+    "description",
+    "target_delimiter",
+    "fewshot_delimiter",
+    "fewshot_config",
+    "num_fewshot",
+    "metric_list",
+    "output_type",
+    "generation_kwargs",
+    "repeats",
+    "filter_list",
+    "gen_prefix",
+    "keep_rows",
+    "columns",
+    "prepare",
+    "unsafe_code",
+];
+
+/// Reads the keys of a task as typed values.
+pub(super) struct KeyReader<'a> {
+    pub(super) node: &'a Node,
+}
+
+impl KeyReader<'_> {
+    /// Returns the value of a key, or `None` for `null`. Rejects hooks.
+    fn get(&self, key: &str) -> Result<Option<&Node>> {
+        match self.node.get(key) {
+            Some(Node { tree: Tree::Hook(function), place: location }) => Err(hooked(key, function, location)),
+            Some(node) if node.is_null() => Ok(None),
+            other => Ok(other),
+        }
+    }
+
+    fn text(&self, key: &str) -> Result<Option<String>> {
+        let Some(node) = self.get(key)? else { return Ok(None) };
+        node.text().map(|text| Some(text.to_owned())).ok_or_else(|| wrong(key, "a text", node))
+    }
+
+    /// Returns a string that must not be `null`, because the harness would concatenate it.
+    fn joined(&self, key: &str, other: &str) -> Result<String> {
+        match self.node.get(key) {
+            Some(node) if node.is_null() => Err(wrong(key, "a text", node)),
+            _ => Ok(self.text(key)?.unwrap_or_else(|| other.to_owned())),
+        }
+    }
+
+    fn field(&self, key: &str) -> Result<Option<Field>> {
+        self.get(key)?.map(|node| field(key, node)).transpose()
+    }
+
+    fn known_keys(&self) -> Result<()> {
+        for (key, node) in self.node.pairs() {
+            let name = key.as_text().unwrap_or_default();
+            if NOT_OFFERED.contains(&name) && !node.is_null() {
+                let equivalent = matches!(&node.tree, Tree::Hook(hook)
+                    if name == "process_docs" && equivalent::kept_rows(hook, &node.place).is_some());
+                if equivalent {
+                    continue;
+                }
+                return Err(match &node.tree {
+                    Tree::Hook(function) => hooked(name, function, &node.place),
+                    _ => Error::bad_input(format!("`{name}` is not supported")).at(&node.place).found(node.kind()),
+                });
+            }
+            if !KEYS.contains(&name) && !WITHOUT_EFFECT.contains(&name) && !NOT_OFFERED.contains(&name) {
+                let near = nearest(name, KEYS.into_iter().chain(WITHOUT_EFFECT));
+                let bad = Error::bad_input(format!("unknown task key `{}`", key.text())).at(&node.place);
+                return Err(
+                    bad.hint(near.map_or("remove the key".to_owned(), |near| format!("did you mean `{near}`?")))
+                );
+            }
+        }
+        if let Some(node) =
+            self.node.get("unsafe_code").filter(|node| !matches!(node.tree, Tree::Scalar(Value::Bool(false))))
+        {
+            return Err(
+                Error::bad_input("`unsafe_code` is not supported: model-generated code is never run").at(&node.place)
+            );
+        }
+        if let Some((path, node)) = self.other_hook() {
+            return Err(hooked(&path, &node.kind().replace("!function ", ""), &node.place));
+        }
+        Ok(())
+    }
+
+    /// Finds a hook under a key without a declarative equivalent.
+    fn other_hook(&self) -> Option<(String, &Node)> {
+        self.node.pairs().iter().find_map(|(key, node)| {
+            let name = key.text();
+            if name == "process_docs" {
+                return None;
+            }
+            let metrics =
+                if let (true, Tree::List(items)) = (name == "metric_list", &node.tree) { &items[..] } else { &[] };
+            for metric in metrics {
+                for (key, node) in metric.pairs() {
+                    let fine = matches!(&node.tree, Tree::Hook(hook)
+                        if key.as_text() == Some("aggregation") && equivalent::is_weighted_f1(hook, &node.place));
+                    if let (false, Some((_, hook))) = (fine, node.hook()) {
+                        return Some((format!("metric_list.{}", key.text()), hook));
+                    }
+                }
+            }
+            if name == "metric_list" && !metrics.is_empty() {
+                return None;
+            }
+            let (path, hook) = node.hook()?;
+            let dot = if path.is_empty() { "" } else { "." };
+            Some((format!("{name}{dot}{path}"), hook))
+        })
+    }
+
+    fn absent(&self, key: &str) -> Error {
+        Error::bad_input(format!("the task has no `{key}`")).at(&self.node.place).expected(format!("`{key}: …`"))
+    }
+
+    pub(super) fn definition(&self, name: String) -> Result<Definition> {
+        self.known_keys()?;
+        let output = self.output()?;
+        let data = self.data()?;
+        let text = self.field("doc_to_text")?.ok_or_else(|| self.absent("doc_to_text"))?;
+        let target = self.field("doc_to_target")?.ok_or_else(|| self.absent("doc_to_target"))?;
+        let choices = self.get("doc_to_choice")?.map(|node| choices("doc_to_choice", node)).transpose()?;
+        if output == Output::MultipleChoice && choices.is_none() {
+            return Err(self.absent("doc_to_choice"));
+        }
+        let EvaluatedSplits { test, validation } = self.evaluated_splits()?;
+        let fewshot_delimiter = self.joined("fewshot_delimiter", "\n\n")?;
+        let target_delimiter = self.joined("target_delimiter", " ")?;
+        let prefix = self.field("gen_prefix")?;
+        let shots = self.shots()?;
+        let repeats = self.repeats()?;
+        let version = self.node.get("metadata").and_then(|node| node.get("version"));
+        let keep_rows = self.keep_rows()?;
+        let mut definition = Definition {
+            alias: self.text("task_alias")?.unwrap_or_else(|| name.clone()),
+            name,
+            version: version.and_then(|node| node.plain().ok()).map_or("Yaml".to_owned(), |version| version.text()),
+            data,
+            training: self.text("training_split")?,
+            validation,
+            test,
+            source: equivalent::with_hooks_replaced(self.node, &keep_rows)?,
+            keep_rows,
+            prepare: self.prepare()?,
+            output,
+            description: self.field("description")?.filter(|field| !is_empty_text(field)),
+            target_delimiter: target_delimiter.clone(),
+            shots,
+            generation: self.generation(output, &fewshot_delimiter)?,
+            repeats,
+            filters: self.filters(output)?,
+            metrics: self.metrics(output)?,
+            place: self.node.place.clone(),
+            examples: Examples {
+                first: false,
+                split: self.text("fewshot_split")?,
+                samples: None,
+                text: text.clone(),
+                target: target.clone(),
+                choices: choices.clone(),
+                prefix: prefix.clone(),
+                target_delimiter,
+                delimiter: fewshot_delimiter.clone(),
+            },
+            fewshot_delimiter,
+            text,
+            target,
+            choices,
+            prefix,
+        };
+        if let Some(node) = self.get("fewshot_config")? {
+            examples(node, &mut definition.examples)?;
+        }
+        Ok(definition)
+    }
+
+    fn output(&self) -> Result<Output> {
+        let Some(node) = self.node.get("output_type") else { return Ok(Output::Generate) };
+        let known = Output::ALL.into_iter().find(|output| node.text() == Some(output.name()));
+        let all = "loglikelihood, loglikelihood_rolling, multiple_choice or generate_until";
+        known.ok_or_else(|| wrong("output_type", all, node))
+    }
+
+    /// Reads the data set and its loading options.
+    fn data(&self) -> Result<Data> {
+        let path = self.text("dataset_path")?.ok_or_else(|| self.absent("dataset_path"))?;
+        let options = match self.get("dataset_kwargs")? {
+            Some(node) if matches!(node.tree, Tree::Map(_)) => {
+                if let Some((key, odd)) = node.pairs().iter().find(|(key, _)| !LOADING.contains(&&*key.text())) {
+                    let bad = Error::bad_input(format!("`dataset_kwargs.{}` is not supported", key.text()));
+                    return Err(bad.at(&odd.place).expected(LOADING.join(", ")).found(odd.kind()));
+                }
+                node.plain()?
+            }
+            Some(node) => return Err(wrong("dataset_kwargs", "a mapping", node)),
+            None => Value::Map(Vec::new()),
+        };
+        let fields = self.get("columns")?.map(row::columns).transpose()?.unwrap_or_default();
+        Ok(Data { path, name: self.text("dataset_name")?, options, fields })
+    }
+
+    /// Reads the names of the splits that are evaluated, of which one is required.
+    fn evaluated_splits(&self) -> Result<EvaluatedSplits> {
+        let test = self.text("test_split")?;
+        let validation = self.text("validation_split")?;
+        if test.is_none() && validation.is_none() {
+            return Err(self.absent("test_split").expected("`test_split` or `validation_split`"));
+        }
+        Ok(EvaluatedSplits { test, validation })
+    }
+
+    /// Reads the number of examples.
+    fn shots(&self) -> Result<Option<usize>> {
+        let Some(node) = self.get("num_fewshot")? else { return Ok(None) };
+        whole(node).map(Some).ok_or_else(|| wrong("num_fewshot", "a whole number, 0 or more", node))
+    }
+
+    fn repeats(&self) -> Result<usize> {
+        let Some(node) = self.get("repeats")? else { return Ok(1) };
+        let expected = format!("a number from 1 to {MAX_REPEATS}");
+        whole(node).filter(|times| (1..=MAX_REPEATS).contains(times)).ok_or_else(|| wrong("repeats", &expected, node))
+    }
+
+    fn prepare(&self) -> Result<Option<Prepare>> {
+        let Some(node) = self.get("prepare")? else { return Ok(None) };
+        let found = prepared::ALL.into_iter().find(|prepare| node.text() == Some(prepare.name));
+        found.map(Some).ok_or_else(|| wrong("prepare", &prepared::ALL.map(|prepare| prepare.name).join(", "), node))
+    }
+
+    fn keep_rows(&self) -> Result<Vec<(String, Vec<Value>)>> {
+        let mut found = Vec::new();
+        if let Some(Node { tree: Tree::Hook(hook), place: location }) = self.node.get("process_docs") {
+            found.extend(equivalent::kept_rows(hook, location));
+        }
+        if let Some(node) = self.get("keep_rows")? {
+            if !matches!(node.tree, Tree::Map(_)) {
+                return Err(wrong("keep_rows", "a mapping of columns to a value, or a list of values", node));
+            }
+            found.push(node.plain()?);
+        }
+        let pairs = found.into_iter().flat_map(|value| if let Value::Map(pairs) = value { pairs } else { Vec::new() });
+        Ok(pairs
+            .map(|(column, value)| (column.text(), if let Value::List(items) = value { items } else { vec![value] }))
+            .collect())
+    }
+
+    fn generation(&self, output: Output, delimiter: &str) -> Result<Value> {
+        if output != Output::Generate {
+            return Ok(Value::Map(Vec::new()));
+        }
+        let stops = Value::List(vec![Value::from(delimiter)]);
+        let Some(node) = self.get("generation_kwargs")? else {
+            return Ok(Value::Map(vec![
+                (Value::from("temperature"), Value::Float(0.0)),
+                (Value::from("do_sample"), Value::Bool(false)),
+                (Value::from("max_gen_toks"), Value::Int(256)),
+                (Value::from("until"), stops),
+            ]));
+        };
+        if !matches!(node.tree, Tree::Map(_)) {
+            return Err(wrong("generation_kwargs", "a mapping", node));
+        }
+        let mut settings = node.plain()?;
+        if let Some(temperature) = settings.get("temperature") {
+            let number = temperature.as_text().map_or(temperature.as_number(), |text| text.parse().ok());
+            let culprit = node.get("temperature").unwrap_or(node);
+            let number = number.ok_or_else(|| wrong("temperature", "a number", culprit))?;
+            settings.set("temperature", Value::Float(number));
+        }
+        match settings.get("until").cloned() {
+            None => settings.set("until", stops),
+            Some(Value::List(items)) if items.iter().all(|item| item.as_text().is_some()) => {
+                if !items.is_empty() && items.iter().all(|item| item.as_text() == Some("")) {
+                    let culprit = node.get("until").unwrap_or(node);
+                    return Err(
+                        wrong("until", "non-empty stop strings", culprit).hint("write `until: []` for no stop strings")
+                    );
+                }
+            }
+            Some(Value::Text(_) | Value::None) => {}
+            Some(_) => return Err(wrong("until", "a list of strings", node.get("until").unwrap_or(node))),
+        }
+        Ok(settings)
+    }
+
+    fn filters(&self, output: Output) -> Result<Vec<Pipeline>> {
+        let Some(node) = self.get("filter_list")? else { return Ok(vec![Pipeline::take_first()]) };
+        let Tree::List(items) = &node.tree else { return Err(wrong("filter_list", "a list of pipelines", node)) };
+        let pipelines = items.iter().map(Pipeline::read).collect::<Result<Vec<_>>>()?;
+        if let (false, Some(odd)) = (output == Output::Generate, pipelines.iter().find(|pipeline| !pipeline.is_first()))
+        {
+            return Err(wrong("filter_list", "take_first, the only filter for numbers", node).found(&odd.name));
+        }
+        Ok(pipelines)
+    }
+
+    fn metrics(&self, output: Output) -> Result<Vec<Metric>> {
+        let Some(node) = self.get("metric_list")? else {
+            let names: &[Kind] = match output {
+                Output::LogLikelihood => &[Kind::Perplexity, Kind::Acc],
+                Output::Rolling => &[Kind::WordPerplexity, Kind::BytePerplexity, Kind::BitsPerByte],
+                Output::MultipleChoice => &[Kind::Acc, Kind::AccNorm],
+                Output::Generate => &[Kind::ExactMatch],
+            };
+            return Ok(names.iter().map(|kind| Metric::plain(*kind)).collect());
+        };
+        let Tree::List(items) = &node.tree else { return Err(wrong("metric_list", "a list of metrics", node)) };
+        let mut metrics: Vec<Metric> = Vec::new();
+        for item in items {
+            let weighted = matches!(item.get("aggregation"), Some(Node { tree: Tree::Hook(_), .. }));
+            let mut item = item.clone();
+            if weighted {
+                let location = item.place.clone();
+                let name = Tree::Scalar(Value::from(Aggregation::WeightedF1.name()));
+                item.set(&Value::from("aggregation"), Node { tree: name, place: location });
+            }
+            let metric = Metric::read(&item, output)?;
+            // The last entry of a metric wins, like a duplicate key of a mapping.
+            match metrics.iter_mut().find(|old| old.kind == metric.kind) {
+                Some(old) => *old = metric,
+                None => metrics.push(metric),
+            }
+        }
+        Ok(metrics)
+    }
+}
+
+struct EvaluatedSplits {
+    test: Option<String>,
+    validation: Option<String>,
+}
+
+fn is_empty_text(field: &Field) -> bool {
+    matches!(field, Field::Text(_, text) if text.is_empty())
+}
+
+fn whole(node: &Node) -> Option<usize> {
+    match &node.tree {
+        Tree::Scalar(Value::Int(number)) => usize::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+fn field(key: &str, node: &Node) -> Result<Field> {
+    match &node.tree {
+        Tree::Scalar(Value::Text(text)) => {
+            activity::started(format_args!("`{key}`, {}", node.place));
+            let template = Template::new(text, &node.place).map_err(|error| error.at(format!("`{key}`")))?;
+            Ok(Field::Text(Box::new(template), text.clone()))
+        }
+        Tree::Scalar(value @ (Value::Int(_) | Value::Bool(_))) => Ok(Field::Fixed(value.clone())),
+        Tree::List(_) if key.ends_with("target") => Ok(Field::Fixed(node.plain()?)),
+        Tree::Hook(function) => Err(hooked(key, function, &node.place)),
+        _ => Err(wrong(key, "a column, a template or a number", node)),
+    }
+}
+
+fn choices(key: &str, node: &Node) -> Result<Field> {
+    match &node.tree {
+        Tree::List(_) => Ok(Field::Fixed(node.plain()?)),
+        Tree::Map(pairs) => {
+            Ok(Field::Fixed(Value::List(pairs.iter().map(|(_, node)| node.plain()).collect::<Result<_>>()?)))
+        }
+        Tree::Scalar(Value::Text(_)) | Tree::Hook(_) => field(key, node),
+        Tree::Scalar(_) => Err(wrong(key, "a list, a mapping, a column or a template", node)),
+    }
+}
+
+fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
+    if !matches!(node.tree, Tree::Map(_)) {
+        return Err(wrong("fewshot_config", "a mapping", node));
+    }
+    for (key, node) in node.pairs() {
+        let name = key.as_text().unwrap_or_default();
+        let full = format!("fewshot_config.{name}");
+        if let Tree::Hook(function) = &node.tree {
+            return Err(hooked(&full, function, &node.place));
+        }
+        let text = || node.text().map(str::to_owned).ok_or_else(|| wrong(&full, "a text", node));
+        match name {
+            "sampler" => match node.text() {
+                Some("default") => examples.first = false,
+                Some("first_n") => examples.first = true,
+                _ => return Err(wrong(&full, "default or first_n", node)),
+            },
+            // An explicit null overrides the value of the task.
+            "split" => examples.split = if node.is_null() { None } else { Some(text()?) },
+            "samples" if !node.is_null() => {
+                let Value::List(items) = node.plain()? else { return Err(wrong(&full, "a list of examples", node)) };
+                if let Some(odd) = items.iter().find(|item| !matches!(item, Value::Map(_))) {
+                    return Err(wrong(&full, "a list of mappings", node).found(odd.repr()));
+                }
+                examples.samples = Some(items);
+            }
+            "doc_to_text" if !node.is_null() => examples.text = field(&full, node)?,
+            "doc_to_target" if !node.is_null() => examples.target = field(&full, node)?,
+            "doc_to_choice" => examples.choices = if node.is_null() { None } else { Some(choices(&full, node)?) },
+            "gen_prefix" => examples.prefix = if node.is_null() { None } else { Some(field(&full, node)?) },
+            "fewshot_delimiter" => examples.delimiter = text()?,
+            "target_delimiter" => examples.target_delimiter = text()?,
+            // The harness accepts these keys and ignores them.
+            "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
+            "process_docs" if node.is_null() => {}
+            _ => {
+                let bad = Error::bad_input(format!("unknown example key `{full}`")).at(&node.place);
+                return Err(bad.found(texts(node).join(", ")));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Requests of a task.
+
+use super::*;
+
+#[test]
+fn column_field_keeps_its_value_and_digits_become_numbers() {
+    // A target that is a column keeps its number, the index of the answer.
+    assert_eq!(first(&choices(""), &shots(0)), pair("one", " a"));
+    // Rendered digits become numbers only if there are choices.
+    let rendered = choices("doc_to_target: '{{d}}'");
+    assert!({
+        let task = task_of(&rendered, ROWS).unwrap();
+        task.target(&task.documents[0]).unwrap() == Value::Int(1)
+    });
+    let plain = "task: t\ndataset_path: x\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: q\ndoc_to_target: '{{d}}'\n";
+    assert_eq!(first(plain, &shots(0)), pair("one", "1"));
+    let leading = choices("doc_to_target: '0{{d}}'");
+    assert!(task_of(&leading, ROWS).is_err(), "Python raises on 01");
+    let listed = task_of(&choices("doc_to_target: '[0,  1]'"), ROWS).unwrap();
+    assert_eq!(listed.target(&listed.documents[0]).unwrap(), Value::List(vec![Value::Int(0), Value::Int(1)]));
+}
+
+#[test]
+fn choices_are_a_list_a_maps_values_or_a_printed_literal() {
+    assert_eq!(two_targets("doc_to_choice: [x, y]"), [" x", " y"]);
+    assert_eq!(two_targets("doc_to_choice: {1: x, 0: y}"), [" x", " y"]);
+    assert_eq!(two_targets("doc_to_choice: \"{{['it is', c[1]]}}\""), [" it is", " b"]);
+}
+
+fn two_targets(more: &str) -> Vec<String> {
+    texts(&choices(more), &shots(0)).into_iter().take(2).map(|pair| pair.1).collect::<Vec<_>>()
+}
+
+#[test]
+fn test_split_is_evaluated_else_validation() {
+    assert_eq!((split_field(""), split_field("validation_split: dev")), ("test".into(), "test".into()));
+    assert_eq!(split_field("test_split: null\nvalidation_split: dev"), "dev");
+}
+
+fn split_field(more: &str) -> String {
+    let task = task_of(&choices(more), ROWS).unwrap();
+    task.documents[0].get("s").unwrap().text()
+}
+
+#[test]
+fn examples_come_from_split_list_or_first_existing_split() {
+    assert_eq!(first_example(""), "one train a");
+    assert_eq!(first_example(", split: dev"), "one dev a");
+    assert_eq!(first_example(", samples: [{q: own, c: [k, l], n: 1, s: said}]"), "own said l");
+    assert_eq!(first_example(", split: dev, samples: [{q: own, c: [k, l], n: 1, s: said}]"), "one dev a");
+}
+
+fn first_example(more: &str) -> String {
+    let examples = format!("doc_to_text: '{{{{q}}}} {{{{s}}}}'\nfewshot_config: {{sampler: first_n{more}}}\n");
+    let context = first(&choices(&examples), &shots(1)).0;
+    context.split("\n\n").next().unwrap().to_owned()
+}
+
+#[test]
+fn explicit_zero_shots_stay_and_silence_means_none() {
+    assert_eq!(first_context("num_fewshot: 0", Some(2)), "one");
+    assert_eq!(first_context("", None), "one");
+    assert_eq!(first_context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", None), "one a\n\none");
+    assert_eq!(first_context("num_fewshot: 1\nfewshot_config: {sampler: first_n}", Some(2)), "one a\n\ntwo d\n\none");
+}
+
+fn first_context(more: &str, asked: Option<usize>) -> String {
+    first(&choices(more), &Setting { shots: asked, ..Setting::default() }).0
+}
+
+#[test]
+fn examples_leave_out_the_document_if_splits_are_equal() {
+    let named = "fewshot_split: test\nfewshot_config: {sampler: first_n}\ndoc_to_text: '{{q}}'\n";
+    // Rows differ between splits, so the pool contains the document only if both splits are the same.
+    assert_eq!(first(&choices(named), &shots(2)).0, "two d\n\nsix f\n\none");
+    // Both splits are unset and therefore equal, so the document is removed from the validation pool.
+    let neither = "test_split: null\nvalidation_split: dev\ntraining_split: null\nfewshot_config: {sampler: first_n}\n";
+    assert_eq!(first(&choices(neither), &shots(1)).0, "two d\n\none");
+    // Only the test split is set. It is also the pool, and the document may be shown with its own answer.
+    let alone = "training_split: null\nfewshot_config: {sampler: first_n}\n";
+    assert_eq!(first(&choices(alone), &shots(1)).0, "one a\n\none");
+}
+
+#[test]
+fn description_is_glued_and_system_text_separated_once() {
+    assert_eq!(first(&choices("description: Choose."), &shots(0)).0, "Choose.one");
+    assert_eq!(first(&choices("description: Choose."), &system_setting("Be short.")).0, "Be short.\n\nChoose.one");
+    assert_eq!(first(&choices("description: Choose."), &system_setting("Be short. ")).0, "Be short. Choose.one");
+    assert_eq!(first(&choices("description: ' Choose.'"), &system_setting("Be short.")).0, "Be short. Choose.one");
+}
+
+fn system_setting(text: &str) -> Setting<'_> {
+    Setting { system: Some(text.to_owned()), ..Setting::default() }
+}
+
+#[test]
+fn an_empty_answer_of_an_example_has_no_delimiters() {
+    let sample = "fewshot_config: {sampler: first_n, samples: [{q: own, c: [k, l], n: '', d: x}]}\ndoc_to_target: n\n";
+    let text =
+        "task: t\ndataset_path: x\ntest_split: test\noutput_type: loglikelihood\ndoc_to_text: '{{q}}'\n".to_owned();
+    assert_eq!(first(&format!("{text}{sample}doc_to_target: \"{{{{n|string}}}}\"\n"), &shots(1)).0, "ownone");
+}
+
+#[test]
+fn delimiter_precedes_a_choice_but_not_a_target() {
+    let target = choices("output_type: loglikelihood\ndoc_to_target: q\ndoc_to_choice: null\ndoc_to_text: 'Say: '\n");
+    assert_eq!(first(&target, &shots(0)), pair("Say: ", "one"));
+    assert_eq!(first(&choices("target_delimiter: ':'"), &shots(0)), pair("one", ":a"));
+    let rolling = choices("output_type: loglikelihood_rolling\ndoc_to_target: q\ndoc_to_choice: null\n");
+    assert_eq!(first(&rolling, &shots(2)), pair("one", ""), "no context counts");
+}
+
+#[test]
+fn begun_answer_follows_delimiter_and_blank_in_examples() {
+    let begun = choices("gen_prefix: It is\nfewshot_config: {sampler: first_n}\ntarget_delimiter: ': '\n");
+    assert_eq!(first(&begun, &shots(1)).0, "one: It is a\n\none: It is");
+    let blank = choices("gen_prefix: ' It is'\n");
+    assert_eq!(first(&blank, &shots(0)).0, "one It is");
+}
+
+#[test]
+fn contexts_are_the_choices_where_the_question_is_a_number() {
+    let text = choices("doc_to_text: n\ndoc_to_target: q\nfewshot_config: {sampler: first_n}\n");
+    let of_first: Vec<_> = texts(&text, &shots(1)).into_iter().take(2).collect();
+    assert_eq!(of_first, [pair("a one\n\na", " one"), pair("a one\n\nb", " one")]);
+}
+
+#[test]
+fn mutual_information_asks_for_the_bare_choices_too() {
+    let all = texts(&choices("metric_list: [{metric: acc_mutual_info}]"), &shots(0));
+    assert_eq!(all[..4], [pair("one", " a"), pair("one", " b"), pair("", " a"), pair("", " b")]);
+}
+
+#[test]
+fn chat_template_choice_has_no_delimiter_without_begun_answer() {
+    let chat = ChatTemplate::new("{% for m in messages %}<{{m.content}}>{% endfor %}", Vec::new(), "t").unwrap();
+    let setting = Setting { chat: Some(&chat), ..Setting::default() };
+    assert_eq!(first(&choices(""), &setting), pair("<one>", "a"));
+    assert_eq!(first(&choices("gen_prefix: It is"), &setting), pair("<one><It is", " a"));
+    assert_eq!(first(&choices("gen_prefix: 'It is '"), &setting).1, "a");
+    let in_one = Setting { shots: Some(1), multiturn: false, chat: Some(&chat), ..Setting::default() };
+    let text = choices("fewshot_config: {sampler: first_n}\ndescription: Choose.");
+    assert_eq!(first(&text, &in_one).0, "<Choose.><one a\n\none>");
+    assert_eq!(first(&text, &Setting { multiturn: true, ..in_one }).0, "<Choose.><one><a><one>");
+}
+
+#[test]
+fn what_a_model_cannot_be_asked_is_one_error_with_its_place() {
+    let column = request_error("doc_to_text: '{{question}}'", ROWS);
+    assert!(column.contains("question") && column.contains("task t"), "{column}");
+    let empty = request_error("doc_to_choice: ['', b]\ntarget_delimiter: ''", ROWS);
+    assert!(empty.contains("a choice is empty"), "{empty}");
+    let nothing = request_error("output_type: loglikelihood\ndoc_to_choice: null\ndoc_to_target: ''", ROWS);
+    assert!(nothing.contains("nothing to score"), "{nothing}");
+    let few = task_of(&choices(""), ROWS).unwrap().requests(&Made(ROWS), &shots(9)).unwrap_err().to_string();
+    assert!(few.contains("too few examples"), "{few}");
+    assert!(request_error("", "[]").contains("no documents"));
+    let key = Definition::read(&parse(&choices("dataset_kwargs: {verbose: true}"), "t.yaml").unwrap()).unwrap_err();
+    assert!(key.to_string().contains("dataset_kwargs.verbose") && key.to_string().contains("t.yaml:9"), "{key}");
+}
+
+fn request_error(more: &str, rows: &'static str) -> String {
+    let task = task_of(&choices(more), rows).and_then(|task| task.requests(&Made(rows), &Setting::default()));
+    task.unwrap_err().to_string()
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_refused_with_their_path() {
+    for (more, path) in [
+        ("metadata: {version: .nan}", "`metadata.version`"),
+        ("fewshot_config: {samples: [{q: x, n: .inf}]}", "`fewshot_config.samples[0].n`"),
+        ("generation_kwargs: {temperature: -.inf}", "`generation_kwargs.temperature`"),
+    ] {
+        let error = task_of(&choices(more), ROWS).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.exit_code(), 2, "{text}");
+        assert!(text.contains(path) && text.contains("t.yaml:9") && text.contains("a finite number"), "{text}");
+    }
+}
+
+#[test]
+fn a_version_is_that_of_the_metadata_or_yaml() {
+    assert_eq!(task_version(""), "Yaml");
+    assert_eq!(task_version("metadata: {version: 2.0, other: x}"), "2.0");
+}
+
+fn task_version(more: &str) -> String {
+    task_of(&choices(more), ROWS).unwrap().definition.version
+}
+
+#[test]
+fn generation_stops_at_the_next_example_by_default() {
+    assert_eq!(stop_texts(""), r"['\n\n']");
+    assert_eq!(stop_texts("fewshot_delimiter: '##'"), "['##']");
+    assert_eq!(stop_texts("generation_kwargs: {do_sample: false}"), r"['\n\n']");
+    assert_eq!(stop_texts("generation_kwargs: {until: []}"), "[]");
+}
+
+fn stop_texts(more: &str) -> String {
+    let text = choices(&format!("output_type: generate_until\n{more}"));
+    task_of(&text, ROWS).unwrap().definition.generation.get("until").unwrap().repr()
+}

@@ -1,0 +1,264 @@
+//! Faults of the connection during a download.
+
+use super::*;
+
+/// Expected outcome of a fault.
+enum Then {
+    /// The file is complete. Contains the start offset of each request.
+    Whole(&'static [Option<usize>]),
+    /// The fetch fails with this exit code and text.
+    Refused(u8, &'static str),
+}
+
+/// Changes a response, given the request and the number of earlier requests.
+type ChangeAnswer = fn(&Request, usize, Answer) -> Answer;
+
+/// Faults of a download of 100 bytes.
+const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
+    ("none", |_, _, a| a, Then::Whole(&[None])),
+    ("cut", |_, n, a| if n == 0 { Answer { cut: Some(70), ..a } } else { a }, Then::Whole(&[None, Some(70)])),
+    (
+        "cut thrice",
+        |_, n, a| if n < 3 { Answer { cut: Some(20), ..a } } else { a },
+        Then::Whole(&[None, Some(20), Some(40), Some(60)]),
+    ),
+    ("always cut before a byte", |_, _, a| Answer { cut: Some(0), ..a }, Then::Refused(3, "could not be reached")),
+    (
+        "cut at one place, and always from the beginning",
+        |r, _, a| Answer {
+            cut: Some(50),
+            status: 200,
+            body: if r.from().is_some() { content(100) } else { a.body },
+            ..Answer::new(200)
+        },
+        Then::Refused(3, "could not be reached"),
+    ),
+    (
+        "stalled",
+        |_, n, a| if n == 0 { Answer { stall: Some((30, Duration::from_secs(2))), ..a } } else { a },
+        Then::Whole(&[None, Some(30)]),
+    ),
+    (
+        "a wrong length, once",
+        |_, n, a| {
+            if n == 0 {
+                let mut b = a;
+                b.body.truncate(60);
+                b
+            } else {
+                a
+            }
+        },
+        Then::Whole(&[None, None]),
+    ),
+    (
+        "too long, once",
+        |_, n, mut a| {
+            if n == 0 {
+                a.body.extend([0; 9]);
+            }
+            a
+        },
+        Then::Whole(&[None, None]),
+    ),
+    (
+        "too long, always",
+        |_, _, mut a| {
+            a.body.extend([0; 9]);
+            a
+        },
+        Then::Refused(3, "the length is 109 instead of 100"),
+    ),
+    (
+        "wrong bytes, once",
+        |_, n, mut a| {
+            if n == 0 {
+                a.body[5] ^= 1;
+            }
+            a
+        },
+        Then::Whole(&[None, None]),
+    ),
+    (
+        "wrong bytes, always",
+        |_, _, mut a| {
+            a.body[5] ^= 1;
+            a
+        },
+        Then::Refused(5, "differs from the expected one"),
+    ),
+    (
+        "200 in answer to a Range",
+        |_, n, a| match n {
+            0 => Answer { cut: Some(70), ..a },
+            1 => Answer::new(200).body(content(100)),
+            _ => a,
+        },
+        Then::Whole(&[None, Some(70)]),
+    ),
+    (
+        "login page in answer to a Range, once",
+        |_, n, a| match n {
+            0 => Answer { cut: Some(70), ..a },
+            1 => Answer::new(200).body("<html>Log in</html>"),
+            _ => a,
+        },
+        Then::Whole(&[None, Some(70), Some(70)]),
+    ),
+    (
+        "other bytes of the right length in answer to a Range, once",
+        |_, n, a| match n {
+            0 => Answer { cut: Some(70), ..a },
+            1 => Answer::new(200).body(vec![7; 100]),
+            _ => a,
+        },
+        Then::Whole(&[None, Some(70), Some(70)]),
+    ),
+    (
+        "other bytes of the right length in answer to a Range, twice",
+        |_, n, a| match n {
+            0 => Answer { cut: Some(70), ..a },
+            1 | 2 => Answer::new(200).body(vec![7; 100]),
+            _ => a,
+        },
+        Then::Whole(&[None, Some(70), Some(70), None]),
+    ),
+    (
+        "200 in answer to a Range, cut before what came",
+        |_, n, a| match n {
+            0 => Answer { cut: Some(70), ..a },
+            1 => Answer { cut: Some(30), ..Answer::new(200).body(content(100)) },
+            _ => a,
+        },
+        Then::Whole(&[None, Some(70), Some(70)]),
+    ),
+    (
+        "206 from another byte",
+        |_, n, a| match n {
+            0 => Answer { cut: Some(70), ..a },
+            1 => Answer::new(206).with("content-range", "bytes 60-99/100").body(&content(100)[60..]),
+            _ => a,
+        },
+        Then::Whole(&[None, Some(70), None]),
+    ),
+    (
+        "206 of another length",
+        |_, n, a| match n {
+            0 => Answer { cut: Some(70), ..a },
+            1 => Answer::new(206).with("content-range", "bytes 70-119/120").body(content(50)),
+            _ => a,
+        },
+        Then::Whole(&[None, Some(70), None]),
+    ),
+    (
+        "another ETag between two parts",
+        |_, n, a| match n {
+            0 => Answer { cut: Some(70), ..a },
+            1 => a.with("etag", "\"other\""),
+            _ => a,
+        },
+        Then::Whole(&[None, Some(70), None]),
+    ),
+    (
+        "416",
+        |_, n, a| match n {
+            0 => Answer { cut: Some(70), ..a },
+            1 => Answer::new(416),
+            _ => a,
+        },
+        Then::Whole(&[None, Some(70), None]),
+    ),
+    ("500 a few times", |_, n, a| if n < 3 { Answer::new(500) } else { a }, Then::Whole(&[None, None, None, None])),
+    ("500 always", |_, _, _| Answer::new(503), Then::Refused(3, "within 4 attempts")),
+];
+
+#[test]
+fn every_download_fault_ends_in_right_file_or_error() {
+    for large in [true, false] {
+        for (name, change, then) in DOWNLOAD_FAULTS {
+            check_download_fault(name, *change, then, large);
+        }
+    }
+}
+
+/// Downloads a file with a fault, and compares the outcome.
+fn check_download_fault(name: &str, change: ChangeAnswer, then: &Then, large: bool) {
+    let file = Served { name: "f".into(), content: content(100), large };
+    let server = FakeHub::start(REPO, vec![file.clone()], of_content(&file, change));
+    let cache = TempDir::new().unwrap();
+    let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
+    let asked: Vec<Option<usize>> = gets(&server, &file).iter().map(Request::from).collect();
+    let shown = format!("{name} (large: {large}): {asked:?}, {:?}", outcome.fetched);
+    match then {
+        Then::Whole(from) => {
+            assert_eq!(cached(cache.path(), "f").as_ref(), Some(&file.content), "{shown}");
+            assert!(outcome.error().is_none() && asked == *from, "{shown}");
+            let blobs = cache.path().join("models--o--n/blobs");
+            let names: Vec<_> = fs::read_dir(blobs).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(names, [file.etag().as_str()], "{shown}");
+        }
+        Then::Refused(code, words) => {
+            let error = outcome.error().unwrap_or_else(|| panic!("{shown}"));
+            assert!(error.exit_code() == *code && error.to_string().contains(words), "{name}: {error}");
+            assert_eq!(cached(cache.path(), "f"), None, "{shown}");
+            let blob = cache.path().join("models--o--n/blobs").join(file.etag());
+            assert!(!blob.exists(), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_may_be_cut_at_any_byte() {
+    for size in [true, false] {
+        for cut in 0..=40 {
+            let file = Served { name: "sub/f".into(), content: content(40), large: size };
+            let fault = of_content(
+                &file,
+                move |_, before, answer| if before == 0 { Answer { cut: Some(cut), ..answer } } else { answer },
+            );
+            let server = FakeHub::start(REPO, vec![file.clone()], fault);
+            let cache = TempDir::new().unwrap();
+            let outcome = fetch(&server, cache.path(), &["sub/f"], &Lock::default());
+            assert_eq!(cached(cache.path(), "sub/f"), Some(content(40)), "{cut}: {:?}", outcome.fetched);
+            let asked: Vec<_> = gets(&server, &file).iter().map(Request::from).collect();
+            let expected = match cut {
+                0 => vec![None, None],
+                40 => vec![None],
+                _ => vec![None, Some(cut)],
+            };
+            assert_eq!(asked, expected, "downloaded bytes were requested again");
+        }
+    }
+}
+
+#[test]
+fn who_asks_to_wait_is_waited_for_and_who_asks_too_much_is_not() {
+    for (header, value) in [("ratelimit", "\"api\";r=0;t=1"), ("retry-after", "1")] {
+        let file = small("f", "abc");
+        let fault: Fault =
+            Box::new(move |request, before, answer| match request.path.contains("/revision/") && before == 0 {
+                true => Answer::new(429).with(header, value),
+                false => answer,
+            });
+        let server = FakeHub::start(REPO, vec![file], fault);
+        let cache = TempDir::new().unwrap();
+        let clock = Instant::now();
+        let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
+        assert_eq!(cached(cache.path(), "f").unwrap(), b"abc");
+        assert!(clock.elapsed() >= Duration::from_secs(1), "{header}");
+        assert_eq!(
+            outcome
+                .events
+                .iter()
+                .filter(|event| matches!(event, Event::FetchWaits { why, .. } if why.contains("429")))
+                .count(),
+            1
+        );
+    }
+    let fault: Fault = Box::new(|_, _, _| Answer::new(429).with("retry-after", "100000"));
+    let server = FakeHub::start(REPO, vec![], fault);
+    let cache = TempDir::new().unwrap();
+    let outcome = fetch(&server, cache.path(), &["f"], &Lock::default());
+    assert!(outcome.error().unwrap().to_string().contains("requested wait: 100000 s"));
+    assert_eq!(server.requests().len(), 1, "the hub was asked again");
+}

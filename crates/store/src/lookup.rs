@@ -1,0 +1,94 @@
+//! Lookup of objects by key, and storage of new ones.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ghostlab_core::error::Result;
+
+use crate::packed::Packs;
+use crate::{Draft, Key, Lookup, ObjectKind, Store, StoredObject};
+
+impl Store {
+    /// Returns the object of a key after checking all payload hashes.
+    pub fn get(&self, key: &Key) -> Lookup {
+        if self.worker.get().is_some() {
+            // If this fails, a concurrent `cache gc` may remove the object, which is then computed again.
+            self.reserve([key.hash()]).ok();
+        }
+        match self.look(key) {
+            Lookup::Whole(object) => match object.verify() {
+                Ok(()) => Lookup::Whole(object),
+                Err(error) => Lookup::Damaged(error),
+            },
+            other => other,
+        }
+    }
+
+    /// Returns the object of a key after checking its record and payload sizes. [`StoredObject::read`] checks hashes.
+    pub fn look(&self, key: &Key) -> Lookup {
+        if let Some(made) = self.made_here().filter(|made| made.has(key)) {
+            return made.look(key);
+        }
+        let Some(standing) = self.standing(key.kind(), key.hash()) else { return Lookup::Absent };
+        match self.opened(key.hash(), &standing) {
+            Ok(object) => Lookup::Whole(object),
+            Err(error) => Lookup::Damaged(error),
+        }
+    }
+
+    /// Returns whether a key has an object, using the cheapest check.
+    pub fn has(&self, key: &Key) -> bool {
+        self.has_hash(key.kind(), key.hash()) || self.passing(key)
+    }
+
+    /// Returns whether the object of a key is in the temporary overlay of a read-only store.
+    pub fn passing(&self, key: &Key) -> bool {
+        self.made_here().is_some_and(|made| made.has(key))
+    }
+
+    /// Returns the temporary overlay of a read-only store, if it has objects.
+    pub(crate) fn made_here(&self) -> Option<&Self> {
+        self.scratch.as_deref()?.created()
+    }
+
+    /// Returns the store to write to, which is the overlay for a read-only store.
+    pub(crate) fn writer(&self) -> Result<&Self> {
+        self.scratch.as_deref().map_or(Ok(self), |scratch| scratch.store(self.words))
+    }
+
+    /// Lists the hashes of all objects of a kind. Costs a few hundred directory listings.
+    pub fn present(&self, kind: ObjectKind) -> HashSet<String> {
+        let mut present = self.listed(kind);
+        if self.among_many(kind) {
+            present.extend(self.packs.hashes());
+        }
+        present.extend(self.made_here().into_iter().flat_map(|made| made.present(kind)));
+        present
+    }
+
+    /// Lists the hashes of objects of a kind outside packs.
+    pub(crate) fn listed(&self, kind: ObjectKind) -> HashSet<String> {
+        let folder = self.root.join(kind.folder());
+        let groups = self.disk.list(&folder).into_iter().filter(|name| name != Packs::FOLDER);
+        groups.flat_map(|prefix| self.disk.list(&folder.join(prefix))).collect()
+    }
+
+    pub fn has_hash(&self, kind: ObjectKind, hash: &str) -> bool {
+        self.standing(kind, hash).is_some()
+    }
+
+    /// Creates a private folder for the payloads of a new object, invisible until [`Store::commit`].
+    pub fn draft(&self) -> Result<Draft> {
+        let to = self.writer()?;
+        Draft::new(Arc::clone(&to.disk), &to.drafts(), to.worker()?.id())
+    }
+
+    /// Stores a finished draft under its key. An existing intact object stays, because equal keys imply equal content.
+    pub fn commit(&self, draft: Draft, key: &Key, seconds: f64) -> Result<StoredObject> {
+        let to = self.writer()?;
+        let path = to.place(key);
+        to.reserve([key.hash()])?;
+        draft.commit(&path, key, seconds, (self.made)(), || matches!(to.get(key), Lookup::Whole(_)))?;
+        StoredObject::open(Arc::clone(&to.disk), path, Some(key.hash()))
+    }
+}

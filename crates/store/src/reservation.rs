@@ -1,0 +1,61 @@
+//! Reservations, which protect objects from garbage collection.
+
+use std::collections::BTreeSet;
+
+use ghostlab_core::error::Result;
+
+use crate::{Key, Pin, Store, gc_roots};
+
+impl Store {
+    /// Lease held during garbage collection, which keeps new runs from starting.
+    pub const CLEARING: &str = "clearing-up";
+
+    /// Reserves hashes that this process will read or write. Other processes do not remove reserved objects while this
+    /// process is alive.
+    ///
+    /// # Errors
+    /// Fails if the store is not writable.
+    pub fn reserve<'k>(&self, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
+        let to = self.writer()?;
+        to.uses.note(&to.root, to.worker()?.id(), hashes)
+    }
+
+    /// Protects objects from [`Self::discard_unused`] in other threads of this process.
+    #[must_use]
+    pub fn pin(&self, keys: impl IntoIterator<Item = Key>) -> Pin {
+        self.uses.pin(keys.into_iter().map(|key| key.hash().to_owned()).collect())
+    }
+
+    /// Removes the objects of keys, except those in use by other processes or threads.
+    ///
+    /// # Errors
+    /// Fails if the store is not writable.
+    pub fn discard_unused(&self, keys: &[Key]) -> Result<()> {
+        let there: Vec<&Key> = keys.iter().filter(|key| self.has(key)).collect();
+        if there.is_empty() {
+            return Ok(());
+        }
+        let hashes = there.iter().map(|key| key.hash());
+        let unused = gc_roots::noted_by_none(&*self.disk, &self.root, &self.others()?, hashes);
+        self.uses.while_pinned(|is_pinned| {
+            let mut gone = there.iter().filter(|key| unused.contains(key.hash()) && !is_pinned(key.hash()));
+            gone.try_for_each(|key| self.discard(key))
+        })
+    }
+
+    /// Returns the hashes reserved by running processes ([`Self::reserve`]).
+    pub fn reserved(&self) -> BTreeSet<String> {
+        gc_roots::of(&*self.disk, &self.root, &self.living())
+    }
+
+    /// Returns the hashes reserved by other running processes.
+    pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
+        Ok(gc_roots::of(&*self.disk, &self.root, &self.others()?))
+    }
+
+    /// Returns the ids of all other running processes.
+    pub(crate) fn others(&self) -> Result<Vec<String>> {
+        let this_worker = if self.scratch.is_some() { "" } else { self.worker()?.id() };
+        Ok(self.living().into_iter().filter(|id| id != this_worker).collect())
+    }
+}

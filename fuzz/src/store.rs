@@ -1,0 +1,137 @@
+//! Records and payloads of a store, and archives.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ghostlab::archive::unpack;
+use ghostlab::pipeline::stage;
+use ghostlab_store::{Journal, JournalRecord, Key, Lookup, Store};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::{file, sound};
+
+const PAYLOADS: [(&str, &[u8]); 2] = [("a.json", b"[1, 2]"), ("values.f64", b"12345678")];
+
+fn stored(folder: &Path) -> (Store, Key, PathBuf) {
+    let store = Store::open(folder, stage::WORDS).unwrap();
+    let key = Key::new(stage::operator::KIND, json!({"of": 1}), []);
+    let mut draft = store.draft().unwrap();
+    PAYLOADS.iter().for_each(|(name, bytes)| draft.write(name, bytes).unwrap());
+    let artifact = store.commit(draft, &key, 0.5).unwrap();
+    (store, key, artifact.folder().join("meta.json"))
+}
+
+pub(super) fn meta_seeds() -> Vec<Vec<u8>> {
+    let folder = TempDir::new().unwrap();
+    vec![fs::read(stored(folder.path()).2).unwrap()]
+}
+
+/// Checks that an object with a modified record is reported as damaged, or unchanged.
+pub(super) fn meta(data: &[u8]) {
+    let folder = TempDir::new().unwrap();
+    let (store, key, path) = stored(folder.path());
+    fs::write(path, data).unwrap();
+    if let Lookup::Whole(artifact) = store.get(&key) {
+        for name in artifact.payloads() {
+            let written = PAYLOADS.iter().find(|(known, _)| *known == name);
+            assert_eq!(Some(artifact.read(name).unwrap().as_slice()), written.map(|(_, bytes)| *bytes), "{name}");
+        }
+    }
+}
+
+/// Writes scores of two variants in one pack.
+fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
+    let store = Store::open(folder, stage::WORDS).unwrap();
+    let keys = [1, 2].map(|id| Key::new(stage::scores::KIND, json!({"of": id}), []));
+    store.put_all(keys.iter().map(|key| store.packing(key, 0.5, &PAYLOADS)).collect()).unwrap();
+    let file = store.object_path(&keys[0]);
+    (keys, file)
+}
+
+pub(super) fn pack_seeds() -> Vec<Vec<u8>> {
+    let folder = TempDir::new().unwrap();
+    vec![fs::read(packed(folder.path()).1).unwrap()]
+}
+
+/// Checks that reading a modified pack returns only original data.
+pub(super) fn pack(data: &[u8]) {
+    let folder = TempDir::new().unwrap();
+    let (keys, path) = packed(folder.path());
+    fs::write(path, data).unwrap();
+    let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
+    for key in &keys {
+        if let Lookup::Whole(artifact) = store.get(key) {
+            PAYLOADS.into_iter().for_each(|(name, bytes)| assert_eq!(artifact.read(name).unwrap(), bytes, "{name}"));
+        }
+    }
+    store.entries();
+}
+
+fn records() -> Vec<JournalRecord> {
+    (0..3)
+        .map(|chunk| JournalRecord {
+            key: "k".repeat(64),
+            chunk,
+            values: vec![-1.25 * chunk as f64, f64::NAN, f64::NEG_INFINITY],
+            seconds: 0.5,
+        })
+        .collect()
+}
+
+fn journal_in(folder: &Path) -> (Journal, PathBuf) {
+    let store = Store::open(folder, stage::WORDS).unwrap();
+    (store.journal("j").unwrap(), folder.join("journals/j"))
+}
+
+pub(super) fn journal_seeds() -> Vec<Vec<u8>> {
+    let folder = TempDir::new().unwrap();
+    let (mut journal, journal_dir) = journal_in(folder.path());
+    records().iter().for_each(|record| journal.push(record).unwrap());
+    journal.flush().unwrap();
+    let file = fs::read_dir(journal_dir).unwrap().next().unwrap().unwrap().path();
+    vec![fs::read(file).unwrap()]
+}
+
+/// Checks that a modified journal record is not used.
+pub(super) fn journal(data: &[u8]) {
+    let folder = TempDir::new().unwrap();
+    let (mut journal, journal_dir) = journal_in(folder.path());
+    fs::create_dir_all(&journal_dir).unwrap();
+    fs::write(journal_dir.join("another.jsonl"), data).unwrap();
+    // Compare debug output, because NaN differs from itself; the output shows every bit of a number.
+    let written: BTreeMap<usize, String> =
+        records().iter().map(|record| (record.chunk, format!("{record:?}"))).collect();
+    for record in journal.read().0 {
+        assert_eq!(written.get(&record.chunk), Some(&format!("{record:?}")));
+    }
+}
+
+pub(super) fn record_seeds() -> Vec<Vec<u8>> {
+    let archive = file("tests/fixtures/record/small.zip");
+    vec![archive_with(b"../b.tx", &archive), archive_with(b"/ab.txt", &archive), archive]
+}
+
+/// Returns the archive with `a/b.txt` renamed to another name of the same length, in both places.
+fn archive_with(entry: &[u8], archive: &[u8]) -> Vec<u8> {
+    let mut bytes = archive.to_vec();
+    for start in 0..bytes.len() - 7 {
+        if &bytes[start..start + 7] == b"a/b.txt" {
+            bytes[start..start + 7].copy_from_slice(entry);
+        }
+    }
+    bytes
+}
+
+/// Checks that unpacking writes nothing outside the folder, and no more bytes than the limit.
+pub(super) fn record(data: &[u8]) {
+    let outer = TempDir::new().unwrap();
+    let inner = outer.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    match unpack(std::io::Cursor::new(data), data.len() as u64, &inner) {
+        Ok(unpacked) => assert!(unpacked.sound + unpacked.altered.len() <= data.len()),
+        Err(error) => sound(&error),
+    }
+    assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1, "a file was written next to the folder");
+}

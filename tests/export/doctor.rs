@@ -1,0 +1,141 @@
+//! Descriptions of models by `doctor`.
+
+use super::*;
+
+/// Returns the JSON output of `doctor MODEL --check` as mark and finding, by subject.
+fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
+    let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let things = document["answer"]["things"].as_array().unwrap().iter();
+    things
+        .map(|thing| ["what", "mark", "found"].map(|key| thing[key].as_str().unwrap().to_owned()))
+        .map(|[what, mark, found]| (what, (mark, found)))
+        .collect()
+}
+
+#[test]
+fn doctor_describes_a_model_and_compares_engines() {
+    let world = World::new();
+    export(&world, "depth/1/ghosted", "repaired", &["--dtype", "f32"]);
+    let tiny = checkout().join("data/tiny");
+    let model = tiny.join("llama");
+    let corpora = tiny.join("corpora");
+    let grid = format!(
+        "backbones: {{it: {{path: {}}}}}\nbackbone: it\ncriterion: {{name: explicit, layers: [1]}}\ndepth: 1\nrecovery: none\n\
+         calibration: {{corpus: test, sequences: 2, length: 64}}\n\
+         corpora: {{test: {{path: {}/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}}}\n\
+         evaluate: {{perplexity: {{corpus: test, length: 64}}}}\n",
+        model.display(),
+        corpora.display()
+    );
+    world.write("tiny.yaml", grid);
+    let output = world.ghostlab(&["export", "tiny.yaml", "depth/1/none", "--gguf", "f16", "--to", "it.gguf"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let [layer_count, tiny] = [&world.path("backbone"), &model]
+        .map(|folder| json(&folder.join("config.json"))["num_hidden_layers"].as_u64().unwrap());
+    for (name, layers, lines, operators) in [
+        ("backbone", layer_count, 12, None),
+        (model.to_str().unwrap(), tiny, 12, None),
+        ("it.gguf", tiny - 1, 12, None),
+        ("repaired", layer_count - 1, 6, Some("1 operator next to the weights")),
+    ] {
+        let report = doctor(&world, name);
+        assert!(report.len() > lines, "{name}: {report:?}");
+        let report = ModelReport { name, report, operators };
+        report.check_description(layers);
+        report.check_engines();
+        report.check_methods();
+    }
+}
+
+/// Output of `doctor --check` for a model.
+struct ModelReport<'a> {
+    name: &'a str,
+    report: BTreeMap<String, (String, String)>,
+    /// Text about the operators next to the weights, if there are any.
+    operators: Option<&'a str>,
+}
+
+impl ModelReport<'_> {
+    fn found(&self, what: &str) -> &str {
+        self.report.get(what).map_or("", |entry| entry.1.as_str())
+    }
+
+    fn check_description(&self, layers: u64) {
+        let Self { report, .. } = self;
+        assert!(self.found("architecture").contains(&format!("LlamaForCausalLM, {layers} layers of")), "{report:?}");
+        assert!(
+            self.found("memory needed").contains(" in f32, ") && self.found("memory needed").contains(" in bf16, "),
+            "{report:?}"
+        );
+        assert!(self.found("parameters").contains(" M, stored as "), "{report:?}");
+    }
+
+    fn check_engines(&self) {
+        let Self { name, report, operators } = self;
+        for what in ["check, engines", "check, candle-transformers"] {
+            // candle-transformers supports neither GGUF files nor operators.
+            if what.ends_with("transformers") && (operators.is_some() || name.ends_with(".gguf")) {
+                assert!(
+                    report[what].0 == "note" && self.found(what).contains("candle-transformers has no "),
+                    "{report:?}"
+                );
+                continue;
+            }
+            let apart: f64 = self
+                .found(what)
+                .split_once("relative difference ")
+                .unwrap()
+                .1
+                .split_once(' ')
+                .unwrap()
+                .0
+                .parse()
+                .unwrap();
+            assert!(apart > 0.0 && apart < 1e-5 && report[what].0 == "good", "{name}, {what}: {apart:e}");
+        }
+    }
+
+    fn check_methods(&self) {
+        let Self { name, report, operators } = self;
+        match operators {
+            Some(words) => assert!(self.found("operators").contains(words) && !report.contains_key("recovery ghosted")),
+            None => {
+                assert_eq!(
+                    [self.found("recovery ghosted"), self.found("criterion shortgpt")],
+                    ["applies"; 2],
+                    "{report:?}"
+                );
+                assert!(self.found("export to a folder").contains("whole layers removed"), "{report:?}");
+                assert!(
+                    self.found("export to a folder with a code file").contains("single attention or MLP"),
+                    "{report:?}"
+                );
+                // The tokenizer of `backbone` cannot be stored in a GGUF file.
+                let is_in_gguf = *name != "backbone";
+                assert_eq!(self.found("export --gguf, as `deci`").contains("`mean`"), is_in_gguf, "{report:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn doctor_refuses_broken_and_missing_models() {
+    let world = World::new();
+    fs::create_dir(world.path("broken")).unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        fs::copy(world.path("backbone").join(file), world.path("broken").join(file)).unwrap();
+    }
+    let weights = fs::read(world.path("backbone/model.safetensors")).unwrap();
+    world.write("broken/model.safetensors", &weights[..weights.len() / 2]);
+    for (arguments, code, words) in [
+        (&["doctor", "broken", "--check"][..], 2, &["model.safetensors"][..]),
+        (&["doctor", "grid.yaml", "--check"], 2, &["--check applies only to models", "grid.yaml"]),
+        (&["doctor", "nowhere.gguf"], 3, &["nowhere.gguf"]),
+    ] {
+        let output = world.ghostlab(arguments);
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {log}");
+        assert!(words.iter().all(|word| log.contains(word)), "{log}");
+    }
+}

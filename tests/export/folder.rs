@@ -1,0 +1,269 @@
+//! Exports without operators, which are backbones in the Hugging Face format.
+
+use super::*;
+
+#[test]
+fn a_plain_export_is_a_backbone_that_scores_as_its_cell() {
+    let world = World::new();
+    world.runs(&["--set", "recovery=none,prune-and-comp,replaceme-ls", "--set", "name=grid"]);
+    let set = ["--set", "recovery=none,prune-and-comp,replaceme-ls"];
+    for recovery in ["none", "prune-and-comp", "replaceme-ls"] {
+        export(&world, &format!("depth/2/{recovery}"), recovery, &set);
+        let ours = perplexity(&world, recovery);
+        let cell = value(&world, recovery, "ppl test@64");
+        assert!((ours / cell - 1.0).abs() < 1e-5, "{recovery}: {ours} and {cell}");
+        let config = json(&world.path(recovery).join("config.json"));
+        let dense = json(&world.path("backbone/config.json"));
+        let [layers, dense_layers] = [&config, &dense].map(|config| config["num_hidden_layers"].as_u64().unwrap());
+        assert_eq!(layers + 2, dense_layers);
+        assert_eq!(config["architectures"], dense["architectures"]);
+        assert!(!world.path(recovery).join("modeling_ghostlab.py").exists());
+    }
+    let files = [
+        ".ghostlab.sha256",
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "ghostlab.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ];
+    assert_eq!(names(&world.path("none")), files.map(str::to_owned).into());
+    let card = fs::read_to_string(world.path("replaceme-ls/README.md")).unwrap();
+    for text in ["ReplaceMe (LS)", "mlp.down_proj", "8 sequences of 64 tokens", "convert_hf_to_gguf.py", "test@64"] {
+        assert!(card.contains(text), "`{text}` is not in:\n{card}");
+    }
+    let card = fs::read_to_string(world.path("none/README.md")).unwrap();
+    assert!(card.contains("it has no additional tensors"), "{card}");
+    assert!(!card.contains("sliding window"), "{card}");
+}
+
+#[test]
+fn an_export_of_rounded_weights_scores_as_its_cell() {
+    let world = World::new();
+    let set = ["--set", "recovery=none,replaceme-ls", "--set", "weights=q4_0", "--set", "name=grid"];
+    world.runs(&set);
+    for recovery in ["none", "replaceme-ls"] {
+        export(&world, &format!("streamline-2.{recovery}"), recovery, &set);
+        let ours = perplexity(&world, recovery);
+        let cell = value(&world, recovery, "ppl test@64");
+        assert!((ours / cell - 1.0).abs() < 1e-5, "{recovery}: {ours} and {cell}");
+        let card = fs::read_to_string(world.path(recovery).join("README.md")).unwrap();
+        assert!(card.contains("weights rounded, q4_0: of the matrices"), "{card}");
+    }
+    let stored = ["--set", "recovery=none", "--set", "name=other"];
+    world.runs(&stored);
+    export(&world, "streamline-2.none", "stored", &stored);
+    assert!((perplexity(&world, "stored") / perplexity(&world, "none") - 1.0).abs() > 1e-5, "no weight was rounded");
+}
+
+#[test]
+fn generation_and_chat_settings_are_kept_without_code() {
+    let world = World::new();
+    let kept = [
+        ("generation_config.json", json!({"eos_token_id": [2, 7], "temperature": 0.5}).to_string()),
+        ("chat_template.jinja", "{% for message in messages %}{{ message.content }}{% endfor %}".to_owned()),
+    ];
+    kept.iter().for_each(|(name, text)| world.write(&format!("backbone/{name}"), text));
+    let settings = json!({"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": ["tokenization_own.Own", null]},
+        "model_max_length": 64});
+    world.write("backbone/tokenizer_config.json", settings.to_string());
+    world.change_config("auto_map", json!({"AutoModelForCausalLM": "modeling_own.Own"}));
+    export(&world, "depth/2/none", "out", &["--set", "recovery=none"]);
+    for (name, text) in kept {
+        if name.ends_with(".json") {
+            assert_eq!(json(&world.path("out").join(name)), serde_json::from_str::<Value>(&text).unwrap());
+        } else {
+            assert_eq!(fs::read_to_string(world.path("out").join(name)).unwrap(), text);
+        }
+    }
+    let tokenizer = json(&world.path("out/tokenizer_config.json"));
+    assert_eq!(tokenizer, json!({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64}));
+    assert_eq!(json(&world.path("out/config.json")).get("auto_map"), None);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_out_of_the_model_folder_is_named_and_refused() {
+    let names = [
+        "special_tokens_map.json",
+        "LICENSE",
+        "chat_template.jinja",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "config.json",
+    ];
+    for name in names {
+        let world = World::new();
+        let link = world.path("backbone").join(name);
+        let content = if link.exists() { fs::read(&link).unwrap() } else { b"{}".to_vec() };
+        world.write("secret", content);
+        fs::remove_file(&link).ok();
+        std::os::unix::fs::symlink("../secret", &link).unwrap();
+        let output = world.ghostlab(&["export", "grid.yaml", "depth/1/none", "--to", "out"]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{name}: {text}");
+        assert!(text.contains(name) && text.contains("a file outside its folder"), "{name}: {text}");
+        assert!(!world.path("out").exists(), "{name}");
+    }
+}
+
+#[test]
+fn card_warns_that_the_converter_drops_sliding_windows() {
+    let world = World::new();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(fixture("arch/mistral").join(file), world.path("backbone").join(file)).unwrap();
+    }
+    export(&world, "dense", "out", &[]);
+    let window = json(&world.path("backbone/config.json"))["sliding_window"].as_u64().unwrap();
+    let card = fs::read_to_string(world.path("out/README.md")).unwrap();
+    assert!(card.contains(&format!("drops the sliding window of {window} tokens")), "{card}");
+}
+
+/// Tasks with definitions are not stored in a checkpoint. A cell without scores exports without them, and the model
+/// card lists scores once they are known.
+#[test]
+fn definition_cell_exports_unscored_then_with_its_numbers() {
+    let world = World::new();
+    fs::create_dir(world.path("rows")).unwrap();
+    world.write(
+        "rows/test.jsonl",
+        (0..6)
+            .map(|at| json!({"text": format!("w{at} w{}", at * 7), "label": at % 2}).to_string() + "\n")
+            .collect::<String>(),
+    );
+    world.write(
+        "made.yaml",
+        "task: made\ndataset_path: a/b\ntest_split: test\noutput_type: multiple_choice\ndoc_to_text: '{{text}} w9'\n\
+         doc_to_choice: [w1, w2]\ndoc_to_target: label\n",
+    );
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    let asked = "  tasks: [{definition: made.yaml, data: rows}]\n";
+    world.write("grid.yaml", grid.replace("  perplexity:\n    - {corpus: test, length: 64}\n", asked));
+    export(&world, "depth/1/none", "before", &[]);
+    assert!(card(&world, "before").contains("Not scored"), "{}", card(&world, "before"));
+    world.runs(&[]);
+    export(&world, "depth/1/none", "after", &[]);
+    assert!(
+        card(&world, "after").contains("made version") && !card(&world, "after").contains("Not scored"),
+        "{}",
+        card(&world, "after")
+    );
+}
+
+#[test]
+fn weights_are_cut_into_files_that_hold_the_same_model() {
+    let world = World::new();
+    export(&world, "depth/1/none", "whole", &["--dtype", "f32"]);
+    export(&world, "depth/1/none", "cut", &["--dtype", "f32", "--shard-size", "0.00005"]);
+    export(&world, "depth/1/none", "half", &["--dtype", "bf16"]);
+    let index = json(&world.path("cut/model.safetensors.index.json"));
+    let files: BTreeSet<&str> = index["weight_map"].as_object().unwrap().values().filter_map(Value::as_str).collect();
+    assert!(files.len() > 2 && files.iter().all(|file| world.path("cut").join(file).is_file()), "{files:?}");
+    assert_eq!(perplexity(&world, "cut"), perplexity(&world, "whole"));
+    assert_eq!(json(&world.path("half/config.json"))["torch_dtype"], "bfloat16");
+    let near = perplexity(&world, "half") / perplexity(&world, "whole");
+    assert!(near != 1.0 && (near - 1.0).abs() < 0.02, "{near}");
+    let [half, complete] =
+        ["half", "whole"].map(|name| world.path(name).join("model.safetensors").metadata().unwrap().len());
+    assert!(half * 2 < complete + 20_000);
+}
+
+#[test]
+fn a_folder_is_replaced_whole_and_what_was_not_exported_stays() {
+    let world = World::new();
+    world.write("backbone/LICENSE", "theirs");
+    export(&world, "depth/1/ghosted", "out", &[]);
+    export(&world, "depth/2/none", "out", &[]);
+    assert!(!names(&world.path("out")).contains("modeling_ghostlab.py"), "files of the earlier export remain");
+    assert_eq!(fs::read_to_string(world.path("out/LICENSE")).unwrap(), "theirs");
+    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "temporary files remain");
+    fs::create_dir(world.path("mine")).unwrap();
+    world.write("mine/notes.txt", "mine");
+    let output = world.ghostlab(&["export", "grid.yaml", "depth/1/none", "--to", "mine"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("the output path already exists") && error.contains("--to"), "{error}");
+    assert_eq!(names(&world.path("mine")), ["notes.txt".to_owned()].into());
+}
+
+/// Reads all files of a folder.
+fn bytes(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    names(folder).into_iter().map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect()
+}
+
+#[test]
+fn killed_export_leaves_its_place_unchanged() {
+    let world = World::new();
+    assert!(world.ghostlab(&split_export("unbroken")).status.success());
+    let unbroken = bytes(&world.path("unbroken"));
+    assert!(unbroken.len() > 8, "{:?}", unbroken.keys());
+    // Kill at write 1, 2, 4, … until the export finishes first.
+    let kills = (0..).map(|power| format!("kill@export:{}", 1 << power)).take_while(|fault| {
+        let was_killed = is_killed(&world, fault);
+        assert_eq!(world.path("out").exists(), !was_killed, "{fault}: the target contains a partial folder");
+        was_killed
+    });
+    assert!(kills.count() > 4);
+    assert!(bytes(&world.path("out")) == unbroken, "the uninterrupted export differs");
+    assert!(
+        !names(world.folder.path()).iter().any(|name| name.starts_with('.')),
+        "temporary files of killed exports remain"
+    );
+    // An existing folder must stay complete until the new one replaces it.
+    export(&world, "depth/1/none", "out", &[]);
+    let before = bytes(&world.path("out"));
+    for fault in ["kill@export:1", "kill@export:30", "kill@place:1"] {
+        assert!(is_killed(&world, fault), "{fault}");
+        assert!(bytes(&world.path("out")) == before, "{fault}");
+    }
+    assert!(world.ghostlab(&split_export("out")).status.success());
+    assert!(bytes(&world.path("out")) == unbroken);
+    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')), "temporary files remain");
+}
+
+#[test]
+fn a_whole_grid_is_exported_cell_by_cell() {
+    let world = World::new();
+    let output = world.ghostlab(&["export", "grid.yaml", "--to", "all", "--set", "recovery=none,linearpatch-diag"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(names(&world.path("all")).len(), 4);
+    for folder in names(&world.path("all")) {
+        assert!(world.path("all").join(folder).join("config.json").is_file());
+    }
+}
+
+#[test]
+fn a_weight_that_the_type_cannot_hold_leaves_no_folder() {
+    let world = World::new();
+    let path = world.path("backbone/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    // Overwrite the last four bytes, which belong to a tensor, with 1e30: finite in f32, but out of range in f16.
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&1e30f32.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let output = world.ghostlab(&["export", "grid.yaml", "dense", "--to", "out", "--dtype", "f16"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{error}");
+    assert!(error.contains("overflows its float type") && error.contains("tensor model."), "{error}");
+    assert!(!world.path("out").exists());
+    assert!(!names(world.folder.path()).iter().any(|name| name.starts_with('.')));
+}
+
+fn card(world: &World, name: &str) -> String {
+    fs::read_to_string(world.path(name).join("README.md")).unwrap()
+}
+
+/// Returns arguments that export several weight files, operators and the Python file.
+fn split_export(folder: &str) -> [&str; 9] {
+    ["export", "grid.yaml", "depth/2/ghosted", "--to", folder, "--dtype", "f32", "--shard-size", "0.00005"]
+}
+
+/// Whether an export to `out` is killed by the fault.
+fn is_killed(world: &World, fault: &str) -> bool {
+    let output = world.command(&split_export("out")).env("GHOSTLAB_FAULT", fault).output().unwrap();
+    let drafts = names(world.folder.path()).into_iter().filter(|name| name.starts_with(".out.")).count();
+    // A killed process has no exit code and leaves its temporary folder behind.
+    assert_eq!((output.status.code().is_none(), drafts), (!output.status.success(), drafts.min(1)), "{fault}");
+    drafts == 1
+}

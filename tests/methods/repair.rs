@@ -1,0 +1,150 @@
+//! Repairs of damaged or hardly determined cuts.
+
+use super::*;
+
+/// Modifies the backbone's tensors: `change` receives a tensor's name, its number of columns and its values in
+/// row-major order.
+fn change_weights(world: &World, change: impl Fn(&str, usize, &mut [f32])) {
+    let path = world.path("backbone/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let entries: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    for (name, info) in entries.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__") {
+        let [start, end] = [0, 1].map(|at| 8 + header + info["data_offsets"][at].as_u64().unwrap() as usize);
+        let columns = info["shape"].as_array().unwrap().last().unwrap().as_u64().unwrap() as usize;
+        let mut values: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes[start..end]);
+        change(name, columns, &mut values);
+        bytes[start..end].copy_from_slice(bytemuck::cast_slice(&values));
+    }
+    std::fs::write(&path, bytes).unwrap();
+}
+
+/// Silences the first channel of the residual stream: neither the embedding nor any layer writes to it.
+fn silence_a_channel(world: &World) {
+    change_weights(world, |name, columns, values| {
+        if name.ends_with("embed_tokens.weight") {
+            values.iter_mut().step_by(columns).for_each(|v| *v = 0.0);
+        } else if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") {
+            values[..columns].fill(0.0);
+        }
+    });
+}
+
+#[test]
+fn trials_that_overflow_fail_their_cells_and_pick_no_layers() {
+    let world = World::new();
+    // Scale the weights so that every cut still overflows f16.
+    change_weights(&world, |name, _, values| {
+        if name.ends_with("down_proj.weight") {
+            values.iter_mut().for_each(|v| *v *= 1.5e5);
+        }
+    });
+    let grid = ["--set", "criterion=[sleb, shortened-llama]", "--set", "depth=2", "--set", "recovery=none"];
+    let output = world.run(&[&grid[..], &["--engine", "candle", "--dtype", "f16"]].concat());
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{log}");
+    let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
+    assert_eq!(rows.matches("the perplexity of a trial is not finite").count(), 2, "{rows}");
+    let log = world.runs(&grid);
+    assert_eq!(results(&world, &log).len(), 1 + 1 + 2, "a criterion failed in f32");
+}
+
+#[test]
+fn a_dead_channel_is_repaired_around_and_said() {
+    let world = World::new();
+    silence_a_channel(&world);
+    let output = world.run(&["--set", "recovery=[linearpatch-diag, prune-and-comp, replaceme-ls, ghosted]"]);
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    let rows = results(&world, &log);
+    assert!(note(&rows, "linearpatch-diag").contains("1 silent channels keep scale 1"), "{rows:?}");
+    assert!(note(&rows, "prune-and-comp").contains("1 silent channels keep factor 1"), "{rows:?}");
+    for recovery in ["replaceme-ls", "ghosted"] {
+        assert!(note(&rows, recovery).contains("rank 63 of 64"), "{rows:?}");
+    }
+}
+
+#[test]
+fn undetermined_calibration_is_noted_and_never_best() {
+    let world = World::new();
+    world.write("train.txt", "w5 ".repeat(6000));
+    let all = "recovery=[none, prune-and-comp, linearpatch-rotate, replaceme-ls, ghosted, {name: ghosted, solver: svd}, affine, rank]";
+    // One repeated word: channels are constant, the data have rank 1, and centered data have rank 0.
+    let log = world.runs(&["--set", all, "--set", "depth=1"]);
+    let rows = results(&world, &log);
+    let notes = rows[0].iter().position(|name| name == "notes").unwrap();
+    for row in &rows[1..] {
+        let repaired = !["dense", "none", ""].contains(&row[5].as_str());
+        assert_eq!(row[notes].contains("constant in the calibration"), repaired, "{row:?}");
+        // Every cut has this second note, because its layers have no effect on a constant input.
+        assert_eq!(row[notes].contains("one token over and over"), row[5] != "dense" && !row[5].is_empty(), "{row:?}");
+    }
+    let table = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
+    for (recovery, expected) in [("ghosted", "rank 1 of 64"), ("affine", "rank 0 of 64")] {
+        let note = note(&rows, recovery);
+        assert!(note.contains(expected), "{note}");
+    }
+    assert!(!table.contains("**"), "a best value is marked although no method remains:\n{table}");
+    // This holds for every criterion; without a calibration, the cut itself is noted.
+    let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
+    let log = world.runs(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
+    for row in &results(&world, &log)[2..] {
+        let explicit = row.iter().any(|cell| cell.contains("explicit"));
+        assert_eq!(row[notes].contains("one token over and over"), !explicit, "{row:?}");
+    }
+    // Fewer tokens than channels.
+    let world = World::new();
+    let set = ["--set", "calibration=[{corpus: train, sequences: 2, length: 16}]"];
+    let log = world.runs(&[&["--set", all, "--set", "depth=1"], &set[..]].concat());
+    let rows = results(&world, &log);
+    let note = rows.iter().find(|row| row[5] == "linearpatch-rotate").unwrap()[notes].clone();
+    assert!(note.contains("only 32 tokens of calibration for 64 channels"), "{note}");
+    let note = rows.iter().find(|row| row[5] == "none").unwrap()[notes].clone();
+    assert!(note.contains("chosen by 32 tokens of calibration: fewer than 64 channels"), "{note}");
+    assert!(rows.iter().any(|row| row[notes].contains("rank 32 of 64 (32 tokens)")), "{rows:?}");
+    let markdown = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
+    assert!(!markdown.contains("**"), "{markdown}");
+}
+
+#[test]
+fn a_cell_that_cannot_be_repaired_fails_alone() {
+    let world = World::new();
+    let output = world.run(&[
+        "--set",
+        "criterion=[{name: explicit, layers: [0, 2]}]",
+        "--set",
+        "depth=2",
+        "--set",
+        "recovery=[none, replaceme-ls, ghosted]",
+    ]);
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{log}");
+    let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
+    let failed: Vec<&str> = rows.lines().filter(|line| line.contains("failed: ")).collect();
+    assert_eq!(failed.len(), 1, "{rows}");
+    assert!(failed[0].contains("replaceme-ls") && failed[0].contains("no layer before layer 0"), "{rows}");
+}
+
+#[test]
+fn nonfinite_activation_is_named_and_dense_is_scored() {
+    let world = World::new();
+    // Set a weight so large that the MLP of layer 1 overflows.
+    let path = world.path("backbone/model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let entries: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let range = &entries["model.layers.1.mlp.down_proj.weight"]["data_offsets"];
+    let [start, end] = [0, 1].map(|i| 8 + header + range[i].as_u64().unwrap() as usize);
+    for weight in bytes[start..end].chunks_exact_mut(4) {
+        weight.copy_from_slice(&3e38f32.to_le_bytes());
+    }
+    std::fs::write(&path, bytes).unwrap();
+    let output = world.run(&[]);
+    assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows = std::fs::read_to_string(world.path("results/grid/results.csv")).unwrap();
+    let pruned: Vec<&str> = rows.lines().filter(|line| line.contains("llm-streamline")).collect();
+    assert_eq!(pruned.len(), 8);
+    for line in pruned {
+        assert!(line.contains("residual stream entering layer 2, calibration sequence 0"), "{line}");
+    }
+}

@@ -1,0 +1,169 @@
+//! Files of the user in output folders.
+
+use super::*;
+
+#[cfg(unix)]
+#[test]
+fn no_output_folder_takes_the_place_of_what_is_read() {
+    let world = World::new();
+    fs::create_dir(world.path("texts")).unwrap();
+    fs::rename(world.path("train.txt"), world.path("texts/train.txt")).unwrap();
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("path: train.txt", "path: texts/train.txt"));
+    std::os::unix::fs::symlink(world.path("backbone"), world.path("link")).unwrap();
+    fs::create_dir(world.path("experiments")).unwrap();
+    let apart = "the output must not overlap with an input";
+    for to in [
+        "backbone",
+        "backbone/",
+        "link",
+        "link/out",
+        "backbone/pruned",
+        "new/../backbone",
+        "texts",
+        "data",
+        "data/store",
+        "data/store/out",
+        "experiments/out",
+        ".",
+        "..",
+    ] {
+        refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", to], &[apart]);
+        // The results are in a subfolder named after the grid.
+        if ["backbone", "link", "backbone/pruned", "data/store", "experiments/out"].contains(&to) {
+            refuses(&world, &["run", "grid.yaml", "--results", to], &[apart]);
+        }
+    }
+    refuses(&world, &["run", "grid.yaml", "--results", ".", "--set", "name=backbone"], &[apart, "the backbone tiny"]);
+    done(&world, &["export", "grid.yaml", "depth/1/none", "--to", "texts/out"]);
+    assert!(world.path("texts/out/config.json").is_file() && world.path("texts/train.txt").is_file());
+}
+
+#[test]
+fn user_files_in_an_export_stay_and_changes_are_named() {
+    let world = World::new();
+    done(&world, &export("depth/1/ghosted"));
+    world.write("out/model-q4.gguf", "mine");
+    fs::create_dir(world.path("out/notes")).unwrap();
+    world.write("out/notes/mine.txt", "mine");
+    done(&world, &export("depth/2/none"));
+    assert!(!world.path("out/modeling_ghostlab.py").exists(), "files of the earlier export remain");
+    for name in ["out/model-q4.gguf", "out/notes/mine.txt"] {
+        assert_eq!(fs::read_to_string(world.path(name)).unwrap(), "mine", "{name}");
+    }
+    let card = fs::read_to_string(world.path("out/README.md")).unwrap();
+    world.write("out/README.md", format!("{card}\nMine.\n"));
+    refuses(&world, &export("depth/1/none"), &["README.md", "has changed since ghostlab wrote it"]);
+    fs::rename(world.path("out/README.md"), world.path("out/mine.md")).unwrap();
+    done(&world, &export("depth/1/none"));
+    // Exports of earlier versions have no list of files.
+    fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
+    refuses(&world, &export("depth/1/none"), &["earlier versions wrote none"]);
+    done(&world, &["run", "grid.yaml"]);
+    refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["a folder for: results"]);
+}
+
+fn export(cell: &'static str) -> [&'static str; 5] {
+    ["export", "grid.yaml", cell, "--to", "out"]
+}
+
+#[test]
+fn user_files_in_results_stay_or_are_refused_by_name() {
+    let world = World::new();
+    with_tasks(&world);
+    world.runs(&[]);
+    let names = ["latency.parquet", "lm_eval/mine.json", "wide.md", "notes.txt"];
+    for name in names {
+        world.write(&format!("results/grid/{name}"), "mine");
+    }
+    world.runs(&[]);
+    for name in names {
+        assert_eq!(fs::read_to_string(world.path("results/grid").join(name)).unwrap(), "mine", "{name}");
+    }
+    let never = "a file that ghostlab did not write";
+    refuses(&world, &["run", "grid.yaml", "--layout", "wide"], &["results/grid/wide.md", never]);
+    fs::remove_file(world.path("results/grid/wide.md")).unwrap();
+    world.runs(&["--layout", "wide"]);
+    assert!(["wide.md", "wide.tex", "results.tex"].iter().all(|name| world.path("results/grid").join(name).is_file()));
+    world.runs(&[]);
+    assert!(!world.path("results/grid/wide.md").exists(), "the file of the earlier run was not removed");
+    world.write("results/grid/results.csv", "mine");
+    refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "has changed since"]);
+    // The file is older than the first run.
+    let world = World::new();
+    fs::create_dir_all(world.path("results/grid")).unwrap();
+    world.write("results/grid/results.csv", "mine");
+    refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", never]);
+    let made: Vec<String> = files(&world.path("data")).into_keys().filter(|name| name.contains("-v")).collect();
+    assert_eq!(made, Vec::<String>::new());
+}
+
+#[cfg(unix)]
+#[test]
+fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
+    let world = World::new();
+    fs::write(world.path("mine.json"), "{}").unwrap();
+    std::os::unix::fs::symlink(world.path("mine.json"), world.path("link.json")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(world.path("pipe")).status().unwrap().success());
+    for (to, words) in [
+        ("backbone/config.json", "the backbone backbone, which is read"),
+        ("test.jsonl", "the text test, which is read"),
+        ("link.json", "a link"),
+        ("pipe", "a pipe"),
+        ("backbone", "a folder"),
+        ("/dev/null", "a device"),
+    ] {
+        refuses(&world, &score(to, &[]), &[words]);
+        refuses(&world, &score(to, &["--force"]), &[words]);
+    }
+    refuses(&world, &score("mine.json", &[]), &["mine.json", "--force"]);
+    // A generated file may be replaced until a user changes it.
+    for _ in 0..2 {
+        done(&world, &score("own.json", &[]));
+    }
+    let named_output = fs::read_to_string(world.path("own.json")).unwrap();
+    assert!(serde_json::from_str::<Value>(&named_output).unwrap()["results"]["test@64"].is_object());
+    world.write("own.json", named_output.replace("test@64", "mine@64"));
+    refuses(&world, &score("own.json", &[]), &["own.json", "--force"]);
+    for name in ["own.json", "mine.json"] {
+        done(&world, &score(if name == "own.json" { "own.json" } else { "mine.json" }, &["--force"]));
+        assert!(common::json(&world.path(name))["results"]["test@64"].is_object());
+    }
+    fs::create_dir(world.path("texts")).unwrap();
+    fs::copy(world.path("train.txt"), world.path("texts/mine.txt")).unwrap();
+    for (to, words) in [
+        ("texts/mine.txt", "which is read"),
+        ("backbone/config.json", "which is read"),
+        ("backbone/model.safetensors", "which is read"),
+        ("link.json", "a link"),
+        ("pipe", "a pipe"),
+        ("/dev/null", "a device"),
+    ] {
+        refuses(&world, &init(to), &[words]);
+    }
+    done(&world, &init("grid.yaml"));
+    done(&world, &init("backbone/grid.yaml"));
+    done(&world, &init("backbone/grid.yaml"));
+}
+
+fn score(to: &'static str, more: &[&'static str]) -> Vec<&'static str> {
+    let base = ["score", "backbone", "--perplexity", "test.jsonl@64", "--windows", "2", "--output", to];
+    [&base[..], more].concat()
+}
+
+fn init(to: &'static str) -> [&'static str; 7] {
+    ["init", "backbone", "--corpus", "texts/mine.txt", "--to", to, "--force"]
+}
+
+#[test]
+fn manual_pages_replace_their_own_and_no_others() {
+    let world = World::new();
+    for _ in 0..2 {
+        done(&world, &["man", "--to", "man1"]);
+    }
+    world.write("man1/ghostlab-run.1", "mine");
+    refuses(&world, &["man", "--to", "man1"], &["man1/ghostlab-run.1", "has changed"]);
+    fs::create_dir(world.path("other")).unwrap();
+    world.write("other/ghostlab.1", "mine");
+    refuses(&world, &["man", "--to", "other"], &["other/ghostlab.1", "did not write"]);
+}

@@ -1,0 +1,159 @@
+//! Budgets of a search.
+
+use super::*;
+
+#[test]
+fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
+    // In the cost model, attention per token costs more after a longer prompt, so another prompt gives another speedup
+    // for the same cuts.
+    let world = world();
+    let read = speedup_and_time(&world, "16x1");
+    let decoded = speedup_and_time(&world, "16x1+32");
+    assert_ne!(read.0, decoded.0);
+    assert!(decoded.1 > read.1, "decoding 32 tokens took no time: {read:?}, {decoded:?}");
+    for prompt in ["16x1+", "16x1+0", "16+x", "+4"] {
+        let output = world.ghostlab(&[
+            "search",
+            "backbone",
+            "--texts",
+            "long.jsonl",
+            "--budget",
+            "layers=1",
+            "--prompt",
+            prompt,
+        ]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains("512x1+64"), "{}", stderr(&output));
+    }
+}
+
+/// Searches the backbone of the world under a budget, with the criteria and recoveries of the command line.
+fn searched_under(world: &World, budget: &str) -> Value {
+    let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--json"];
+    let output = world.ghostlab(&[&line[..], &["--budget", budget]].concat());
+    assert_eq!(output.status.code(), Some(0), "{budget}: {}", stderr(&output));
+    serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone()
+}
+
+/// Returns the criterion with its depth, and the recovery, of each candidate and of its copies.
+fn methods_of(found: &Value) -> Vec<String> {
+    let names = found["candidates"].as_array().unwrap().iter().flat_map(|candidate| {
+        let copies = candidate["same"].as_array().unwrap().iter();
+        std::iter::once(&candidate["cell"]).chain(copies)
+    });
+    let names = names.map(|name| name.as_str().unwrap().trim_start_matches("backbone.").to_owned());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn share_of_parameters_races_layers_with_sublayers() {
+    let world = World::large();
+    let found = searched_under(&world, "params=0.9");
+    let methods = methods_of(&found);
+    // An attention is 7 % of the parameters, an MLP 12 %, a map in the place of an attention 2 %.
+    for expected in ["streamline-1.ghosted", "llm-drop-mlp-1.none", "llm-drop-attention-2.none", "shortgpt-1.none"] {
+        assert!(methods.contains(&expected.to_owned()), "{expected} is not in {methods:?}");
+    }
+    assert!(methods.iter().any(|name| name.starts_with("nbl-attention-") && name.ends_with(".nbl")), "{methods:?}");
+    for candidate in found["candidates"].as_array().unwrap() {
+        let share = candidate["params"].as_f64().unwrap();
+        assert!(share <= 0.9 && share > 0.5 && candidate["kv_cache"].is_null(), "{candidate}");
+    }
+    let report = files_of(&world, "params=0.9");
+    assert!(report.contains("| parameters |") && report.contains("attention ") && report.contains(" % |"), "{report}");
+    assert!(found["winner"].is_string());
+}
+
+/// Returns the report of a search under a budget.
+fn files_of(world: &World, budget: &str) -> String {
+    let folder = world.path(&format!("results/backbone/search+{budget}"));
+    std::fs::read_to_string(folder.join("search.md")).unwrap()
+}
+
+#[test]
+fn share_of_the_kv_cache_is_met_without_mlps() {
+    let world = World::large();
+    let found = searched_under(&world, "kv_cache=0.75");
+    let methods = methods_of(&found);
+    assert!(methods.contains(&"llm-drop-attention-1.none".to_owned()), "{methods:?}");
+    assert!(methods.contains(&"nbl-attention-1.nbl".to_owned()), "{methods:?}");
+    assert!(methods.iter().all(|name| !name.contains("-mlp-")), "an MLP has no cache: {methods:?}");
+    for candidate in found["candidates"].as_array().unwrap() {
+        assert!(candidate["kv_cache"].as_f64().unwrap() <= 0.75 && candidate["params"].is_null(), "{candidate}");
+    }
+    for (budget, words) in [
+        ("kv_cache=1.5", "a number above 0 and below 1"),
+        ("params=0", "a number above 0 and below 1"),
+        ("params=many", "invalid share"),
+        ("params=0.01", "the budget is out of reach even with a single layer left"),
+    ] {
+        let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
+        let output = world.ghostlab(&[&line[..], &[budget]].concat());
+        assert_eq!(output.status.code(), Some(2), "{budget}: {}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{budget}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn each_criterion_of_a_file_takes_the_depths_of_its_unit() {
+    let world = world();
+    let axes = GRID.replace("criterion: [llm-streamline, shortgpt]", "criterion: [llm-streamline, llm-drop, nbl]");
+    let axes = axes.replace(
+        "recovery: [none, linearpatch-diag, ghosted]",
+        "depth: [1, {attention: 1}]\nrecovery: [none, ghosted, nbl]",
+    );
+    world.write("search.yaml", axes.replace("{layers: 1}", "{kv_cache: 0.8}"));
+    let answer = searched(&world, &[]);
+    let found = &answer["searches"][0];
+    let mut names: Vec<String> = methods_of(found);
+    names.iter_mut().for_each(|name| *name = name.trim_start_matches("tiny.").to_owned());
+    assert_eq!(
+        names,
+        [
+            "llm-drop-attention-1.nbl",
+            "llm-drop-attention-1.none",
+            "nbl-attention-1.nbl",
+            "nbl-attention-1.none",
+            "streamline-1.ghosted",
+            "streamline-1.none",
+        ]
+    );
+    assert_eq!(found["left_out"].as_array().unwrap().len(), 0, "invalid combinations must not be candidates");
+    // A budget in layers excludes sublayer cuts.
+    world.write(
+        "search.yaml",
+        std::fs::read_to_string(world.path("search.yaml")).unwrap().replace("{kv_cache: 0.8}", "{layers: 1}"),
+    );
+    let answer = searched(&world, &[]);
+    assert!(methods_of(&answer["searches"][0]).iter().all(|name| name.starts_with("tiny.streamline-1")));
+}
+
+fn speedup_and_time(world: &World, prompt: &str) -> (f64, f64) {
+    let output = world.ghostlab(&[
+        "search",
+        "backbone",
+        "--calibration",
+        "train.txt:8x64",
+        "--texts",
+        "long.jsonl@64",
+        "--criteria",
+        "shortgpt",
+        "--recoveries",
+        "none",
+        "--budget",
+        "latency=10s",
+        "layers=1",
+        "--prompt",
+        prompt,
+        "--json",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let answer = serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone();
+    assert_eq!(answer["prompt"], prompt.replace('x', "×"));
+    let candidate = answer["candidates"][0].clone();
+    let calibration = candidate["calibration"].as_str().unwrap();
+    assert!(calibration.ends_with(":8x64@0"), "operators are not solved on all sequences: {calibration}");
+    (candidate["speedup"].as_f64().unwrap(), candidate["milliseconds"].as_f64().unwrap())
+}

@@ -1,0 +1,92 @@
+//! Copies of the program that queued jobs run.
+
+use super::*;
+
+#[test]
+fn a_program_that_is_built_anew_ends_no_job_that_is_queued() {
+    let alone = World::new();
+    let world = World::new();
+    alone.runs(&[]);
+    let slurm = FakeSlurm::new(&world);
+    let program = world.path("ghostlab");
+    fs::copy(env!("CARGO_BIN_EXE_ghostlab"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.current_dir(world.folder.path()).args(["submit", "slurm", "grid.yaml"]);
+    let output = slurm.beside(command).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    fs::write(&program, "another program").unwrap();
+    for task in [Some("0"), None] {
+        let output = job(&submission(&world), task);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    }
+    assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ");
+}
+
+/// Sets the times of everything below a folder to `hours` ago.
+fn aged(folder: &Path, hours: u64) {
+    let then = std::time::SystemTime::now() - Duration::from_secs(3600 * hours);
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.is_dir() {
+            aged(&entry, hours);
+        }
+        fs::File::open(&entry).unwrap().set_modified(then).unwrap();
+    }
+}
+
+#[test]
+fn frozen_program_stays_while_a_job_may_run_it() {
+    let world = World::new();
+    let slurm = FakeSlurm::new(&world);
+    let output = slurm.run(&world, &["submit", "slurm", "grid.yaml"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let programs = world.path("data/store/programs");
+    // A program that belongs to no submission, next to a foreign file.
+    let orphan = programs.join("ab".repeat(32));
+    let theirs = programs.join("mine");
+    for folder in [&orphan, &theirs] {
+        fs::create_dir(folder).unwrap();
+        fs::write(folder.join("ghostlab"), "a program").unwrap();
+    }
+    assert_eq!(collect_garbage(&slurm, &world, &[]), 0, "new programs were collected");
+    assert!(stdout(&slurm.run(&world, &["cache", "ls"])).contains("programs of submitted jobs: 2"));
+    let id = submission(&world).file_name().unwrap().to_string_lossy().into_owned();
+    let record: Value = serde_json::from_slice(&fs::read(submission(&world).join("submission.json")).unwrap()).unwrap();
+    let queued = format!("42|a|PENDING|Dependency|ghostlab:{}:{id}\n", record["plan"].as_str().unwrap());
+    aged(&programs, 48);
+    aged(&submission(&world), 48);
+    fs::write(slurm.0.join("squeue.out"), queued).unwrap();
+    assert_eq!(collect_garbage(&slurm, &world, &["--kind", "scores"]), 0, "programs have no kind");
+    assert_eq!(collect_garbage(&slurm, &world, &["--older", "3"]), 0);
+    assert_eq!(
+        (collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()),
+        (1.into(), 2),
+        "the report is still queued"
+    );
+    assert!(!orphan.exists() && theirs.join("ghostlab").exists());
+    // The queue does not answer, so the state of the job is unknown.
+    slurm.put("squeue", "exit 1");
+    slurm.put("sacct", "exit 1");
+    assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
+    slurm.put("squeue", "exit 0");
+    // An unreadable submission may belong to any program.
+    let unread = world.path("data/store/submissions/other");
+    fs::create_dir(&unread).unwrap();
+    fs::write(unread.join("submission.json"), "{\"format\": 99}").unwrap();
+    assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
+    fs::remove_dir_all(&unread).unwrap();
+    // A job that ended recently may be queued again.
+    fs::write(submission(&world).join("logs/41_0.log"), "done").unwrap();
+    assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
+    aged(&programs, 48);
+    aged(&submission(&world), 48);
+    assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (1.into(), 1));
+    // The program is frozen again when needed.
+    let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--again"]);
+    assert_eq!((output.status.code(), fs::read_dir(&programs).unwrap().count()), (Some(0), 2), "{}", stderr(&output));
+}
+
+fn collect_garbage(slurm: &FakeSlurm, world: &World, more: &[&str]) -> Value {
+    let output = slurm.run(world, &[&["cache", "gc", "--yes", "--json"], more].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    serde_json::from_str::<Value>(&stdout(&output)).unwrap()["answer"]["programs"]["count"].clone()
+}
