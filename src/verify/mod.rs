@@ -9,6 +9,7 @@ mod finding;
 mod inputs;
 mod metrics;
 mod page_table;
+mod printed_table;
 mod recompute;
 mod record;
 mod tables;

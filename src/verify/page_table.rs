@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::finding::Check;
-use super::tables::{PrintedTable, name, nearly_equal};
+use super::printed_table::{PrintedTable, name, nearly_equal};
 use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::results::NOISY;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::finding::{Check, CheckKind};
-use super::metrics::ROUNDING;
 use super::page_table::{check_page, markdown_rows, parse_printed};
+use super::printed_table::{PrintedTable, name, nearly_equal};
 use super::record::ReferenceRun;
 use crate::error::{Error, Result};
 use crate::files::{self, regular};
@@ -42,49 +42,6 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
     }
     let all = check.compared();
     Ok(check.of(all))
-}
-
-pub(super) struct PrintedTable {
-    pub(super) name: String,
-    heads: Vec<String>,
-    pub(super) rows: Vec<Vec<String>>,
-}
-
-impl PrintedTable {
-    fn read(path: &Path) -> Result<Self> {
-        let name = name(path);
-        let bytes = regular::read(path)?;
-        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(bytes.as_slice());
-        let damaged = |error: csv::Error| {
-            Error::damaged("the table is not a CSV file").at(path.display().to_string()).found(error.to_string())
-        };
-        let heads = reader.headers().map_err(damaged)?.iter().map(str::to_owned).collect();
-        let rows = reader.records().map(|row| Ok(row.map_err(damaged)?.iter().map(str::to_owned).collect()));
-        Ok(Self { name, heads, rows: rows.collect::<Result<_>>()? })
-    }
-
-    pub(super) fn column(&self, head: &str) -> Option<usize> {
-        self.heads.iter().position(|known| known == head)
-    }
-
-    pub(super) fn number(&self, row: usize, column: usize) -> Option<f64> {
-        self.rows[row].get(column)?.parse().ok()
-    }
-
-    /// Reports a field whose number differs from the recorded one.
-    fn differs(&self, at: String, (row, column): (usize, usize), made: Option<f64>, check: &mut Check) {
-        let by = made.zip(self.number(row, column)).map(|(made, found)| (made - found).abs());
-        let text = made.map_or("nothing".to_owned(), |made| made.to_string());
-        check.differ(at, [self.rows[row][column].clone(), text], by);
-    }
-}
-
-pub(super) fn name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-pub(super) fn nearly_equal(one: f64, two: f64) -> bool {
-    (one - two).abs() <= ROUNDING * one.abs().max(two.abs())
 }
 
 fn both_nearly_equal(one: Option<f64>, two: Option<f64>) -> bool {

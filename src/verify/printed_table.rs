@@ -1,0 +1,52 @@
+//! CSV tables of a results folder.
+
+use std::path::Path;
+
+use super::finding::Check;
+use super::metrics::ROUNDING;
+use crate::error::{Error, Result};
+use crate::files::regular;
+
+/// CSV table as it is printed, with its file name.
+pub(super) struct PrintedTable {
+    pub(super) name: String,
+    pub(super) heads: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+impl PrintedTable {
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let name = name(path);
+        let bytes = regular::read(path)?;
+        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(bytes.as_slice());
+        let damaged = |error: csv::Error| {
+            Error::damaged("the table is not a CSV file").at(path.display().to_string()).found(error.to_string())
+        };
+        let heads = reader.headers().map_err(damaged)?.iter().map(str::to_owned).collect();
+        let rows = reader.records().map(|row| Ok(row.map_err(damaged)?.iter().map(str::to_owned).collect()));
+        Ok(Self { name, heads, rows: rows.collect::<Result<_>>()? })
+    }
+
+    pub(super) fn column(&self, head: &str) -> Option<usize> {
+        self.heads.iter().position(|known| known == head)
+    }
+
+    pub(super) fn number(&self, row: usize, column: usize) -> Option<f64> {
+        self.rows[row].get(column)?.parse().ok()
+    }
+
+    /// Reports a field whose number differs from the recorded one.
+    pub(super) fn differs(&self, at: String, (row, column): (usize, usize), made: Option<f64>, check: &mut Check) {
+        let by = made.zip(self.number(row, column)).map(|(made, found)| (made - found).abs());
+        let text = made.map_or("nothing".to_owned(), |made| made.to_string());
+        check.differ(at, [self.rows[row][column].clone(), text], by);
+    }
+}
+
+pub(super) fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+pub(super) fn nearly_equal(one: f64, two: f64) -> bool {
+    (one - two).abs() <= ROUNDING * one.abs().max(two.abs())
+}
