@@ -7,7 +7,7 @@ use crate::common::world::World;
 /// Patterns for output that differs between runs or machines, with their replacements.
 const FILTERS: [(&str, &str); 14] = [
     (r"\d+\.\d  ok", "TIME  ok"),
-    (r"\d+ are free", "NUMBER are free"),
+    (r"(inodes: at most \d+;) \d+ free", "$1 NUMBER free"),
     (r"[\d.]+ GFLOP/s", "SPEED"),
     (r"[0-9a-f]{16,64}", "HASH"),
     (r"\b[0-9a-f]{12}\b", "HASH"),
@@ -20,7 +20,7 @@ const FILTERS: [(&str, &str); 14] = [
     (r"process \d+-HASH", "process ID"),
     // A store in memory has a note.
     (
-        r"(ok  |note)  store: (\S+), on \w+, SIZE free(\n +→ the store is in memory[^\n]*)?",
+        r"(ok  |note)  store: (\S+), on \w+, SIZE free(\n +→ in-memory file system[^\n]*)?",
         "ok    store: $2, on DISK, SIZE free",
     ),
     (r" +(SIZE|TIME)", " $1"),

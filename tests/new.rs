@@ -13,9 +13,9 @@ fn checkout() -> TempDir {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = TempDir::new().unwrap();
     let templates = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/templates/{kind}.rs"));
-    let rooms = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/src/{kind}/mod.rs"));
+    let module_files = ["recovery", "criterion", "metric"].map(|kind| format!("crates/core/src/{kind}/mod.rs"));
     let others = ["src/pipeline/stage/template.rs", "src/pipeline/stage/mod.rs", "tools/new.sh"];
-    for file in templates.iter().chain(&rooms).map(String::as_str).chain(others) {
+    for file in templates.iter().chain(&module_files).map(String::as_str).chain(others) {
         fs::create_dir_all(folder.path().join(file).parent().unwrap()).unwrap();
         fs::copy(root.join(file), folder.path().join(file)).unwrap();
     }
@@ -35,11 +35,12 @@ fn new_method_metric_or_stage_is_one_file_and_one_line() {
         ("stage", "pub mod tokens;", "two_steps::STAGE"),
     ] {
         let folder = checkout();
-        let room = folder.path().join(if kind == "stage" { "src" } else { "crates/core/src" }).join(kind);
-        let before = fs::read_to_string(room.join("mod.rs")).unwrap();
+        let module_folder =
+            folder.path().join(if kind == "stage" { "src/pipeline" } else { "crates/core/src" }).join(kind);
+        let before = fs::read_to_string(module_folder.join("mod.rs")).unwrap();
         let made = new(&folder, &[kind, "two-steps"]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let file = fs::read_to_string(room.join("two_steps.rs")).unwrap();
+        let file = fs::read_to_string(module_folder.join("two_steps.rs")).unwrap();
         let expected: &[&str] = match kind {
             "metric" => &["name: \"two_steps\""],
             "stage" => &["ObjectKind::new(\"two-steps\", 1)"],
@@ -47,7 +48,7 @@ fn new_method_metric_or_stage_is_one_file_and_one_line() {
         };
         assert!(expected.iter().all(|words| file.contains(words)), "{file}");
         assert!(!["my-", "my_", "MyR", "MyC"].iter().any(|word| file.contains(word)), "{file}");
-        let after = fs::read_to_string(room.join("mod.rs")).unwrap();
+        let after = fs::read_to_string(module_folder.join("mod.rs")).unwrap();
         let declared = if kind == "stage" { "pub mod two_steps;\n" } else { "mod two_steps;\n" };
         let module = format!("{last}\n{declared}");
         let entry = format!("    {line},\n];\n");

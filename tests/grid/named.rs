@@ -108,7 +108,7 @@ fn unknown_name_lists_known_names_and_searched_places() {
         "where:    grid.yaml:14:16",
         "expected: one of c44, wiki",
         "did you mean `c44`?",
-        "there is no `c4.yaml` in",
+        "or add `c4.yaml` to one of",
         "\n            corpora\n",
         "\n            experiments/corpora",
     ] {

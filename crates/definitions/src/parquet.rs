@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn absent_columns_and_bytes_are_refused_by_name() {
         let message = read(&nested(), &["question", "choice"]).unwrap_err().to_string();
-        assert!(message.contains("`choices` meant") && message.contains("a.parquet"), "{message}");
+        assert!(message.contains("did you mean `choices`?") && message.contains("a.parquet"), "{message}");
         let message = read(&nested(), &["picture"]).unwrap_err().to_string();
         assert!(message.contains("`picture`") && message.contains("bytes"), "{message}");
         assert_eq!(read(&nested(), &["share"]).unwrap()[1].value.repr(), "{'share': nan}");
