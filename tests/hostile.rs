@@ -336,7 +336,7 @@ fn special_token_beyond_embedding_is_refused_early() {
         "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {"<s>": {"id": "<s>", "ids": [4000], "tokens": ["<s>"]}}});
     world.write("backbone/tokenizer.json", tokenizer.to_string());
-    world.refuses(&[], 2, &["is outside the embedding", "below 320", "ids up to 4000"]);
+    world.refuses(&[], 2, &["the tokenizer's vocabulary exceeds the embedding", "below 320", "ids up to 4000"]);
     tokenizer["post_processor"] = json!(null);
     tokenizer["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="});
     world.write("backbone/tokenizer.json", tokenizer.to_string());

@@ -106,7 +106,7 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
     );
     assert!(!world.path("cache").exists(), "the dry run wrote a file");
     let fetched = run(&world, &server, &["fetch", "grid.yaml"], 0);
-    assert!(fetched.contains("3 files fetched") && fetched.contains("not pinned in"), "{fetched}");
+    assert!(fetched.contains("fetched 3 files") && fetched.contains("not pinned in"), "{fetched}");
 
     server.forget();
     let done = run(&world, &server, &["run", "grid.yaml"], 0);
@@ -201,7 +201,7 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
         "{lacking}"
     );
     let fetched = run(&world, &server, &["fetch", "grid.yaml"], 0);
-    assert!(fetched.contains("2 files fetched"), "{fetched}");
+    assert!(fetched.contains("fetched 2 files"), "{fetched}");
     server.forget();
     assert!(run(&world, &server, &["run", "grid.yaml"], 0).contains("wrote "));
     assert!(server.requests().is_empty(), "a cache hit sent a request");

@@ -328,7 +328,7 @@ fn unscorable_definition_is_refused_with_its_place() {
             definition_with("doc_to_txt: a\n"),
             "",
             2,
-            &["`doc_to_txt` is not a key", "made.yaml:11", "did you mean `doc_to_text`?"],
+            &["unknown task key `doc_to_txt`", "made.yaml:11", "did you mean `doc_to_text`?"],
         ),
         (
             definition_with("process_results: !function utils.f\n"),

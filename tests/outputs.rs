@@ -228,7 +228,7 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     let output = world.run(&["--stored"]);
     let log = both(&output);
     assert_eq!(output.status.code(), Some(3), "{log}");
-    assert!(log.contains("9 of 9 cells are not complete") && !log.contains("failed"), "{log}");
+    assert!(log.contains("9 of 9 cells incomplete") && !log.contains("failed"), "{log}");
     world.runs(&[]);
     // Add a text; the perplexities of the other one are stored.
     world.write("more.jsonl", fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w1 ", "w2 "));

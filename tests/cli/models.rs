@@ -75,7 +75,7 @@ fn an_unknown_architecture_is_refused_with_the_known_ones() {
 fn a_tokenizer_larger_than_the_embedding_is_refused() {
     let world = World::new();
     world.write("backbone/tokenizer.json", tokenizer(400).to_string());
-    world.refuses(&[], 2, &["is outside the embedding", "below 320", "ids up to 399"]);
+    world.refuses(&[], 2, &["the tokenizer's vocabulary exceeds the embedding", "below 320", "ids up to 399"]);
 }
 
 #[test]
