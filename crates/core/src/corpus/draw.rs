@@ -189,6 +189,6 @@ mod tests {
     fn an_empty_range_is_an_error() {
         let error = PythonRandom::new(0).randint(3, 2).unwrap_err();
         assert_eq!(error.exit_code(), 2);
-        assert!(error.to_string().contains("lowest 3, highest 2"), "{error}");
+        assert!(error.to_string().contains("minimum 3, maximum 2"), "{error}");
     }
 }

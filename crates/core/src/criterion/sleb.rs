@@ -69,7 +69,7 @@ mod tests {
                 let some = |removed: &Cut| if removed.contains_layer(2) { broken } else { 3.0 };
                 for perplexity in [&some as &dyn Fn(&Cut) -> f64, &|_| broken] {
                     let error = select(&entry, &json!({}), &cut, |_| 0.0, perplexity).unwrap_err();
-                    assert!(error.exit_code() == 4 && error.to_string().contains("is not a number"), "{error}");
+                    assert!(error.exit_code() == 4 && error.to_string().contains("is not finite"), "{error}");
                 }
             }
         }
