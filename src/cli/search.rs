@@ -181,13 +181,20 @@ fn export_command() -> String {
     format!("ghostlab {} --export FOLDER", cluster::line(words))
 }
 
+/// Number of skipped cells that the terminal lists.
+const MAX_SKIPPED: usize = 5;
+
 fn print_searches(answer: &Searched) {
     for (found, sentence) in answer.searches.iter().zip(&answer.sentences) {
         println!("{}\n\n{}", found.title(), columns(&found.table(), &[]));
         if !found.judged.is_empty() {
             println!("Scores on held-out items:\n\n{}", columns(&found.judgement(), &[]));
         }
-        found.left_out.iter().for_each(|entry| note!("skipped {}: {}", entry.cell, entry.reason));
+        let (shown, hidden) = found.left_out.split_at(found.left_out.len().min(MAX_SKIPPED));
+        shown.iter().for_each(|entry| note!("skipped {}: {}", entry.cell, entry.reason));
+        if !hidden.is_empty() {
+            note!("skipped {} more cells; search.md lists them", hidden.len());
+        }
         found.lines().iter().for_each(|line| println!("{line}"));
         let spent = &found.spent;
         if spent.layers > 0.0 && answer.searches.len() == 1 {

@@ -307,7 +307,7 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
         (first_prompt(&[1]), Settings { max_new_tokens: 0, ..short_settings() }, "new token"),
         (first_prompt(&[1]), Settings { context: 0, ..short_settings() }, "context of 0"),
         (first_prompt(&[1]), Settings { context: 4, ..short_settings() }, "context of 4"),
-        (first_prompt(&[1]), Settings { batch: 0, ..short_settings() }, "at a time"),
+        (first_prompt(&[1]), Settings { batch: 0, ..short_settings() }, "the batch size is 0"),
         (first_prompt(&[1]), Settings { stops: vec!["a".into(), String::new()], ..short_settings() }, "stop 1"),
         (
             first_prompt(&[1]),
