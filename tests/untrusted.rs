@@ -103,8 +103,15 @@ impl Case {
             "rows.json.gz" | "rows.jsonl.gz" | "rows.jsonl" => &self.target,
             _ => "t.yaml",
         };
-        let limited =
-            ["at most", "a number from 1 to", "recursion limit", "is too large", "not supported", "unsupported"];
+        let limited = [
+            "at most",
+            "exceeds",
+            "a number from 1 to",
+            "recursion limit",
+            "is too large",
+            "not supported",
+            "unsupported",
+        ];
         let is_field = ["doc_to_text", "doc_to_target", "doc_to_choice", "description"].contains(&self.target.as_str());
         let is_named =
             text.contains(&self.target) || text.contains("a prompt") || text.contains("(line 1 of the template)");
