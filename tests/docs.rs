@@ -62,7 +62,7 @@ fn has_one(words: &[String], wanted: &[&str]) -> bool {
     words.iter().any(|word| wanted.contains(&word.as_str()))
 }
 
-/// Creates the world that the pages assume: `grid.yaml` on `models/my-llama`, with their texts and tasks.
+/// Creates the files that the docs assume: `grid.yaml`, `models/my-llama`, and the texts and tasks that they name.
 fn world() -> World {
     let world = World::new();
     fs::create_dir_all(world.path("models")).unwrap();

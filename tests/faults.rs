@@ -126,7 +126,7 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
                 fs::remove_dir_all(stage(&world, kind)).unwrap();
             }
             let log = world.runs(&SMALL);
-            assert!(log.contains("a stored artifact is damaged"), "{kind}: {log}");
+            assert!(log.contains("a stored object is damaged"), "{kind}: {log}");
             assert!(world.tables() == tables, "{kind}: the tables differ");
         }
     }

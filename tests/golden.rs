@@ -1,4 +1,4 @@
-//! Checks stage versions. A stage whose output changes needs a new version; otherwise stored artifacts of the old code
+//! Checks stage versions. A stage whose output changes needs a new version; otherwise stored objects of the old code
 //! would be reused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 

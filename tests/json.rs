@@ -304,7 +304,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
         (&["explain", "grid.yaml", "nosuch"], 2, "explain", "bad_input", "the grid has no cell with this name"),
         (&["compare", "a", "b"], 3, "compare", "missing", "results folder not found"),
         (&["status", "--store", "nowhere"], 3, "status", "missing", "store not found"),
-        (&["cache", "path", "abcdef"], 3, "cache path", "missing", "unknown artifact key"),
+        (&["cache", "path", "abcdef"], 3, "cache path", "missing", "unknown object key"),
         (
             &["cache", "gc", "--kind", "nosuch"],
             2,

@@ -114,8 +114,8 @@ fn variant(variant: &Variant) -> Value {
     json!(kinds.join(", "))
 }
 
-/// Returns keys that exist only during a run: a site and several pairs of a pass, a trial, a teacher shard, a
-/// checkpoint.
+/// Returns the keys of intermediate objects: activation and similarity shards, trials, teacher shards and the
+/// checkpoint. Also returns the tokens key and the lease names.
 fn members(backbone_plan: &BackbonePlan) -> Value {
     let key_parts = backbone_plan.key_parts();
     let pairs = BTreeSet::from([

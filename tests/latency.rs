@@ -189,7 +189,7 @@ fn times_in_an_older_form_are_reported_never_read() {
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
     let again = world.runs(&grid);
-    assert!(again.contains("5 stored artifacts have an older format and are unused"), "{again}");
+    assert!(again.contains("5 stored objects have an older format and are unused"), "{again}");
     assert!(again.contains("time tiny over 16×1"), "{again}");
     assert!(before.is_dir() && now.is_dir());
 }

@@ -109,7 +109,8 @@ fn within_addresses(world: &World, bytes: u64) -> Output {
 fn job_beyond_process_limits_is_refused_not_killed() {
     let world = World::new();
     wide(&world, 2);
-    // The program reserves about 1.35 GB of address space up front; a layer takes 117 MB.
+    // The allocator reserves 1 GiB of address space if the limit permits it, and the program needs about 0.3 GB more to
+    // start. A layer takes 117 MB.
     let output = within_addresses(&world, 1_400_000_000);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(3), "{text}");

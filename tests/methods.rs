@@ -106,7 +106,7 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
     }
     // Operators and scores are stored, so only a new method reads the activations.
     let (count, log) = passes(&world, &["--set", "recovery=[{name: ghosted, boundary: layer}]", "--set", "depth=1"]);
-    assert!(count == 1 && log.contains("a stored artifact is damaged"), "{log}");
+    assert!(count == 1 && log.contains("a stored object is damaged"), "{log}");
     assert_eq!(passes(&world, &[]).0, 0);
 }
 
@@ -296,7 +296,7 @@ fn passes(world: &World, more: &[&str]) -> (usize, String) {
     (log.matches("one pass").count(), log)
 }
 
-/// Returns the distinct parents of the stored artifacts of a kind that derive from a criterion.
+/// Returns the distinct parents of the stored objects of a kind that derive from a criterion.
 fn parents(stored: &[InventoryItem], kind: &str, stage: &str) -> Vec<String> {
     let keys = stored
         .iter()

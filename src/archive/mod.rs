@@ -50,7 +50,7 @@ pub fn listed_in(folder: &Path) -> Result<Vec<(String, String)>> {
             .at(path.display().to_string())
             .expected("the list of file hashes written by a run")
             .found("none")
-            .hint("run it again; cached results are reused")
+            .hint("rerun the grid to write the list; cached results are reused")
     })
 }
 

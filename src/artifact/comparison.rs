@@ -203,7 +203,7 @@ pub(super) fn stopped_by(misses: &[GateFailure]) -> Option<Error> {
     Some(error.found(first.to_string()).hint("pass --no-gate to prune it anyway"))
 }
 
-/// Inserts the cells that the gate stopped as failed cells.
+/// Adds a failed result for each cell that the gate skipped.
 pub(super) fn insert_gated_cells(outcome: GridOutcome, grid: &Grid, misses: &[GateFailure]) -> GridOutcome {
     if misses.is_empty() {
         return outcome;

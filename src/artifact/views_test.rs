@@ -11,7 +11,7 @@ use super::{Artifact, Gated, make};
 use crate::grid::Cell;
 use crate::results::{StoredResults, settings};
 
-/// Function that returns the row labels in one format of a folder's table.
+/// Reads the row labels of a table from one output format of a results folder.
 type Called = fn(&Path) -> Vec<String>;
 
 /// Row labels in each format of a table. A new format needs an entry here.

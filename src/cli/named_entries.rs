@@ -209,8 +209,8 @@ fn unknown_task(name: &str, shared: &SharedEntries) -> Error {
         return error.hint(format!("pass the data, for example --tasks {name}=questions.jsonl"));
     }
     let otherwise = format!(
-        "use one of the built-in tasks ({}) as NAME, or pass the definition of a task of lm-evaluation-harness with \
-         --tasks FILE.yaml or --definitions FOLDER (its lm_eval/tasks)",
+        "use one of the built-in tasks ({}) as NAME, or define a task of lm-evaluation-harness with --tasks FILE.yaml or \
+         --definitions path/to/lm_eval/tasks",
         kinds.join(", ")
     );
     error.hint(otherwise).near(name, kinds.iter().map(String::as_str))

@@ -32,7 +32,7 @@ pub(super) struct Arguments {
     /// Folder of the HTML report [default: reports in the checkout].
     #[arg(long, value_name = "FOLDER")]
     reports: Option<PathBuf>,
-    /// Write the report that the repository keeps: recorded runs only, without large files.
+    /// Write the committed report: recorded runs and lists, without large files.
     #[arg(long)]
     record: bool,
 }

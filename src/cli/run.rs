@@ -50,7 +50,7 @@ pub(super) struct Arguments {
     /// `wide` has a column for each backbone and depth, and is also written to `wide.md`.
     #[arg(long, value_enum, default_value_t = TableLayout::Long)]
     layout: TableLayout,
-    /// Metric of `--layout wide`, by column name [default: mean task accuracy, or the first column].
+    /// Column of `--layout wide` [default: mean task accuracy, or the first].
     #[arg(long, value_name = "COLUMN")]
     metric: Option<String>,
     /// Aggregate over seeds: mean ± standard deviation.

@@ -31,7 +31,11 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
         }
         eprintln!("{words}; press Ctrl-C again to stop at once");
     })
-    .map_err(|error| Error::job("cannot watch for Ctrl-C").found(error.to_string()))?;
+    .map_err(|error| {
+        Error::job("cannot watch for Ctrl-C")
+            .found(error.to_string())
+            .hint("the system may refuse a new thread: check `ulimit -u` and `ulimit -v`")
+    })?;
     *known = Some(Arc::clone(&stop));
     Ok(stop)
 }

@@ -77,7 +77,7 @@ fn refused(word: &str, hint: &str) -> Result<()> {
 /// Fails if the entry is not an option, or is a reserved one.
 pub(super) fn words(entry: &str) -> Result<Vec<String>> {
     if !entry.starts_with('-') {
-        return Err(Error::bad_input("invalid option of sbatch")
+        return Err(Error::bad_input("invalid sbatch option")
             .expected("`--NAME=VALUE`, one per entry")
             .found(format!("`{entry}`")));
     }

@@ -115,10 +115,16 @@ fn not_secret(name: &str) -> Result<()> {
     if plain && !secret {
         return Ok(());
     }
-    Err(Error::bad_input("this variable cannot be passed to jobs")
-        .expected("a variable that does not contain a secret")
-        .found(format!("`{}`", name.split('=').next().unwrap_or_default()))
-        .hint("remove it: inputs are fetched before submission, so workers need no token"))
+    let refused = Error::bad_input("this variable cannot be passed to jobs")
+        .found(format!("`{}`", name.split('=').next().unwrap_or_default()));
+    Err(match secret {
+        true => refused
+            .expected("a variable that does not contain a secret")
+            .hint("remove it: inputs are fetched before submission, so workers need no token"),
+        false => refused
+            .expected("the name of a variable, without a value")
+            .hint("write only the name: its value is taken from the environment of `submit`"),
+    })
 }
 
 #[cfg(test)]

@@ -199,7 +199,7 @@ fn too_many_for_the_operator(calibration: &Calibration, position: &YamlPosition,
         return error.found(operator_sequences.to_string()).hint("remove `operator_sequences` to use all sequences");
     }
     error
-        .found(format!("{operator_sequences}, in the combination `{calibration}` of the lists"))
+        .found(format!("{operator_sequences}, in the expanded combination `{calibration}`"))
         .hint("write the valid combinations as separate entries")
 }
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::eval_task::{TaskData, TaskSource};
-use super::input::{EntryKind, Found, HubSource, InputRef, InputResolver, WrittenSource};
+use super::input::{EntryKind, Found, HubSource, InputRef, InputResolver, SourceEntry};
 use super::named::{self, Library};
 use super::node::{At, Positioned};
 use super::schema::{BackboneEntry, CorpusEntry, Schema, TaskEntry};
-use super::shards::{Stream, WrittenShards};
+use super::shards::{ShardsEntry, Stream};
 use super::validate;
 use super::weights::CalibratedOn;
 use crate::corpus::Rule;
@@ -48,7 +48,7 @@ impl Definers<'_> {
     ) -> Result<BTreeMap<String, NamedEntry<BackboneEntry>>> {
         self.read_each(EntryKind::Backbone, &self.schema.backbones, used, |_, entry: &BackboneEntry| {
             let BackboneEntry { path, hub, revision, files, package, .. } = entry;
-            Ok(WrittenSource { package: package.as_deref(), ..WrittenSource::of(path, hub, revision, files) })
+            Ok(SourceEntry { package: package.as_deref(), ..SourceEntry::of(path, hub, revision, files) })
         })
     }
 
@@ -65,8 +65,8 @@ impl Definers<'_> {
             }
             let CorpusEntry { path, hub, revision, files, rule, shards, shards_read, .. } = corpus;
             let seeds = seeds.get(name).cloned().unwrap_or_default();
-            let shards = WrittenShards::read(at, rule, (*shards, *shards_read), files, seeds)?;
-            Ok(WrittenSource { shards, ..WrittenSource::of(path, hub, revision, files) })
+            let shards = ShardsEntry::read(at, rule, (*shards, *shards_read), files, seeds)?;
+            Ok(SourceEntry { shards, ..SourceEntry::of(path, hub, revision, files) })
         })
     }
 
@@ -78,7 +78,7 @@ impl Definers<'_> {
         let mut data =
             self.read_each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, entry: &TaskEntry| {
                 let TaskEntry { path, hub, revision, files, .. } = entry;
-                Ok(WrittenSource::of(path, hub, revision, files))
+                Ok(SourceEntry::of(path, hub, revision, files))
             })?;
         for (name, NamedEntry { entry, .. }) in &mut data {
             let task = entry.task.get_or_insert_with(|| name.clone());
@@ -93,7 +93,7 @@ impl Definers<'_> {
         kind: EntryKind,
         defined: &BTreeMap<String, T>,
         used: impl Iterator<Item = &'n Positioned<String>>,
-        read: impl for<'e> Fn((&str, &At<'_>), &'e T) -> Result<WrittenSource<'e>>,
+        read: impl for<'e> Fn((&str, &At<'_>), &'e T) -> Result<SourceEntry<'e>>,
     ) -> Result<BTreeMap<String, NamedEntry<T>>> {
         let mut all = BTreeMap::new();
         for Positioned { value: name, position } in used {

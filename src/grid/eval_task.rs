@@ -120,7 +120,7 @@ impl From<EvalTask> for WrittenTask {
     }
 }
 
-/// Serializes built-in tasks and tasks by definitions as two lists.
+/// Serializes built-in tasks and tasks with definitions as two separate lists.
 pub(super) mod lists {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -8,7 +8,7 @@ use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
 use super::node::{At, Positioned, YamlNode, YamlPosition};
-use super::shards::{Stream, WrittenShards};
+use super::shards::{ShardsEntry, Stream};
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 use crate::files::parts;
@@ -68,17 +68,17 @@ fn items_below(node: &YamlNode, key: &str) -> Vec<YamlNode> {
 }
 
 /// File settings of an entry as written.
-pub(super) struct WrittenSource<'a> {
+pub(super) struct SourceEntry<'a> {
     pub(super) path: Option<&'a Path>,
     pub(super) hub: Option<&'a str>,
     pub(super) revision: Option<&'a str>,
     pub(super) files: &'a [String],
     /// Python package with the same file.
     pub(super) package: Option<&'a str>,
-    pub(super) shards: Option<WrittenShards>,
+    pub(super) shards: Option<ShardsEntry>,
 }
 
-impl<'a> WrittenSource<'a> {
+impl<'a> SourceEntry<'a> {
     /// Creates a source without shards.
     pub(super) fn of(
         path: &'a Option<PathBuf>,
@@ -111,7 +111,7 @@ pub struct InputRef {
     position: YamlPosition,
     /// Whether the same file gives a path and a hub source. The hub is then used if the path does not exist.
     either: bool,
-    shards: Option<WrittenShards>,
+    shards: Option<ShardsEntry>,
     /// Whether the input is the whole repository directory rather than specific files.
     whole: bool,
 }
@@ -211,7 +211,7 @@ impl<'a> InputResolver<'a> {
 }
 
 impl InputRef {
-    pub(super) fn read(kind: EntryKind, name: &str, at: &At<'_>, written: WrittenSource<'_>) -> Result<Self> {
+    pub(super) fn read(kind: EntryKind, name: &str, at: &At<'_>, written: SourceEntry<'_>) -> Result<Self> {
         match written.hub {
             Some(hub) => Self::read_hub(kind, name, at, hub, written),
             None => Self::read_path(kind, name, at, written),
@@ -219,7 +219,7 @@ impl InputRef {
     }
 
     /// Reads an entry that has only a path.
-    fn read_path(kind: EntryKind, name: &str, at: &At<'_>, written: WrittenSource<'_>) -> Result<Self> {
+    fn read_path(kind: EntryKind, name: &str, at: &At<'_>, written: SourceEntry<'_>) -> Result<Self> {
         let Some(path) = written.path else {
             return Err(at
                 .bad(format!("the {} `{name}` has no location", kind.word()))
@@ -249,7 +249,7 @@ impl InputRef {
     }
 
     /// Reads an entry with a hub repository and perhaps a path.
-    fn read_hub(kind: EntryKind, name: &str, at: &At<'_>, hub: &str, written: WrittenSource<'_>) -> Result<Self> {
+    fn read_hub(kind: EntryKind, name: &str, at: &At<'_>, hub: &str, written: SourceEntry<'_>) -> Result<Self> {
         let hub_at = at.key("hub");
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
         let source = Repo::new(repo, hub).and_then(|repo| Source::new(repo, written.revision));
@@ -263,7 +263,7 @@ impl InputRef {
                     .found("no `files`"));
             }
             (_, files) => {
-                let shards = written.shards.as_ref().map(WrittenShards::patterns);
+                let shards = written.shards.as_ref().map(ShardsEntry::patterns);
                 let files = shards.as_deref().unwrap_or(files).iter().map(FilePattern::needed).collect();
                 RepoFiles { source, files }
             }
@@ -390,7 +390,7 @@ impl InputRef {
     /// Returns the directory of a backbone or of a text's shards, or the path of a single file.
     fn path_of(&self, repo: &PlannedRepo, resolver: &InputResolver<'_>) -> Result<PathBuf> {
         if self.kind == EntryKind::Backbone || self.shards.is_some() || self.whole {
-            let below = self.shards.as_ref().map_or("", WrittenShards::folder);
+            let below = self.shards.as_ref().map_or("", ShardsEntry::folder);
             let folder = resolver.hub()?.cache().snapshot(&repo.source.repo, &repo.commit).join(below);
             let gguf = repo.files.iter().find(|file| is_gguf(Path::new(file.name.as_str())));
             return Ok(gguf.map_or(folder.clone(), |file| folder.join(file.name.path())));

@@ -17,7 +17,7 @@ const MAX_SHARDS: usize = 100_000;
 
 /// Shard settings of an entry, with the seeds used for shuffling.
 #[derive(Debug, Clone)]
-pub(super) struct WrittenShards {
+pub(super) struct ShardsEntry {
     order: ShardOrder,
     read: usize,
     /// Shard names in the hub's order. Empty for all files of a directory.
@@ -37,7 +37,7 @@ pub struct Stream {
     pub files: BTreeMap<usize, String>,
 }
 
-impl WrittenShards {
+impl ShardsEntry {
     /// Reads the shard settings. Returns `None` for a rule that reads one file.
     pub(super) fn read(
         at: &At<'_>,
@@ -187,12 +187,7 @@ mod tests {
         assert!(error.exit_code() == 3 && error.to_string().contains("part-2.json.gz"), "{error}");
     }
 
-    fn written(names: &[String], seeds: &[u64], read: usize) -> WrittenShards {
-        WrittenShards {
-            order: ShardOrder::OneByOne,
-            read,
-            names: names.to_vec(),
-            seeds: seeds.iter().copied().collect(),
-        }
+    fn written(names: &[String], seeds: &[u64], read: usize) -> ShardsEntry {
+        ShardsEntry { order: ShardOrder::OneByOne, read, names: names.to_vec(), seeds: seeds.iter().copied().collect() }
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::equal_selections::equal_selections;
-use super::measurement::{CellSummary, Measurement, OfSeed, Results, Sample};
+use super::measurement::{CellSummary, Measurement, Results, Sample, SeedValue};
 use super::notes::drawn_texts_note;
 use super::settings::SEED;
 use super::{MeasuredProgram, Settings, distinct};
@@ -58,9 +58,9 @@ fn merge_seeds(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     let first = group[0];
     let (rest, _) = seedless(&first.setup.variant);
     let Some(rest) = rest else { return Arc::clone(first) };
-    let seeds: Vec<OfSeed> = group
+    let seeds: Vec<SeedValue> = group
         .iter()
-        .map(|number| OfSeed {
+        .map(|number| SeedValue {
             seed: seedless(&number.setup.variant).1.unwrap_or_default(),
             cell: number.cell.clone(),
             identity: number.setup.identity.clone(),

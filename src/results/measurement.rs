@@ -106,7 +106,7 @@ pub enum Sample {
     /// Speedup computed from noisy times.
     NoisyTimes,
     /// Values of a mean over calibration seeds. The error of the mean is their standard deviation.
-    Seeds(Vec<OfSeed>),
+    Seeds(Vec<SeedValue>),
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ impl Sample {
 
 /// Value of a cell under one seed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OfSeed {
+pub struct SeedValue {
     pub seed: u64,
     pub cell: String,
     /// Identity of the cell; `None` if it was never planned.

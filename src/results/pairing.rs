@@ -1,7 +1,7 @@
 //! Pairing of numbers of two runs by identity.
 //!
-//! Equal identities are paired first, whatever their names. The rest are paired by name and method if they differ
-//! only in aspects that have one value per run. Numbers with several possible partners stay unpaired. Names can be
+//! Equal identities are paired first, whatever their names. The rest are paired by backbone, metric and
+//! method if they differ only in settings that are constant within each run. Numbers with several possible partners stay unpaired. Names can be
 //! mapped: `--map tiny-llama=tiny-qwen3`.
 
 use std::collections::{BTreeMap, BTreeSet};

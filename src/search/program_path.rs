@@ -13,7 +13,7 @@ pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Resu
     operator::repaired(layers, removed, boundaries, |_, key: &str| {
         Operator::diagonal(key.bytes().map(f32::from).collect())
     })?
-    .ok_or_else(|| Error::job("no layer before an operator of a branch"))
+    .ok_or_else(|| Error::job("an MLP repair has no preceding layer"))
 }
 
 /// Counts the layers that an item passes through in the trie of all programs. Shared layers count once.

@@ -211,7 +211,7 @@ fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut Check) -> Result
     let frame = read_frame(&path)?;
     let columns = (frame.column("cell"), frame.column("boundary"), frame.column("error"));
     let (Ok(cells), Ok(starts), Ok(errors)) = columns else {
-        check.differ(CHANNELS, ["columns cell, boundary and error", "other columns"], None);
+        check.differ(CHANNELS, ["columns cell, boundary and error", "a missing column"], None);
         return Ok(());
     };
     let (Ok(cells), Ok(starts), Ok(errors)) = (cells.str(), starts.u64(), errors.f64()) else {

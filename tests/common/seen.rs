@@ -161,7 +161,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     let results = setting.world.path("results");
     said(setting, what, &["run", "grid.yaml"]);
     let [folder] = runs_below(&results).try_into().unwrap();
-    // A table shows only those definition metrics for which it has columns.
+    // Tables show metrics of task definitions only if they are listed as columns, so list all of them.
     let numbers = StoredResults::read(&folder).unwrap();
     let made =
         numbers.numbers.iter().map(|number| number.record.metric.as_str()).filter(|name| name.starts_with("made"));

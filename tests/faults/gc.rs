@@ -128,7 +128,7 @@ fn objects_of_older_programs_stay_until_named() {
     let list = stdout(&world.ghostlab(&["cache", "ls"]));
     assert!(list.contains("older format"), "{list}");
     let log = world.runs(&["--store-limit", "0.000001"]);
-    assert!(log.contains("9 stored artifacts have an older format and are unused"), "{log}");
+    assert!(log.contains("9 stored objects have an older format and are unused"), "{log}");
     for arguments in [&[][..], &["--kind", "scores"], &["--older", "0"], &["--keep", "grid.yaml"]] {
         world.ghostlab(&[&["cache", "gc", "--yes"], arguments].concat());
         assert_eq!(files_in(&older), all, "{arguments:?}");

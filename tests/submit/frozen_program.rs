@@ -1,4 +1,4 @@
-//! Copies of the program that queued jobs run.
+//! Queued jobs run a copy of the program, so that a rebuild does not affect them.
 
 use super::*;
 

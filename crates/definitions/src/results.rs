@@ -359,7 +359,8 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
             Value::Text(_) => Value::Text(target.text()),
             Value::Int(_) => {
                 target.as_int().or_else(|| target.text().parse().ok()).map(Value::Int).ok_or_else(|| {
-                    Error::bad_input("a filter returns numbers, but the answer is not a number").found(target.repr())
+                    Error::bad_input("a filter returns numbers, but `doc_to_target` is not a number")
+                        .found(target.repr())
                 })?
             }
             _ => target,

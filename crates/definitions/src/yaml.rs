@@ -21,7 +21,7 @@ const MAX_VALUES: usize = 2_000_000;
 const MAX_DEPTH: usize = 100;
 /// Maximum bytes of text in a file, with aliases expanded.
 const MAX_TEXT_BYTES: usize = 64_000_000;
-/// Maximum number of quoted lines that start at the left margin.
+/// Maximum number of continuation lines of quoted strings that start at the left margin, per file.
 const MARGINS: usize = 200;
 
 /// Location of a value.

@@ -77,14 +77,14 @@ mod tests {
     use crate::event::Silent;
     use crate::lock::{Lock, LockedFile, LockedRepo};
     use crate::name::{Commit, ContentHash, FileName};
-    use crate::plan::{FilePattern, Plan, RepoFiles};
+    use crate::plan::{FetchPlan, FilePattern, RepoFiles};
     use crate::repo::Source;
     use crate::settings::HubSettings;
 
     const CONTENT: &[u8] = b"GGUF and more";
 
     /// Returns an offline hub, and the plan, request and lock of one pinned file.
-    fn world(folder: &Path) -> (Hub, Plan, RepoFiles, Lock) {
+    fn world(folder: &Path) -> (Hub, FetchPlan, RepoFiles, Lock) {
         let settings = HubSettings::of(&|name| match name {
             "HF_HUB_CACHE" => Some(folder.join("cache").into_os_string()),
             "HF_HUB_OFFLINE" => Some("1".into()),

@@ -12,7 +12,7 @@ use crate::client::{Hub, Watch, display_name};
 use crate::event::{Event, Reporter};
 use crate::lock::{LockedFile, LockedRepo};
 use crate::name::ContentHash;
-use crate::plan::{Plan, PlannedFile, PlannedRepo};
+use crate::plan::{FetchPlan, PlannedFile, PlannedRepo};
 use crate::repo::Source;
 
 /// Result of a fetch.
@@ -43,7 +43,7 @@ impl Hub {
     /// result.
     pub fn fetch(
         &self,
-        plan: &Plan,
+        plan: &FetchPlan,
         hash: Option<Hash<'_>>,
         reporter: &dyn Reporter,
         stop: &AtomicBool,
@@ -129,7 +129,12 @@ impl Hub {
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::fetch`], or with the first error of a file.
-    pub fn pin(&self, plan: &Plan, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Vec<(Source, LockedRepo)>> {
+    pub fn pin(
+        &self,
+        plan: &FetchPlan,
+        reporter: &dyn Reporter,
+        stop: &AtomicBool,
+    ) -> Result<Vec<(Source, LockedRepo)>> {
         let mut unknown = plan.clone();
         for repo in &mut unknown.repos {
             repo.files.retain(|file| file.sha256.is_none());

@@ -1,7 +1,7 @@
 //! Downloads from the Hugging Face Hub: pinned by commit, resumable, verified, and stored in the cache of
 //! `huggingface_hub`.
 //!
-//! A request ([`RepoFiles`]) is resolved into a [`Plan`] of files, from the lock file ([`Lock`]) if it pins the repository,
+//! A request ([`RepoFiles`]) is resolved into a [`FetchPlan`] of files, from the lock file ([`Lock`]) if it pins the repository,
 //! otherwise from the Hub. [`Hub::fetch`] downloads the files that are not cached. If all are cached, no network
 //! request is made. The layout of the [`Cache`], its environment variables ([`HubSettings`]) and its locks follow
 //! `huggingface_hub`.
@@ -31,7 +31,7 @@ pub use event::{Event, Reporter, Silent};
 pub use fetch::{Fetched, Hash};
 pub use lock::{Lock, LockedFile, LockedRepo};
 pub use name::{BlobName, Commit, ContentHash, FileName};
-pub use plan::{FilePattern, Plan, PlannedFile, PlannedRepo, RepoFiles};
+pub use plan::{FetchPlan, FilePattern, PlannedFile, PlannedRepo, RepoFiles};
 pub use repo::{Repo, RepoKind, Source};
 pub use settings::{HubSettings, Patience};
 pub use token::Token;

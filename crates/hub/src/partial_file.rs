@@ -69,7 +69,7 @@ impl PartialFile {
         let mut left = abandoned(blobs, blob);
         left.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         let taken = left.iter().position(|(_, part)| fs::rename(part, &path).is_ok());
-        // Shorter ones are of no use.
+        // Delete the shorter partial files: only the longest is resumed.
         for (_, part) in left.iter().skip(taken.map_or(0, |index| index + 1)) {
             fs::remove_file(part).ok();
         }

@@ -32,7 +32,7 @@ pub struct FilePattern {
 
 /// Files to fetch for a set of requests.
 #[derive(Debug, Clone, Default)]
-pub struct Plan {
+pub struct FetchPlan {
     pub repos: Vec<PlannedRepo>,
 }
 
@@ -119,7 +119,7 @@ impl PlannedFile {
     }
 }
 
-impl Plan {
+impl FetchPlan {
     /// Iterates over all files with their repositories.
     pub fn files(&self) -> impl Iterator<Item = (&PlannedRepo, &PlannedFile)> {
         self.repos.iter().flat_map(|repo| repo.files.iter().map(move |file| (repo, file)))
@@ -163,9 +163,15 @@ impl Hub {
     ///
     /// # Errors
     /// Fails if a pattern matches no file, the Hub refuses a request, or `stop` is set.
-    pub fn plan(&self, wants: &[RepoFiles], lock: &Lock, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Plan> {
+    pub fn plan(
+        &self,
+        wants: &[RepoFiles],
+        lock: &Lock,
+        reporter: &dyn Reporter,
+        stop: &AtomicBool,
+    ) -> Result<FetchPlan> {
         let watch = Watch { reporter, stop };
-        Ok(Plan {
+        Ok(FetchPlan {
             repos: merged(wants)
                 .into_iter()
                 .map(|want| match lock.get(&want.source) {

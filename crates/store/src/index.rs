@@ -133,8 +133,8 @@ fn is_large(stamp: &&Stamp) -> bool {
 
 /// Hashes a file. Returns its stamp if a later change would be visible.
 fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
-    // Writes through a shared mapping update the modification time only at the first write after a page was flushed. A
-    // user who may not flush the file may not write to it either.
+    // Flush first, so that later writes through a shared mapping change the modification time. If that fails, the file
+    // is hashed anyway.
     file.sync_all().ok();
     let before = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| read_error(&error, path))?;
     let before = before.filter(|stamp| grain(&file).is_some_and(|grain| stamp.settled(grain)));

@@ -40,7 +40,7 @@ impl Found {
     fn of(opened: Result<StoredObject>, hash: &str, path: &Path) -> Self {
         match opened {
             Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Whole(object),
-            Ok(_) => Self::Damaged(Error::damaged("a stored artifact's key differs from its path").at(path.display())),
+            Ok(_) => Self::Damaged(Error::damaged("a stored object's key differs from its path").at(path.display())),
             Err(error) => Self::Damaged(error),
         }
     }

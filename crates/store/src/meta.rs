@@ -65,7 +65,7 @@ impl Meta {
 }
 
 fn record_error(error: serde_json::Error) -> Error {
-    Error::job("cannot write the record of an artifact as JSON").found(error)
+    Error::job("cannot serialize the metadata of a stored object").found(error)
 }
 
 /// Name of the checksum field.

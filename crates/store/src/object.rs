@@ -194,9 +194,9 @@ fn of_key(path: &Path, meta: &Meta, hash: Option<&str>) -> Result<()> {
 }
 
 pub(super) fn damaged(path: &Path) -> Error {
-    Error::damaged("a stored artifact is damaged")
+    Error::damaged("a stored object is damaged")
         .at(path.display())
-        .hint("no action needed: the next run recomputes the artifact")
+        .hint("no action needed: the next run recomputes the object")
 }
 
 fn same(path: &Path, stored: &StoredFile, found: &StoredFile) -> Result<()> {

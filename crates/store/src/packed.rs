@@ -176,7 +176,7 @@ pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMembe
             let meta = if is_complete { near.record(&member) } else { record(disk, path, &member) };
             meta.map(|meta| (member, meta))
         }
-        _ => Err("the first lines do not describe an artifact".to_owned()),
+        _ => Err("the first lines do not describe an object".to_owned()),
     }))
 }
 

@@ -42,7 +42,7 @@ impl KindSum {
     }
 }
 
-/// State of a stored artifact.
+/// State of a stored object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {

@@ -217,7 +217,7 @@ fn describe_tags(schema: &mut Value) {
 
 pub(super) fn schema() -> Value {
     let mut schema = SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<Document>();
-    schema.insert("title".to_owned(), "What ghostlab prints with --json".into());
+    schema.insert("title".to_owned(), "Output of ghostlab with --json".into());
     let mut schema = schema.to_value();
     describe_tags(&mut schema);
     schema

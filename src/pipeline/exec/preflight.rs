@@ -245,7 +245,7 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Resu
         let bytes = gigabytes(bytes);
         note(format!(
             "store limit {limit}: removed {} of {bytes}, which took {seconds:.0} s to compute",
-            counted(count, "artifact")
+            counted(count, "object")
         ));
     }
     if quota.beyond() > 0 {

@@ -137,7 +137,7 @@ fn run_all<T>(
     let older = if worker_limits.is_none() { store.of_older_stages() } else { 0 };
     if older > 0 {
         let text =
-            format!("{older} stored artifacts have an older format and are unused; `ghostlab cache ls` lists them");
+            format!("{older} stored objects have an older format and are unused; `ghostlab cache ls` lists them");
         reporter.event(Event::Note { text });
     }
     reserve(&plan, store, reporter, stop)?;

@@ -196,7 +196,7 @@ impl Family {
 /// # Errors
 /// Fails with kind `Job` if the value cannot be represented in JSON.
 fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(|error| Error::job("cannot write the artifact as JSON").found(error.to_string()))
+    serde_json::to_vec(value).map_err(|error| Error::job("cannot write the object as JSON").found(error.to_string()))
 }
 
 /// Reads a JSON payload.
@@ -205,7 +205,7 @@ fn to_json(value: &impl Serialize) -> Result<Vec<u8>> {
 /// Fails if the payload is damaged.
 fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result<T> {
     serde_json::from_slice(&artifact.read(name)?).map_err(|error| {
-        Error::damaged("cannot read a stored artifact")
+        Error::damaged("cannot read a stored object")
             .at(artifact.folder().join(name).display().to_string())
             .found(error.to_string())
     })

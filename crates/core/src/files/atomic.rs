@@ -215,7 +215,7 @@ fn refused(dir: &Path, error: &std::io::Error) -> Error {
         .at(dir.display())
         .expected("a folder in which files can be created")
         .found(error)
-        .hint("free the path or some disk space, fix the folder's permissions, or choose another folder")
+        .hint("remove the file at this path, free disk space, fix the folder's permissions, or choose another folder")
 }
 
 #[cfg(test)]

@@ -340,7 +340,9 @@ impl<M: Cached> TrieDecoding<'_, M> {
             *self.lengths.entry(run.block).or_default() += run.ids.len();
         }
         let complete = outputs.into_iter().map(|run_outputs| run_outputs.into_iter().collect::<Option<Vec<T>>>());
-        complete.collect::<Option<_>>().ok_or_else(|| Error::job("a program of a run has no head"))
+        complete
+            .collect::<Option<_>>()
+            .ok_or_else(|| Error::job("a layer program of the batch has no output projection"))
     }
 }
 

@@ -276,7 +276,7 @@ pub fn degenerate(boundary: &Boundary<'_>) -> Result<Vec<String>> {
     Ok(reasons)
 }
 
-/// Change of the model that repairs one span.
+/// Change to the model that repairs one span.
 #[derive(Debug, Clone)]
 pub enum Repair {
     /// No repair: the layers are only removed.

@@ -143,7 +143,7 @@ struct World {
     elsewhere: String,
 }
 
-/// Returns `bytes` bytes of nonrepeating test content.
+/// Returns deterministic test content, which repeats every 64,256 bytes.
 pub fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index * 7 + index / 251) as u8).collect()
 }

@@ -99,7 +99,8 @@ impl SeenKeys<'_> {
     /// Multiplies queries by keys.
     ///
     /// # Shapes
-    /// `queries` has rows of `row_words` words with `depth` pairs each, `scores [rows, stride]`.
+    /// `queries [rows, row_words]`, of which the first `depth` words of a row hold two bf16 values each, and
+    /// `scores [rows, stride]`.
     fn score(
         &self,
         head: usize,

@@ -78,7 +78,7 @@ impl Now {
 }
 
 impl Time {
-    /// Runs processes, given by their numbers, to completion. Returns the simulated duration.
+    /// Runs simulated processes to completion, each with its index. Returns the simulated duration.
     pub(crate) fn play(processes: usize, run: impl Fn(&Arc<Self>, usize) + Sync) -> Duration {
         let doors = (0..processes).map(|_| Door::default()).collect();
         let now = Mutex::new(Now { sleeps: vec![0; processes], alive: processes, ..Now::default() });

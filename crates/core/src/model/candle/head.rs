@@ -13,7 +13,7 @@ use crate::model::decoding;
 /// Number of elements of the output projection that are converted to f32 at a time.
 const TILE: usize = 1 << 24;
 
-/// Final norm `[C]` before the output projection, and cap of the logits after it.
+/// Final norm `[C]` before the output projection, and softcap of the logits after it.
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
     pub(super) norm: &'a Tensor,
@@ -77,7 +77,7 @@ pub(super) fn divergences(
         let q: Vec<f32> = tensor.flatten_all()?.to_vec1()?;
         let mut done = divergences_of_logits([&p, &q], vocab, &of_rows);
         if !tensor.device().is_cpu() {
-            // Losses must have the same bits as without a comparison.
+            // Recompute the losses on the device, so that their bits equal those of a run without divergences.
             let (row, token): (Vec<u32>, Vec<u32>) =
                 of_rows.iter().map(|target| (target.row as u32, target.token)).unzip();
             let (values, likeliest) = score_rows(&tensor, &row, &token)?;

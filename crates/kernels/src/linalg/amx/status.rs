@@ -32,7 +32,7 @@ impl fmt::Display for AmxStatus {
     }
 }
 
-/// Returns whether AMX is usable. The first call requests permission from the kernel for the whole process.
+/// Returns the status of AMX. The first call requests permission from the kernel for the whole process.
 pub fn status() -> AmxStatus {
     static STATUS: OnceLock<AmxStatus> = OnceLock::new();
     *STATUS.get_or_init(find)
