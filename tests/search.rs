@@ -265,7 +265,7 @@ fn one_line_searches_a_model_and_writes_the_winner_as_a_folder() {
     if output.status.code() == Some(0) {
         assert!(stdout.contains("exported to out"), "{stdout}");
         let card = std::fs::read_to_string(world.path("out/README.md")).unwrap();
-        assert!(card.contains("chosen by `ghostlab search`") && card.contains("never saw"), "{card}");
+        assert!(card.contains("chosen by `ghostlab search`") && card.contains("held-out items"), "{card}");
         let config = json(&world.path("out/config.json"));
         let before = json(&world.path("backbone/config.json"));
         assert!(config["num_hidden_layers"].as_u64() < before["num_hidden_layers"].as_u64());

@@ -249,14 +249,14 @@ impl Found {
         let survivors = self.survivors().count();
         let judged = self
             .held_out("winner")
-            .map_or_else(String::new, |role| format!(": {} on items it never saw", self.scores_text(role)));
+            .map_or_else(String::new, |role| format!(": {} on held-out items", self.scores_text(role)));
         let references = [("dense", "dense"), ("plain", "plain removal")].into_iter();
         let references = references
             .filter_map(|(role_name, label)| Some(format!("{label} {}", self.scores_text(self.held_out(role_name)?))));
         let references: Vec<String> = references.collect();
         let references = if references.is_empty() { String::new() } else { format!(" ({})", references.join(", ")) };
         let sure = match survivors {
-            1 => format!("alone of {}", counted(self.candidates.len(), "candidate")),
+            1 => format!("the only survivor of {}", counted(self.candidates.len(), "candidate")),
             _ => format!("not separated from {} other{}", survivors - 1, if survivors == 2 { "" } else { "s" }),
         };
         format!("{winner}, {sure}{judged}{references}.")

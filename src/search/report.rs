@@ -37,9 +37,9 @@ impl Found {
         let timed = self.candidates.iter().any(|candidate| candidate.milliseconds.is_some());
         head.extend(timed.then(|| "measured".to_owned()));
         head.extend(
-            self.objectives.iter().flat_map(|objective| [objective.name.clone(), "less its rival's".to_owned()]),
+            self.objectives.iter().flat_map(|objective| [objective.name.clone(), "difference from rival".to_owned()]),
         );
-        head.extend(["items", "fate"].map(str::to_owned));
+        head.extend(["items", "outcome"].map(str::to_owned));
         let mut rows = vec![head];
         let mut order: Vec<&Candidate> = self.candidates.iter().collect();
         order.sort_by_key(|candidate| self.rank(candidate));
@@ -103,7 +103,7 @@ impl Found {
     pub fn judgement(&self) -> Vec<Vec<String>> {
         let mut head = ["role", "variant"].map(str::to_owned).to_vec();
         head.extend(
-            self.objectives.iter().flat_map(|objective| [objective.name.clone(), "beyond the winner".to_owned()]),
+            self.objectives.iter().flat_map(|objective| [objective.name.clone(), "difference from winner".to_owned()]),
         );
         let names = self.short_names();
         std::iter::once(head)
@@ -129,8 +129,8 @@ impl Found {
         }));
         if self.candidates.iter().any(|candidate| candidate.items != self.candidates[0].items) {
             lines.push(
-                "Scores are means over the items that each candidate saw. Compare candidates by their differences to a rival, \
-                 which are means over items that both saw."
+                "Scores are means over the items that each candidate saw. Compare candidates by their difference from a rival, \
+                 which is a mean over items that both saw. The rival of a survivor is the winner."
                     .to_owned(),
             );
         }
@@ -162,7 +162,7 @@ impl Found {
     pub fn markdown(&self) -> String {
         let mut text = format!("## {}\n\n{}\n\n{}\n", self.title(), self.sentence(), markdown(&self.table()));
         if !self.judged.is_empty() {
-            text += &format!("\nJudged on items that the race never saw:\n\n{}\n", markdown(&self.judgement()));
+            text += &format!("\nScores on held-out items:\n\n{}\n", markdown(&self.judgement()));
         }
         self.lines().iter().for_each(|line| text += &format!("\n{line}\n"));
         if !self.left_out.is_empty() {
