@@ -37,7 +37,7 @@ pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, to
 #[derive(Serialize, Deserialize)]
 pub(super) struct Done {
     screen: Option<String>,
-    beside: String,
+    comparison: String,
     recorded: Option<String>,
     files: Vec<PathBuf>,
     warnings: Vec<String>,
@@ -47,12 +47,12 @@ impl Done {
     pub(super) fn of(made: &ArtifactOutcome, warnings: Vec<String>) -> Self {
         let ArtifactOutcome { table, comparison, files, recorded, .. } = made;
         let screen = table.as_ref().map(|view| screen(view, out::width()));
-        Self { screen, beside: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
+        Self { screen, comparison: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
     }
 
     /// Prints the cached report.
     pub(super) fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
-        let Self { screen, beside: comparison, recorded, files, warnings } = self;
+        let Self { screen, comparison, recorded, files, warnings } = self;
         warnings.iter().for_each(|text| note!("{text}"));
         if let Some(screen) = screen.filter(|_| !answer::json()) {
             println!("{screen}");

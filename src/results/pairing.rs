@@ -23,7 +23,7 @@ pub(super) struct Pairing {
     pub pairs: Vec<NumberPair>,
     pub only_first: Vec<usize>,
     pub only_second: Vec<usize>,
-    /// Groups of numbers that match several numbers of the other run, with the aspects in which the members differ.
+    /// Groups of numbers that match several numbers of the other run, with the settings in which the members differ.
     pub coinciding: Vec<Coinciding>,
 }
 
@@ -184,7 +184,7 @@ impl NumberIdentity {
         Some(Self { names, flat, ..self })
     }
 
-    /// Returns the name of the input or method that an aspect belongs to, if there is exactly one.
+    /// Returns the name of the input or method that a setting belongs to, if there is exactly one.
     fn owner(&self, path: &SettingPath) -> Option<String> {
         let leaf = |name: &str| self.flat.get(name).map(ToString::to_string);
         let NumberNames { backbone, metric, text } = &self.names;
@@ -201,7 +201,7 @@ impl NumberIdentity {
         }
     }
 
-    /// Returns the identity without the given aspects. Timing cohorts never separate numbers.
+    /// Returns the identity without the given settings. Timing cohorts never separate numbers.
     fn without(&self, aside: &BTreeSet<(SettingPath, Option<String>)>) -> FlatSettings {
         let kept = |path: &SettingPath| {
             path.name() != "among" && (aside.is_empty() || !aside.contains(&(path.clone(), self.owner(path))))
@@ -228,7 +228,7 @@ fn by_condition(number: &ResultRow) -> FlatSettings {
     }))
 }
 
-/// Returns the aspects that are constant within each run but differ between the runs, with the named input or method
+/// Returns the settings that are constant within each run but differ between the runs, with the named input or method
 /// they belong to.
 fn common_differences(one: &[&NumberIdentity], two: &[&NumberIdentity]) -> BTreeSet<(SettingPath, Option<String>)> {
     let one = values(one);
@@ -258,7 +258,7 @@ fn values(all: &[&NumberIdentity]) -> BTreeMap<(SettingPath, Option<String>), BT
     found
 }
 
-/// Iterates over the aspects in which the given numbers of a run differ.
+/// Iterates over the settings in which the given numbers of a run differ.
 fn varying<'a>(run: &'a StoredResults, numbers: &'a [usize]) -> impl Iterator<Item = SettingPath> {
     let differs_at = |at: usize| {
         let number = &run.numbers[at];

@@ -34,10 +34,11 @@ pub(crate) struct RunEnv<'a> {
     pub(crate) worker_limits: Option<WorkerLimits>,
 }
 
+/// State of a run that its jobs share: known objects, fresh scores, failures and progress.
 pub(crate) struct RunContext<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
-    pub(crate) conditions: RunEnv<'a>,
+    pub(crate) env: RunEnv<'a>,
     pub(crate) store_cache: StoreCache,
     /// Scores that this process stored and has not reported yet, by key hash. `None` for generated answers.
     fresh_scores: Mutex<BTreeMap<String, Option<Vec<f64>>>>,
@@ -55,7 +56,7 @@ impl<'a> Deref for RunContext<'a> {
     type Target = RunEnv<'a>;
 
     fn deref(&self) -> &RunEnv<'a> {
-        &self.conditions
+        &self.env
     }
 }
 
@@ -69,18 +70,14 @@ struct Idle {
 }
 
 impl<'a> RunContext<'a> {
-    pub(crate) fn new(
-        GridInputs { grid, inputs }: GridInputs<'a>,
-        store_cache: StoreCache,
-        conditions: RunEnv<'a>,
-    ) -> Self {
+    pub(crate) fn new(GridInputs { grid, inputs }: GridInputs<'a>, store_cache: StoreCache, env: RunEnv<'a>) -> Self {
         Self {
             grid,
             inputs,
-            conditions,
+            env,
             store_cache,
             fresh_scores: Mutex::default(),
-            idle: Mutex::new(Idle { since: conditions.store.now(), pause: Pause::default(), left: false }),
+            idle: Mutex::new(Idle { since: env.store.now(), pause: Pause::default(), left: false }),
             failures: Mutex::default(),
             complete: Mutex::default(),
             jobs: AtomicUsize::new(0),

@@ -126,10 +126,10 @@ fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Op
 /// Runs the missing jobs, then `end`, which returns the number of complete and failed cells with the result.
 fn run_all<T>(
     grid: &Grid,
-    conditions: RunEnv<'_>,
+    env: RunEnv<'_>,
     end: impl FnOnce(&Plan<'_>, &RunContext<'_>) -> Result<(usize, usize, T)>,
 ) -> Result<T> {
-    let RunEnv { settings, store, reporter, stop, worker_limits } = conditions;
+    let RunEnv { settings, store, reporter, stop, worker_limits } = env;
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     for text in warnings(grid, &plan.inputs.by_path()) {
         reporter.event(Event::Note { text });
@@ -150,7 +150,7 @@ fn run_all<T>(
     if complete.len() < grid.cells.len() {
         preflight::check_kernels(&plan)?;
     }
-    preflight::in_store(estimate.coming(), &plan, &conditions)?;
+    preflight::in_store(estimate.coming(), &plan, &env)?;
     let scores = || plan.variants().flat_map(|(_, variant)| &variant.scores);
     reporter.event(Event::Planned {
         cells: grid.cells.len(),
@@ -163,14 +163,14 @@ fn run_all<T>(
         machine: plan.machine(),
         plan: Outline::of(&plan, &state)?.keep(store),
     });
-    let context = context(&plan, &state, conditions);
+    let context = context(&plan, &state, env);
     context.found_complete(complete.into_iter());
     state.damages().for_each(|error| context.damaged(error));
     let mut result = context.check_stop().and_then(|()| execute(&plan, &context, &state, &FromFiles));
     if context.has_timed_out() {
         result = Ok(());
     } else if result.is_ok() {
-        preflight::in_store(0, &plan, &conditions)?;
+        preflight::in_store(0, &plan, &env)?;
     }
     let ended = result.and_then(|()| end(&plan, &context));
     let (complete, failed, interrupted) = match &ended {
@@ -200,9 +200,9 @@ fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &Atomi
     progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop).map(drop)
 }
 
-pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, conditions: RunEnv<'a>) -> RunContext<'a> {
+pub(super) fn context<'a>(plan: &'a Plan<'_>, state: &StoreState, env: RunEnv<'a>) -> RunContext<'a> {
     let hashes = |damaged| state.hashes(damaged).map(str::to_owned).collect();
-    RunContext::new(plan.grid_inputs(), StoreCache::new(hashes(false), hashes(true)), conditions)
+    RunContext::new(plan.grid_inputs(), StoreCache::new(hashes(false), hashes(true)), env)
 }
 
 fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engines: &dyn Engines) -> Result<()> {
@@ -335,7 +335,7 @@ pub(super) fn attempt(
     context.reporter.event(Event::WorkDone { work: job.lease_name(backbone) });
     if job.group.order == Order::First {
         // The next job may write just as much.
-        preflight::in_store(0, plan, &context.conditions)?;
+        preflight::in_store(0, plan, &context.env)?;
     }
     if step == JobStatus::Done {
         (job.group.report)(context, backbone, index, variants);
