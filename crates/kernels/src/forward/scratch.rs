@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 /// Maximum number of elements of a pooled buffer (8 MiB). Larger buffers exceed a core's cache, gain little from reuse
-/// and would add up.
+/// and would use too much memory in total.
 const KEPT: usize = 1 << 21;
 
 thread_local! {

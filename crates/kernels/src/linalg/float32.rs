@@ -39,7 +39,7 @@ impl Kind for F32 {
     }
 
     /// Returns one piece of `inner` if the rows exceed half of the L2 cache but one piece of them fits. The other half
-    /// of the cache holds panels and sums.
+    /// of the cache is left for panels and sums.
     fn sweep(height: usize, inner: usize) -> usize {
         let cache_bytes = second_level_cache() / 2;
         if !fits_cache(inner, cache_bytes, height) && fits_cache(piece(inner), cache_bytes, height) {

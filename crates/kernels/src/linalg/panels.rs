@@ -83,7 +83,7 @@ pub trait Kind: Sized {
     /// Rows in the format of the kernel.
     type Rows<'x>: Sync;
 
-    /// Returns the columns of a panel: as many as the registers of a tile hold on this CPU, at most 32.
+    /// Returns the number of columns of a panel: as many as the registers of a tile can store on this CPU, at most 32.
     fn lanes() -> usize {
         LANES
     }

@@ -1,4 +1,5 @@
-//! Normal equations in f64, accumulated block by block. Solved by Cholesky, or by eigendecomposition if singular.
+//! Normal equations in f64, accumulated block by block. They are solved by Cholesky factorization, or by
+//! eigendecomposition if singular.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt;
@@ -11,7 +12,7 @@ use super::solve_error::{Result, Unsolved};
 use super::spectrum::{self, Spectrum, dot};
 use super::transpose::transpose;
 
-/// Number of f32 rows converted at a time. Large enough for full speed, and small enough to need little memory.
+/// Number of f32 rows converted at a time. It is large enough for full speed, and small enough to need little memory.
 const CONVERTED_ROWS: usize = 1024;
 /// Maximum order for which all eigenvalues are always computed, in less than a second. Larger systems compute only the
 /// extreme ones where these suffice.

@@ -53,7 +53,8 @@ pub(super) fn floor(channels: usize, greatest: f64, numbers: f64) -> f64 {
 /// Computes the largest eigenvalue of a positive semi-definite operator `[order, order]` from matrix-vector products.
 /// `apply(x, y)` writes `y ← A·x`.
 ///
-/// Uses Lanczos with full reorthogonalization, which prevents spurious copies of eigenvalues. Deterministic.
+/// Uses Lanczos with full reorthogonalization, which prevents spurious copies of eigenvalues. The result is
+/// deterministic.
 pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) -> f64 {
     let mut basis: Vec<Vec<f64>> = vec![start(order)];
     let (mut diagonal, mut off_diagonal): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());

@@ -21,8 +21,9 @@ use super::transpose::transpose;
 /// Number of channels per panel. The reflections of a panel are applied to the other columns in one product of this
 /// depth.
 const PANEL: usize = 128;
-/// Range of the number of rows collected before they are rotated in, which is otherwise the number of channels. Larger
-/// blocks are hardly faster. The upper bound keeps the working memory below that of `R` and `Z` for large `C`.
+/// Bounds on the number of rows that are collected before they are rotated in. Within the bounds, it is the number of
+/// channels. Larger blocks are hardly faster. The upper bound keeps the working memory below that of `R` and `Z` for
+/// large `C`.
 const BLOCK: std::ops::RangeInclusive<usize> = 256..=2048;
 
 /// Running `R` and `QᵀY` of the QR decomposition of `X [rows, C]`.

@@ -103,7 +103,7 @@ impl LayerShape {
     }
 }
 
-/// Reads entries of an architecture, and collects the names that are read.
+/// Reader of an architecture's entries that records the names of all entries read.
 struct EntryReader<'a> {
     file: &'a Gguf,
     form: GgufForm,
@@ -111,7 +111,7 @@ struct EntryReader<'a> {
 }
 
 impl EntryReader<'_> {
-    /// Returns the key of an entry, which counts as read.
+    /// Returns the key of an entry, and records the entry as read.
     fn key(&self, name: &str) -> String {
         self.read.borrow_mut().insert(name.to_owned());
         format!("{}.{name}", self.form.name)
@@ -160,7 +160,7 @@ impl EntryReader<'_> {
         Ok(())
     }
 
-    /// Rejects entries that were not read, except those without effect.
+    /// Rejects entries that were not read, except entries without effect.
     fn check_unread(&self) -> Result<()> {
         for key in self.file.keys() {
             let Some(name) = key.strip_prefix(self.form.name).and_then(|rest| rest.strip_prefix('.')) else { continue };

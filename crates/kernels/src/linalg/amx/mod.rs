@@ -1,9 +1,9 @@
 //! bf16 products on the tile registers of Intel AMX.
 //!
-//! Rows of pairs are left operands without conversion, and a panel `[width, 32]` is two adjacent right operands. The
-//! processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits. The result of
-//! a row does not depend on other rows, their number, or the blocking. A few rows therefore use tile registers too,
-//! since vector instructions would give a decoded token different bits than a scored one.
+//! Rows of pairs serve as left operands without conversion, and a panel `[width, 32]` is two adjacent right operands.
+//! The processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits. The result
+//! of a row does not depend on other rows, their number, or the blocking. Therefore, few rows also use tile registers:
+//! vector instructions would give a decoded token different bits than a scored token.
 
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
 mod emulator;
