@@ -135,10 +135,10 @@ pub enum SlidingWindow {
     Never,
     /// All layers, unless the window is null (Mistral).
     Always,
-    /// No layers unless `use_sliding_window` is set; then the layers in `layer_types`, or those from
-    /// `max_window_layers` on (Qwen2, Qwen3). The config always has a window size.
+    /// If `use_sliding_window` is set, the layers in `layer_types`, or those from `max_window_layers` on if it is
+    /// missing. Otherwise, no layers (Qwen2, Qwen3). The config always has a window size.
     Switched,
-    /// No layers unless `use_sliding_window` is set; then all layers (Qwen3-MoE).
+    /// All layers if `use_sliding_window` is set, otherwise none (Qwen3-MoE).
     SwitchedWhole,
     /// The layers in `layer_types`, or all but every n-th layer if it is missing (Gemma).
     Patterned {
@@ -146,8 +146,8 @@ pub enum SlidingWindow {
         /// Config key that may override `every`.
         key: Option<&'static str>,
     },
-    /// No layers unless `use_sliding_window` is set; then the layers in `layer_types`, or those without a rotary
-    /// embedding if it is missing (SmolLM3).
+    /// If `use_sliding_window` is set, the layers in `layer_types`, or those without a rotary embedding if it is
+    /// missing. Otherwise, no layers (SmolLM3).
     Unrotated,
 }
 
@@ -249,7 +249,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         defaults: r#"{"rms_norm_eps": 1e-6, "num_key_value_heads": 32}"#,
         ..LLAMA
     },
-    // Also the class of Phi-4 and Phi-4-mini.
+    // Phi-4 and Phi-4-mini also use this class.
     Architecture {
         class: "Phi3ForCausalLM",
         model_type: "phi3",

@@ -1,8 +1,8 @@
 //! `config.json` of a backbone, in both formats used by Hugging Face.
 //!
-//! The older format has `rope_theta`, `rope_scaling` and `torch_dtype` at the top level. The newer one has a map
-//! `rope_parameters`, and `dtype`. Settings that would change the forward pass but are not supported are rejected here,
-//! before weights are loaded.
+//! The older format has `rope_theta`, `rope_scaling` and `torch_dtype` at the top level. The newer format has a
+//! `rope_parameters` map and `dtype`. Settings that would change the forward pass but are not supported are rejected
+//! here, before weights are loaded.
 
 use std::path::Path;
 

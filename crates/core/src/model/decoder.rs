@@ -35,7 +35,7 @@ pub struct Decoder {
     parts: Parts,
     final_norm: Tensor, // [C]
     rotaries: Arc<Rotaries>,
-    /// Planner of passes, if weights are loaded on demand.
+    /// Planner of the number of tokens per pass, if weights are loaded on demand.
     passes: Option<Arc<Passes>>,
 }
 
@@ -110,7 +110,7 @@ impl Decoder {
         self.products
     }
 
-    /// Returns the planner of passes, or `None` if all weights are in memory.
+    /// Returns the planner of the number of tokens per pass, or `None` if all weights are in memory.
     pub(super) fn passes(&self) -> Option<&Passes> {
         self.passes.as_deref()
     }

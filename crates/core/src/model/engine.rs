@@ -87,7 +87,7 @@ pub trait Engine: Send + Sync {
     fn part_tokens(&self) -> usize;
 
     /// Returns the preferred number of tokens per pass over the layers with `streams` streams, or 0 if a chunk is large
-    /// enough. Overridden by engines that load weights on demand.
+    /// enough. Engines that load weights on demand override this method.
     fn pass_tokens(&self, _streams: usize) -> usize {
         0
     }

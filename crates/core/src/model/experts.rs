@@ -34,7 +34,7 @@ pub struct Experts {
     pub normalised: bool,
 }
 
-/// Parses the expert settings of a config and which layers have experts.
+/// Parses the expert settings of a config, and determines which layers have experts.
 ///
 /// # Errors
 /// Fails if an entry is missing or invalid, or a token uses more experts than exist.
@@ -105,7 +105,7 @@ impl Experts {
 mod tests {
     use super::*;
 
-    /// Expected values by hand: softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
+    /// Expected values are computed by hand: the softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
     #[test]
     fn token_goes_to_largest_weights_and_first_of_equal_ones() {
         let logits = [1f32.ln(), 2f32.ln(), 5f32.ln(), 0.0, 0.0, 0.0];

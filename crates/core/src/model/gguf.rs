@@ -153,7 +153,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         if turns.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
             return Err(Error::bad_input("the rows of queries or keys are not a multiple of the head size")
                 .at(format!("{}, tensor {stored_name}", file.path.display()))
-                .expected(format!("a multiple of {head_dim}, the (even) number of channels of a head"))
+                .expected(format!("a multiple of the even head size {head_dim}"))
                 .found(format!("{:?}", tensor.shape)));
         }
         let held = match tensor.dtype {

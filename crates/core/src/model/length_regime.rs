@@ -21,8 +21,8 @@ impl Rope {
         }
     }
 
-    /// Returns the regime of a sequence length: 0 up to the original context; beyond it 1 for `longrope`, and the
-    /// length for `dynamic`.
+    /// Returns the regime of a sequence length. It is 0 up to the original context. Beyond the original context, it is
+    /// 1 for `longrope` and the length for `dynamic`.
     pub(super) fn regime(&self, length: usize) -> usize {
         match &self.scaling {
             _ if length <= self.stable_length() => 0,

@@ -103,8 +103,8 @@ impl Shard {
         }
         Err(Error::bad_input("a weight file changed after it was opened")
             .at(self.path.display())
-            .expected(format!("{} bytes, as at the start of the run", self.opened.0))
-            .found(format!("{} bytes, modified since then", now.0))
+            .expected(format!("the unmodified file ({} bytes)", self.opened.0))
+            .found(format!("a modified file ({} bytes)", now.0))
             .hint("do not change the weights during a run; download the file again"))
     }
 }

@@ -22,7 +22,7 @@ use super::weights::Weights;
 use crate::error::Result;
 
 /// Compares a config with the headers of a folder's weight files. All required tensors must exist with the expected
-/// shape, without extra ones. Tensor data is not read, so config errors are detected early.
+/// shape, and there must be no other tensors. Tensor data is not read, so config errors are detected early.
 ///
 /// # Errors
 /// Fails if a tensor is missing, unexpected, has the wrong shape or is not a float tensor. The message names the tensor
@@ -176,7 +176,7 @@ pub(crate) struct StoredPart {
     pub(crate) holds: Vec<(String, usize)>,
     /// Sublayer whose branch ends with this projection. Operators on the branch are folded into the projection.
     pub(crate) ends: Option<Sublayer>,
-    /// Tensor that contains this one in files with stacked experts: name, shape, and first row.
+    /// Tensor that contains this tensor in files with stacked experts: name, shape, and first row.
     stacked: Option<(String, Vec<usize>, usize)>,
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::program::{Content, Program, Step};
 use crate::error::Result;
 
-/// Operations that a trie needs from a model. Implemented by the decoder and by models for tests.
+/// Operations that a trie needs from a model. The decoder and test models implement this trait.
 pub trait Model {
     type Batch: ?Sized;
     type Residual;
@@ -259,7 +259,7 @@ impl Trie {
         )
     }
 
-    /// Runs all steps. `pick` selects the next one among those whose input state is available.
+    /// Runs all steps. `pick` selects the next step among those whose input state is available.
     fn run_in<M: Model<Output: Clone>>(
         &self,
         pick: impl Fn(&[Ready<M::Residual>]) -> usize,

@@ -159,7 +159,7 @@ impl Weights {
         self.locate(name, shape)?.values()
     }
 
-    /// Reads a tensor in storage order in blocks of at most `most` elements.
+    /// Reads a tensor in storage order in blocks of at most `most` elements, and passes each block to `each`.
     ///
     /// # Errors
     /// Fails like [`Self::take`], or if `each` fails.
@@ -253,7 +253,7 @@ impl Weights {
         }
         Err(Error::bad_input("the weights contain tensors that the architecture does not use")
             .at(self.folder.display())
-            .found(format!("{} such tensors, first {}", left.len(), left[0]))
+            .found(format!("{} such tensors, including {}", left.len(), left[0]))
             .hint("check that config.json belongs to this model and has all layers"))
     }
 

@@ -95,7 +95,7 @@ impl<'a> Projections<'a> {
 /// Computes attention of one block of queries.
 ///
 /// Visible keys are the prefix, and the keys from the first one visible to the first query up to the last query of the
-/// block. All others are masked for the whole block and never computed.
+/// block. All other keys are masked for the whole block and never computed.
 fn attend(projections: &Projections<'_>, block: Block<'_>) {
     let heads = projections.heads;
     let head_dim = heads.head_dim;

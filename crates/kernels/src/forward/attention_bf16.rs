@@ -308,7 +308,7 @@ struct BlockMask<'a> {
 }
 
 impl BlockMask<'_> {
-    /// Returns the keys of the prefix, if the block sees any.
+    /// Returns the keys of the prefix, if the block attends to any.
     fn prefix(&self) -> Option<&SeenKeys<'_>> {
         self.seen.first().filter(|run| run.more == 0)
     }

@@ -8,7 +8,8 @@ use std::ops::{Deref, DerefMut};
 const KEPT: usize = 1 << 21;
 
 thread_local! {
-    /// Pool of free buffers. A thread needs several, because it may start another task while waiting for a subtask.
+    /// Pool of free buffers. A thread needs several buffers, because it may start another task while waiting for a
+    /// subtask.
     static FREE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -93,7 +93,7 @@ fn apply(x: &mut [f32], order: usize, side: Side) {
     assert!(x.len().is_multiple_of(order), "rows of order {order} in {} elements", x.len());
     let signs = base.map(|(base, rows)| signs(base, rows, side)).unwrap_or_default();
     let scale = 1.0 / (order as f32).sqrt();
-    // One copy of a row per thread, because the base product does not work in place.
+    // Each thread needs a copy of a row, because the base product does not work in place.
     let scratch = || vec![0.0; if base.is_some() { order } else { 0 }];
     x.par_chunks_mut(order).for_each_init(scratch, |scratch, row| {
         simd::in_widest!({

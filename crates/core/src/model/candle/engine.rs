@@ -292,7 +292,7 @@ impl CandleEngine {
         let share = 100.0 * beyond as f64 / values.len().max(1) as f64;
         self.notes.tell_of(&step_name, || {
             format!(
-                "f16 overflows in the {step_name}: {share:.3} % of the stream are not finite, so later values are NaN; use \
+                "f16 overflows in the {step_name}: {share:.3} % of the stream is not finite, so later values are NaN; use \
                  --dtype bf16 or f32"
             )
         });

@@ -98,7 +98,8 @@ fn llama(config: &LlamaConfig, weights: VarBuilder<'_>) -> Candle<(Llama, Cache)
     Ok((Llama::load(weights, &config)?, Cache::new(false, DType::F32, &config, &Device::Cpu)?))
 }
 
-/// Converts the config to the form that candle-transformers' structs expect. Rejects settings that they would ignore.
+/// Converts the config to the form that candle-transformers' structs expect. Rejects settings that the structs would
+/// ignore.
 fn entries(config: &Config) -> Result<Map<String, Value>> {
     let Config { heads, head_dim, hidden, layers, rope, biases, .. } = config;
     let scaled = rope_scaling(config)?;

@@ -27,10 +27,11 @@ const TILE_ROWS: usize = 16;
 const TILE_PAIRS: usize = 16;
 /// Number of rows multiplied together, i.e. two left tiles.
 pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Pairs along `inner` of a panel that stay in a 48 KiB L1 cache for all rows (32 KiB).
+/// Number of pairs along `inner` whose part of a panel (32 KiB) stays in a 48 KiB L1 cache for all rows.
 #[cfg(target_arch = "x86_64")]
 const NEAR_PAIRS: usize = 256;
-/// Pairs along `inner` of a row group that stay in a 2 MiB L2 cache for all panels (1 MiB for 256 rows).
+/// Number of pairs along `inner` whose part of a row group (1 MiB for 256 rows) stays in a 2 MiB L2 cache for all
+/// panels.
 #[cfg(target_arch = "x86_64")]
 const MIDDLE_PAIRS: usize = 1024;
 
