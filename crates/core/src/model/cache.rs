@@ -128,8 +128,9 @@ impl<T: Send + Sync + 'static> Cache<T> {
         let shared = Arc::clone(&self.shared);
         self.makers.spawn(move || {
             let started = Instant::now();
-            let made = caught::catch(|| (shared.make)(index))
-                .unwrap_or_else(|panic| Err(Error::job("loading weights panicked; this is a bug").found(panic)));
+            let made = caught::catch(|| (shared.make)(index)).unwrap_or_else(|panic| {
+                Err(Error::job("loading weights of a backbone panicked; this is a bug").found(panic))
+            });
             shared.nanoseconds_making.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
             let mut state = shared.lock();
             state.slots[index] = match made {
