@@ -49,7 +49,7 @@ fn an_export_of_rounded_weights_scores_as_its_cell() {
         let cell = value(&world, recovery, "ppl test@64");
         assert!((ours / cell - 1.0).abs() < 1e-5, "{recovery}: {ours} and {cell}");
         let card = fs::read_to_string(world.path(recovery).join("README.md")).unwrap();
-        assert!(card.contains("weights rounded, q4_0: of the matrices"), "{card}");
+        assert!(card.contains("weights rounded to q4_0 (matrices: "), "{card}");
     }
     let stored = ["--set", "recovery=none", "--set", "name=other"];
     world.runs(&stored);

@@ -194,7 +194,7 @@ mod tests {
         let session = session.unwrap();
         assert_eq!((session.timed.len(), passes), (2, 6));
         let error = decoded(&Adding::new(), &programs, (PROMPT, 2), rounds, patience, &mut |_| Ok(())).unwrap_err();
-        assert!(error.to_string().contains("does not generate"), "{error}");
+        assert!(error.to_string().contains("does not support decoding"), "{error}");
     }
 
     #[test]

@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::config_fields::Entries;
 use crate::error::{Error, Result};
 
-/// Class name prefix of exports with operators next to the weights ([`Attachment`](super::Attachment)). The
-/// architecture's own class name follows.
+/// Prefix of the class name in exports that store operators next to the weights ([`Attachment`](super::Attachment)).
+/// The architecture's own class name follows the prefix.
 pub(crate) const CLASS: &str = "Ghosted";
 /// Prefix of `model_type` in older exports.
 const MODEL_TYPE: &str = "ghostlab_";
@@ -38,9 +38,9 @@ pub struct Architecture {
     pub experts: Option<ExpertNames>,
     /// Whether embeddings are multiplied by √C, rounded to the stored type (Gemma).
     pub scaled_embedding: bool,
-    /// Config key of the number whose inverse square root scales attention scores. `head_dim` if `None`.
+    /// Config key of the number whose inverse square root scales attention scores. If `None`, `head_dim` is used.
     pub scale: Option<&'static str>,
-    /// Config keys of the caps of attention scores and logits, `cap·tanh(x/cap)`.
+    /// Config keys of the soft caps of attention scores and logits, `cap·tanh(x/cap)`.
     pub caps: [Option<&'static str>; 2],
     /// Defaults of transformers' config class for missing entries, as a JSON object.
     pub defaults: &'static str,
@@ -55,20 +55,21 @@ pub enum AttentionBias {
     Never,
     /// Queries, keys and values (Qwen2).
     Inputs,
-    /// Queries, keys, values and output if `attention_bias` is set (Llama).
+    /// Queries, keys, values and output, if `attention_bias` is set (Llama).
     Asked,
 }
 
 /// Scope of the rotary embedding settings in a config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeEntries {
-    /// One embedding for all layers, over whole heads.
+    /// One rotary embedding for all layers, applied to all channels of a head.
     One,
-    /// All layers except those with a 0 in `no_rope_layers` (SmolLM3).
+    /// One embedding for all layers except those with a 0 in `no_rope_layers` (SmolLM3).
     SomeLayers,
-    /// Part of each head, given by `partial_rotary_factor`, plain or `longrope` (Phi-3).
+    /// Embedding of the fraction of each head given by `partial_rotary_factor`, of type `default` or `longrope`
+    /// (Phi-3).
     Partial,
-    /// One embedding for layers with a window, another for layers without (Gemma 3).
+    /// Separate embeddings for sliding-window layers and full-attention layers (Gemma 3).
     ByWindow,
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn activation_names(activation: Activation) -> &'static [&'static str
     }
 }
 
-/// Tensor and config names of a mixture of experts.
+/// Tensor names and config keys of a mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertNames {
     pub router: &'static str,
@@ -88,10 +89,11 @@ pub struct ExpertNames {
     pub experts: &'static str,
     /// Names of the gate, up and down projections of an expert.
     pub matrices: [&'static str; 3],
-    /// Config keys of the number of experts.
+    /// Config keys of the number of experts, in order of precedence.
     pub count: &'static [&'static str],
     pub width: &'static str,
-    /// Config key that enables normalizing the weights of the selected experts to a sum of 1. Always enabled if `None`.
+    /// Config key that enables normalizing the weights of the selected experts to a sum of 1. If `None`, they are
+    /// always normalized.
     pub normalised: Option<&'static str>,
 }
 
@@ -99,7 +101,7 @@ pub struct ExpertNames {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GgufForm {
     /// Value of `general.architecture` in GGUF files, which prefixes other keys. If several architectures share a name,
-    /// the first one is read.
+    /// files with that name are read as the first of them.
     pub name: &'static str,
     /// Whether rows of queries and keys are permuted for llama.cpp's interleaved rotary embedding, alternating between
     /// the first and second half of a head.
@@ -108,12 +110,12 @@ pub struct GgufForm {
     pub places: GgufPlaces,
 }
 
-/// Layers that llama.cpp treats differently by their index, regardless of the file.
+/// Rule by which llama.cpp treats some layers differently. It depends only on the layer index and not on the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufPlaces {
-    /// All layers are equal, without windows.
+    /// All layers are treated equally and use full attention.
     Alike,
-    /// Every n-th layer has no window, all others have one (Gemma).
+    /// Every n-th layer uses full attention, and all other layers use a sliding window (Gemma).
     Windows(usize),
     /// Every n-th layer has no rotary embedding (SmolLM3).
     Unrotated(usize),
@@ -133,10 +135,10 @@ pub enum SlidingWindow {
     Never,
     /// All layers, unless the window is null (Mistral).
     Always,
-    /// No layers unless `use_sliding_window` is set; then the layers in `layer_types`, or those from
-    /// `max_window_layers` on (Qwen2, Qwen3). The config always has a window size.
+    /// If `use_sliding_window` is set, the layers in `layer_types`, or those from `max_window_layers` on if it is
+    /// missing. Otherwise, no layers (Qwen2, Qwen3). The config always has a window size.
     Switched,
-    /// No layers unless `use_sliding_window` is set; then all layers (Qwen3-MoE).
+    /// All layers if `use_sliding_window` is set, otherwise none (Qwen3-MoE).
     SwitchedWhole,
     /// The layers in `layer_types`, or all but every n-th layer if it is missing (Gemma).
     Patterned {
@@ -144,8 +146,8 @@ pub enum SlidingWindow {
         /// Config key that may override `every`.
         key: Option<&'static str>,
     },
-    /// No layers unless `use_sliding_window` is set; then the layers in `layer_types`, or those without a rotary
-    /// embedding if it is missing (SmolLM3).
+    /// If `use_sliding_window` is set, the layers in `layer_types`, or those without a rotary embedding if it is
+    /// missing. Otherwise, no layers (SmolLM3).
     Unrotated,
 }
 
@@ -247,7 +249,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         defaults: r#"{"rms_norm_eps": 1e-6, "num_key_value_heads": 32}"#,
         ..LLAMA
     },
-    // Also the class of Phi-4 and Phi-4-mini.
+    // Phi-4 and Phi-4-mini also use this class.
     Architecture {
         class: "Phi3ForCausalLM",
         model_type: "phi3",
@@ -328,8 +330,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
 ];
 
 impl Architecture {
-    /// Returns the architecture that a config names, and whether the config is an export with operators next to the
-    /// weights.
+    /// Returns the architecture named in a config, and whether the config belongs to an export with operators next to
+    /// the weights.
     ///
     /// # Errors
     /// Fails if the architecture is unknown, or `architectures` and `model_type` disagree.
@@ -354,13 +356,13 @@ impl Architecture {
                 .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
                 .hint("use one of these decoders; to add a similar one, see crates/core/src/model/architecture.rs")
         })?;
-        // transformers only uses `model_type`, so it is unclear which of the two entries is right.
+        // transformers reads only `model_type`, so it is unclear which of the two entries is right.
         match plain {
             Some(other) if other != architecture.model_type => {
-                Err(Error::bad_input("the config names two architectures")
+                Err(Error::bad_input("`model_type` contradicts `architectures`")
                     .at("model_type")
                     .expected(format!(
-                        "`{}`, because architectures says {}",
+                        "`{}`, the model type of {}",
                         architecture.model_type,
                         class.unwrap_or(architecture.class)
                     ))

@@ -1,4 +1,4 @@
-//! Operators next to the weights of an export: config keys, tensor names, forms and places.
+//! Config keys, tensor names, forms and positions of the operators stored next to the weights of an export.
 
 use super::architecture::Architecture;
 use super::operator::Operator;
@@ -11,23 +11,23 @@ pub(crate) const ENTRY: &str = "ghostlab";
 pub(crate) const OPERATORS: &str = "operators";
 /// Key of the dropped sublayers in [`ENTRY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are none.
 pub(crate) const DROPPED: &str = "dropped";
-/// Key of the activation's name in [`ENTRY`]. The config's own entry is invalid, so that other loaders do not load the
-/// weights without the operators.
+/// Key of the activation's name in [`ENTRY`]. The standard config entry for the activation is set to an invalid name,
+/// so that other loaders reject the export instead of ignoring its operators.
 pub(crate) const ACTIVATION: &str = "activation";
 
-/// Place of an operator in a layer.
+/// Position of an operator in a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BranchPlace {
-    /// On the stream that enters the layer.
+    /// Applied to the residual stream that enters the layer.
     Before,
-    /// On the stream that leaves the layer.
+    /// Applied to the residual stream that leaves the layer.
     After,
-    /// On a branch, after the norm of this name.
+    /// Applied to a branch, after the norm with this name.
     Norm(&'static str),
 }
 
 impl BranchPlace {
-    /// Returns the name of the place in configs.
+    /// Returns the name of the position in configs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Before => "before",
@@ -36,7 +36,7 @@ impl BranchPlace {
         }
     }
 
-    /// Returns the name of the module that holds the operator, relative to the layer.
+    /// Returns the name of the module that contains the operator, relative to the layer.
     pub(crate) fn module(self) -> String {
         match self {
             Self::Before => "boundary".to_owned(),
@@ -45,7 +45,7 @@ impl BranchPlace {
         }
     }
 
-    /// Returns all places in a layer.
+    /// Returns all positions in a layer.
     pub(super) fn all(architecture: &Architecture) -> impl Iterator<Item = Self> {
         let behind = [architecture.norms[1], architecture.norms[3]];
         [Self::Before, Self::After].into_iter().chain(behind.into_iter().flatten().map(Self::Norm))
@@ -62,26 +62,27 @@ pub(crate) fn input_norm_name(layer: usize, module: &str) -> String {
     name(layer, &format!("{module}.input_norm"))
 }
 
-/// Returns the name of a norm that is followed by an operator. Both are in one module.
+/// Returns the weight name of a norm that is followed by an operator. The norm and the operator share a module.
 pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
     name(layer, &format!("{norm}.norm"))
 }
 
-/// Form of an operator next to the weights of a checkpoint. It decides which formats can hold the operator.
+/// Form of an operator stored next to the weights of a checkpoint. It determines which file formats can store the
+/// operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepForm {
-    /// A map of the stream: `x·W`, with or without a bias.
+    /// Linear map of the stream, `x·W`, with or without a bias.
     Stream,
-    /// A map of the normed stream: `x + RMSNorm(x)·M`, with or without a bias.
+    /// Linear map of the normed stream, `x + RMSNorm(x)·M`, with or without a bias.
     Normed,
-    /// A constant: `x + b`.
+    /// Constant added to the stream, `x + b`.
     Constant,
-    /// A map after the norm at the end of a branch.
+    /// Linear map after the norm at the end of a branch.
     Branch,
 }
 
 impl StepForm {
-    /// Returns a description for messages.
+    /// Returns a description of the form for messages.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Stream => "a map of the stream itself",
@@ -92,14 +93,14 @@ impl StepForm {
     }
 }
 
-/// Form of an operator in a config, ignoring its bias.
+/// Form of an operator in a config. Except for [`Self::Bias`], it does not include whether the operator has a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachedForm {
     Diagonal,
     Dense,
     /// Only a bias.
     Bias,
-    /// A map of the normed stream, with the backbone's epsilon. `weighted` is set if the norm has a weight.
+    /// Linear map of the normed stream, with the backbone's epsilon. `weighted` is set if the norm has a weight.
     Normed {
         weighted: bool,
     },
@@ -130,9 +131,9 @@ impl AttachedForm {
         }
     }
 
-    /// Returns whether an operator of this form is valid at a place, with or without a bias.
+    /// Returns whether an operator of this form is valid at a position, given whether it has a bias.
     ///
-    /// A diagonal after a norm is not: the decoder applies diagonals before the norm.
+    /// A diagonal after a norm is invalid, because the decoder applies diagonals before the norm.
     pub(super) fn fits(self, place: BranchPlace, bias: bool) -> bool {
         let on_stream = !matches!(place, BranchPlace::Norm(_));
         match self {

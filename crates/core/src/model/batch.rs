@@ -1,4 +1,4 @@
-//! Ragged batches: all tokens in one matrix without padding. Only attention knows the segment boundaries.
+//! Ragged batches: all tokens in one matrix without padding. Only attention depends on the segment boundaries.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Builds a batch of windows in which each token but the first is predicted from the tokens before it.
+    /// Builds a batch of windows in which every token except the first is predicted from the tokens before it.
     pub fn windows<'a>(windows: impl IntoIterator<Item = &'a [u32]>) -> Self {
         let mut batch = Self::default();
         for window in windows {
@@ -48,7 +48,8 @@ impl Batch {
         self.ids.len()
     }
 
-    /// Returns the distinct rows of the targets, or `None` if gathering them would not pay off.
+    /// Returns the distinct rows of the targets, or `None` if so many rows are scored that gathering them would not pay
+    /// off.
     pub(super) fn scored_rows(&self) -> Option<Vec<usize>> {
         let mut rows: Vec<usize> = self.targets.iter().map(|target| target.row).collect();
         rows.dedup();
@@ -69,7 +70,7 @@ impl Batch {
     pub(super) fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.ids.iter().find(|&&id| id as usize >= vocab) {
             None => Ok(()),
-            Some(id) => Err(Error::bad_input("a token id is outside the embedding")
+            Some(id) => Err(Error::bad_input("token id out of range")
                 .expected(format!("ids below {vocab}"))
                 .found(id)
                 .hint("check that the tokenizer belongs to this model")),
@@ -81,12 +82,12 @@ impl Batch {
         Segments { rows: &self.segments, parents: &self.parents }
     }
 
-    /// Returns the rows of the parent that a segment attends to.
+    /// Returns the rows of a segment's parent. The range is empty if the segment has no parent.
     pub(super) fn prefix(&self, segment: usize) -> Range<usize> {
         self.attended_rows().prefix(segment)
     }
 
-    /// Returns the largest number of tokens of a segment including its parent.
+    /// Returns the maximum number of tokens of a segment together with its parent.
     pub fn longest(&self) -> usize {
         (0..self.segments.len()).map(|s| self.prefix(s).len() + self.segments[s].len()).max().unwrap_or(0)
     }

@@ -1,17 +1,18 @@
-//! Batch size for weights that are loaded on demand. The number of tokens per pass grows until loading takes a small
-//! share of the time, limited by the memory for streams. Results do not depend on it.
+//! Adaptive batch size for weights that are loaded on demand. The number of tokens per pass over the layers grows until
+//! loading takes a small share of the time, limited by the memory for residual streams. Results do not depend on the
+//! batch size.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Maximum share of time spent loading. If a pass exceeds it, the next one is longer.
+/// Maximum share of time spent loading. If a pass exceeds it, the next pass processes more tokens.
 const MAX_LOADING_SHARE: f64 = 0.1;
 /// Minimum number of streams assumed to fit.
 const MIN_STREAMS: usize = 4;
 
 pub(super) struct Passes {
-    /// Bytes available for streams.
+    /// Bytes available for residual streams.
     bytes: u64,
-    /// Bytes of one token's residual stream.
+    /// Size of one token's residual stream in bytes.
     row: u64,
     /// Current estimate of the tokens per pass.
     tokens: AtomicUsize,

@@ -49,7 +49,8 @@ enum Slot<T> {
 }
 
 impl<T: Send + Sync + 'static> Cache<T> {
-    /// Creates a cache with one slot per entry of `bytes`, the value sizes. Values in use may exceed the budget.
+    /// Creates a cache with one slot per entry of `bytes`, which lists the sizes of the values. The values in use may
+    /// exceed the budget.
     ///
     /// # Errors
     /// Fails if the threads cannot be started.
@@ -100,7 +101,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         }
     }
 
-    /// Starts computing value `next` in the background if it fits next to `now`.
+    /// Starts computing value `next` in the background if it fits into the budget together with value `now`.
     pub(super) fn ahead(&self, now: Option<usize>, next: usize) {
         let mut state = self.shared.lock();
         // Start `now` first: its caller is about to request it and must not wait for `next`.
@@ -128,7 +129,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
         self.makers.spawn(move || {
             let started = Instant::now();
             let made = caught::catch(|| (shared.make)(index)).unwrap_or_else(|panic| {
-                Err(Error::job("loading a part of a backbone panicked; this is a bug").found(panic))
+                Err(Error::job("loading weights of a backbone panicked; this is a bug").found(panic))
             });
             shared.nanoseconds_making.fetch_add(started.elapsed().as_nanos() as u64, Relaxed);
             let mut state = shared.lock();
@@ -150,7 +151,7 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the clock of the last use, or `None` if the value is in use or not cached.
+    /// Returns the clock value of the last use, or `None` if the value is in use or not cached.
     fn idle(&self, slot: &Slot<T>) -> Option<u64> {
         match slot {
             // Values are handed out under the lock, so the reference count cannot increase meanwhile.
@@ -174,8 +175,8 @@ impl<T> Shared<T> {
             let slots = state.slots.iter().enumerate().filter(|&(slot_index, _)| Some(slot_index) != spared);
             let last = slots.filter_map(|(slot_index, slot)| {
                 let unused = state.clock - self.idle(slot)?;
-                // All other values were requested since its last use, so the cycle may have shrunk and dropped this
-                // value.
+                // Every other value was requested since this value was last used, so the request cycle may have become
+                // shorter and may no longer include this value.
                 let left_out = unused.saturating_sub(count as u64);
                 Some((left_out, (slot_index + count - index) % count, slot_index))
             });

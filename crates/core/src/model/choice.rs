@@ -1,4 +1,4 @@
-//! Engine selection: the request and its resolution on this machine.
+//! Engine selection: the requested engine, and the engine selected for a backbone on this machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::named::named;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineName {
-    /// Kernels of this project: CPU, f32 or bf16.
+    /// Built-in kernels, on the CPU in f32 or bf16.
     Cpu,
-    /// candle: any device and float type.
+    /// candle, on any device and in any float type.
     Candle,
 }
 
@@ -42,8 +42,8 @@ pub enum EngineChoice {
 }
 
 impl EngineRequest {
-    /// Resolves the request for a backbone. Defaults to the best device, f32 on the CPU and the stored dtype elsewhere,
-    /// and the `cpu` engine if supported.
+    /// Selects the engine for a backbone. Unset fields default to the best device, to f32 on the CPU and the stored
+    /// dtype elsewhere, and to the `cpu` engine if it supports the device and dtype.
     ///
     /// # Errors
     /// Fails if the `cpu` engine is requested with an unsupported device or dtype, the kernel family has no such
@@ -72,12 +72,12 @@ impl EngineRequest {
             }
             (Some(EngineName::Cpu), None) => {
                 Err(Error::bad_input("the engine `cpu` supports only f32 and bf16 on the CPU")
-                    .expected("--device cpu --dtype f32, or bf16")
+                    .expected("--device cpu with --dtype f32 or --dtype bf16")
                     .found(format!("{} on {device}", dtype.name()))
                     .hint("use --engine candle for other devices and f16"))
             }
             _ if self.kernels.is_some() => Err(Error::bad_input("--kernels only applies to the engine `cpu`")
-                .expected("--engine cpu, on the CPU in f32 or bf16")
+                .expected("--engine cpu, in f32 or bf16")
                 .found(format!("candle {} on {device}", dtype.name()))
                 .hint("remove --kernels")),
             _ => Ok(EngineChoice::Candle(Placement { device, dtype })),
@@ -95,7 +95,8 @@ impl EngineRequest {
             .hint("add --dtype bf16, or remove --kernels"))
     }
 
-    /// Returns why a GPU build does not use a GPU, unless the request selects the CPU or a device.
+    /// Returns the reason why a build with GPU support cannot use a GPU. Returns `None` if a GPU is available, or if
+    /// the request selects a device or the `cpu` engine.
     pub fn without_gpu(self) -> Option<Error> {
         if self.device.is_some() || self.engine == Some(EngineName::Cpu) {
             return None;
@@ -120,7 +121,7 @@ impl EngineChoice {
         }
     }
 
-    /// Returns the default number of tokens per batch. It is larger on a GPU, where launch overhead is amortized.
+    /// Returns the default number of tokens per batch. GPUs use larger batches to amortize the launch overhead.
     pub fn batch_tokens(self) -> usize {
         if self.device() == DeviceName::Cpu { 2048 } else { candle::MAX_PIECE }
     }
@@ -171,8 +172,8 @@ impl EngineChoice {
         config.needed_bytes(program, of_layer, of_embedding, one_table)
     }
 
-    /// Returns the bytes of weights held in host memory within a budget. At least the largest part must fit, because it
-    /// is loaded or transferred as a whole.
+    /// Returns the size in bytes of the weights kept in host memory under a budget. The size is at least that of the
+    /// largest part, because a part is loaded or transferred as a whole.
     pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
         let products = if let Self::Cpu(products) = self { products } else { Products::F32 };
         let largest = match self {
@@ -285,7 +286,7 @@ mod tests {
         let pruned = Program::pruned(config.layers, &[1], |_| None);
         for dtype in FloatType::ALL {
             let choice = EngineChoice::Candle(Placement { device: DeviceName::Cpu, dtype });
-            // A dense backbone needs exactly the weights it holds.
+            // The dense program needs exactly the weights of the backbone.
             for config in [&config, &untied] {
                 assert_eq!(choice.needed_bytes(config, &dense), choice.weight_bytes(config), "{dtype:?}");
             }
@@ -294,7 +295,7 @@ mod tests {
             let of_operator = choice.needed_bytes(&config, &repaired) - choice.needed_bytes(&config, &pruned);
             assert_eq!(of_operator, 4 * (config.hidden * config.hidden) as u64, "{dtype:?}");
         }
-        // The `cpu` engine holds the projection in a separate layout.
+        // The `cpu` engine stores the projection in a separate layout.
         let cpu = EngineChoice::Cpu(Products::F32);
         assert_eq!(cpu.needed_bytes(&config, &dense), cpu.weight_bytes(&untied));
     }

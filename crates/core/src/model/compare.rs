@@ -10,11 +10,11 @@ use super::program::Step;
 use super::trie::{Model, Trie};
 use crate::error::{Error, Result};
 
-/// A model that can compare the predictions of two streams at the head.
+/// Model that can compare the predictions of two residual streams.
 pub(super) trait Compare: Model<Residual: Clone> {
     type Divergences: Clone;
 
-    /// Compares a stream with that of the reference program.
+    /// Compares the predictions of a stream with those of the reference program's stream.
     fn compare(
         &self,
         batch: &Self::Batch,
@@ -23,9 +23,9 @@ pub(super) trait Compare: Model<Residual: Clone> {
     ) -> Result<Self::Divergences>;
 }
 
-/// Runs a trie built by [`Trie::against`]. With `most_streams`, it runs layer by layer and holds at most that many
-/// streams. If the limit is too small for all streams, the reference program runs first on its own, so that no other
-/// stream has to wait for its result.
+/// Runs a trie built by [`Trie::against`]. If `most_streams` is set, the trie runs layer by layer and keeps at most
+/// that many streams. If the limit is too small for all streams, the reference program first runs on its own, so that
+/// no other stream has to wait for its result.
 ///
 /// # Errors
 /// Fails if a step fails, or the trie has no reference program.
@@ -42,7 +42,7 @@ pub(super) fn compared<M: Compare>(
     let mut clock = Clock(seconds);
     let outputs = match most_streams {
         Some(most) => {
-            // The stream of the reference program is held until the end.
+            // The stream of the reference program is kept until the end.
             let room = most.saturating_sub(1);
             if trie.programs() > room {
                 comparing.reference.replace(reference_stream(model, trie, batch)?);
@@ -82,7 +82,7 @@ where
     in_parallel(parts, seconds, |batch, nodes| compared(model, trie, None, batch, nodes))
 }
 
-/// Model wrapper for one run, which holds the stream of the reference program.
+/// Model wrapper for one run that stores the stream of the reference program.
 struct Comparing<'a, M: Compare> {
     model: &'a M,
     /// Node of the reference program's head.
@@ -93,7 +93,8 @@ struct Comparing<'a, M: Compare> {
 /// Output of a program's head.
 enum Output<M: Compare> {
     Compared(M::Divergences),
-    /// A stream to compare after the run: that of the reference program, or one that reached its head earlier.
+    /// Stream to compare after the run, because it belongs to the reference program or reached its head before the
+    /// reference program did.
     Waiting(M::Residual),
 }
 
@@ -134,7 +135,7 @@ impl<M: Compare> Model for Comparing<'_, M> {
     fn finish_at(&self, node: usize, batch: &M::Batch, stream: &M::Residual) -> Result<Output<M>> {
         if node == self.head {
             *self.reference.borrow_mut() = Some(stream.clone());
-            // The stream is compared with itself after the run if a program ends at this node.
+            // If another program ends at this node, its stream is compared with itself after the run.
             return self.finish(batch, stream);
         }
         match &*self.reference.borrow() {

@@ -1,8 +1,8 @@
 //! `config.json` of a backbone, in both formats used by Hugging Face.
 //!
-//! The older format has `rope_theta`, `rope_scaling` and `torch_dtype` at the top level. The newer one has a map
-//! `rope_parameters`, and `dtype`. Settings that this program cannot compute faithfully are rejected here, before
-//! weights are loaded.
+//! The older format has `rope_theta`, `rope_scaling` and `torch_dtype` at the top level. The newer format has a
+//! `rope_parameters` map and `dtype`. Settings that would change the forward pass but are not supported are rejected
+//! here, before weights are loaded.
 
 use std::path::Path;
 
@@ -62,7 +62,7 @@ pub struct Config {
     pub norm_eps: f32,
     pub biases: Biases,
     pub rope: Rope,
-    /// Rotary embedding of layers with a window, if they have their own (Gemma 3).
+    /// Rotary embedding of sliding-window layers, if it differs from [`Self::rope`] (Gemma 3).
     pub window_rope: Option<Rope>,
     /// Number of leading channels of a head that the rotary embedding rotates.
     pub rotary_width: usize,
@@ -71,25 +71,24 @@ pub struct Config {
     pub activation: Activation,
     /// Scale of attention scores.
     pub scale: f32,
-    /// Cap of attention scores, `cap·tanh(x/cap)`.
+    /// Soft cap of attention scores, `cap·tanh(x/cap)`.
     pub score_cap: Option<f32>,
     pub logit_cap: Option<f32>,
     /// Experts of the layers in [`Self::sparse`], which replace the dense MLP.
     pub experts: Option<Experts>,
     /// Whether each layer has experts instead of a dense MLP.
     pub sparse: Vec<bool>,
-    /// Whether the embedding is also the output projection: the config sets it and the weights contain only one of
-    /// them.
+    /// Whether the embedding is also the output projection, which requires that the config says so and that the weights
+    /// contain only one of the two matrices.
     pub tied_embeddings: bool,
     /// Sliding-window size of each layer in tokens, including the query. `None` if the layer attends to all earlier
     /// tokens.
     pub windows: Vec<Option<usize>>,
     /// Maximum context length in training, in tokens, if known.
     pub max_positions: Option<usize>,
-    /// Operators stored next to the weights. Only exports have any; configs from [`Self::read`] have none.
+    /// Operators stored next to the weights. Always empty in configs from [`Self::read`], which rejects exports.
     pub attachments: Vec<Attachment>,
-    /// Sublayers missing from the layers. Only exports of sublayer cuts have any; configs from [`Self::read`] have
-    /// none.
+    /// Sublayers missing from the layers, as in exports of sublayer cuts. Always empty in configs from [`Self::read`].
     pub dropped: Cut,
     /// Type that matrices are quantized to when loaded. Never set by a config file.
     pub rounded: Option<WeightType>,
@@ -103,7 +102,7 @@ impl Config {
         self.norm_after(half).is_some()
     }
 
-    /// Returns whether every layer has both sublayers and no operator is next to the weights.
+    /// Returns whether every layer has both sublayers and there are no operators next to the weights.
     pub fn is_plain(&self) -> bool {
         self.attachments.is_empty() && self.dropped.is_empty()
     }
@@ -128,14 +127,14 @@ impl Config {
     ///
     /// # Errors
     /// Fails if the file is missing or malformed, or an entry is missing, mistyped or unsupported, with the expected
-    /// and found values. Also fails for exports with operators next to the weights or missing sublayers, which would
-    /// not be the same model without them.
+    /// and found values. Also fails for exports with operators next to the weights or missing sublayers, because
+    /// ignoring either would change the model.
     pub fn read(folder: &Path) -> Result<Self> {
         Self::read_with_attachments(folder)?.plain(&parts::config(folder))
     }
 
     /// Reads a config like [`Self::read`], but accepts exports with operators or missing sublayers. Such a backbone
-    /// must run the program [`whole`](super::whole).
+    /// must be run with the program [`whole`](super::whole).
     ///
     /// # Errors
     /// Fails like [`Self::read`], except for exports.
@@ -180,7 +179,7 @@ impl Config {
             .at(path.display())
             .expected("a plain backbone")
             .found(format!("an export: {}", self.export_text()))
-            .hint("prune the model that it was exported from; an export works only in `ghostlab score` and in dense cells"))
+            .hint("prune the model that it was exported from; exports are supported only by `ghostlab score` and in dense cells"))
     }
 
     fn parse_file(path: &Path) -> Result<Self> {
@@ -301,7 +300,7 @@ impl AttentionShape {
     }
 }
 
-/// Reads a soft cap. `None` if the architecture has none.
+/// Reads a soft cap. Returns `None` if the architecture has none.
 fn read_cap(entries: &Entries<'_>, key: Option<&str>) -> Result<Option<f32>> {
     let cap = key.map_or(Ok(None), |key| entries.optional_number(key, 1e-3..=1e9))?;
     Ok(cap.map(|cap| cap as f32))
@@ -367,7 +366,7 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
     Ok(())
 }
 
-/// Creates the error for a folder without a config. It lists the folder's content and suggests a subfolder.
+/// Creates the error for a folder without a config. The error lists the folder's content and suggests a subfolder.
 fn no_backbone(folder: &Path) -> Error {
     let inside = files::entries(folder).unwrap_or_default();
     let some = inside

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result, shortened};
 
-/// Entries of a JSON object. Errors name the entry.
+/// Entries of a JSON object. Errors contain the path of the entry.
 pub(super) struct Entries<'a> {
     pub(super) map: &'a Map<String, Value>,
     pub(super) prefix: &'static str,
@@ -58,7 +58,7 @@ impl<'a> Entries<'a> {
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>> {
-        self.typed(key, "text", Value::as_str)
+        self.typed(key, "a string", Value::as_str)
     }
 
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {

@@ -90,7 +90,8 @@ pub fn content(config: &Config, folder: &Path, hashes: impl Fn(&Path) -> Result<
     Ok(sha256::of_bytes(json!({"config": canonical(config), "tensors": tensors}).to_string()))
 }
 
-/// Converts a config to canonical JSON. Destructures all structs, so that new fields cannot be forgotten.
+/// Converts a config to canonical JSON. All structs are destructured completely, so that new fields cannot be
+/// forgotten.
 fn canonical(config: &Config) -> Value {
     let Config {
         architecture,
@@ -120,7 +121,7 @@ fn canonical(config: &Config) -> Value {
         // The training context length does not affect the computation.
         max_positions: _,
         attachments,
-        // Quantization is a separate part of keys.
+        // Quantization is stored separately in cache keys.
         rounded: _,
         notes: _,
     } = config;
@@ -209,8 +210,7 @@ impl ArchitectureValues {
     }
 }
 
-/// Describes an operator next to the weights. Only forms other than the first two are named, so that existing keys stay
-/// valid.
+/// Describes an operator next to the weights. The first two forms are not named, so that existing keys stay valid.
 fn attached_operator(attachment: &Attachment) -> Value {
     let &Attachment { layer, place, form, bias } = attachment;
     let diagonal = form == AttachedForm::Diagonal;
@@ -221,7 +221,7 @@ fn attached_operator(attachment: &Attachment) -> Value {
     value
 }
 
-/// Converts RoPE scaling to the values that it is computed from.
+/// Converts the parameters of RoPE scaling to JSON.
 fn scaled(scaling: &Scaling) -> Value {
     match scaling {
         Scaling::Linear { factor } => json!({"linear": factor}),

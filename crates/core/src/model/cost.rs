@@ -13,7 +13,7 @@ use super::tensors::{layer_parts, sublayer_of};
 use super::trie::{Cost, Trie};
 use super::weight_cache::NamedPart;
 
-/// Amount of text that a step processes.
+/// Size of the input that a step processes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     pub tokens: usize,
@@ -24,14 +24,14 @@ pub struct Load {
 }
 
 impl Load {
-    /// Creates the load of windows of `length` tokens in which all tokens are predicted.
+    /// Creates the load of `tokens` tokens in windows of `length` tokens, all of which are scored.
     pub fn windows(tokens: usize, length: usize) -> Self {
         Self { tokens, scored: tokens, length }
     }
 }
 
 impl Trie {
-    /// Returns the multiplications and additions of all programs on the given load.
+    /// Returns the number of multiplications and additions of all programs on the given load.
     pub fn flops(&self, config: &Config, load: &Load) -> Cost {
         let narrow =
             Load { tokens: if is_narrower(load.scored, load.tokens) { load.scored } else { load.tokens }, ..*load };
@@ -40,7 +40,8 @@ impl Trie {
 }
 
 impl Config {
-    /// Returns the multiplications and additions of one step on the given load, the unit of the cost model.
+    /// Returns the number of multiplications and additions of one step on the given load, which is the unit of the cost
+    /// model.
     fn flops(&self, step: &Step, load: &Load) -> f64 {
         let Load { tokens, scored, length } = *load;
         let c = self.hidden as f64;
@@ -49,7 +50,7 @@ impl Config {
         let kv = (self.kv_heads * self.head_dim) as f64;
         match step {
             Step::Embed => 0.0,
-            // The projections, and the products of queries with keys and of scores with values.
+            // Counts the projections, and the products of queries with keys and of scores with values.
             Step::Attention(layer) => {
                 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.mean_attended(*layer, length) * q)
             }
@@ -177,9 +178,9 @@ impl Config {
         (budget - streams, streams)
     }
 
-    /// Returns the size in bytes of the weights that a program needs, including its f32 operators. A parameter of a
-    /// layer or the head takes `of_layer` bytes, one of the embedding `of_embedding`. With `one_table`, tied tables
-    /// count once.
+    /// Returns the size in bytes of the weights that a program needs, including its f32 operators. Each parameter of a
+    /// layer or the head takes `of_layer` bytes, and each parameter of the embedding `of_embedding` bytes. If
+    /// `one_table` is set, tied tables count once.
     pub(super) fn needed_bytes(&self, program: &Program, of_layer: u64, of_embedding: u64, one_table: bool) -> u64 {
         let embedding = if one_table && self.tied_embeddings { 0 } else { of_embedding };
         program.0.iter().map(|step| self.step_bytes(step, of_layer, embedding)).sum()
@@ -250,7 +251,7 @@ mod tests {
         let work = 32.0 * (attention + mlp) + head;
         // The estimate includes the products of queries and keys, and excludes the embedding, which is a lookup.
         assert!((work - 12_748e6).abs() < 20e6, "{work}");
-        // With loading on demand, a single expert is loaded at a time, not a layer of eight.
+        // With loading on demand, a single expert is loaded at a time instead of a layer of eight experts.
         assert_eq!(mixtral.largest_part_bytes(Products::F32), 4 * 3 * 4096 * 14336);
         assert_eq!(mixtral.part_bytes(Products::Bf16, 1), 2 * 3 * 4096 * 14336);
     }
@@ -272,7 +273,7 @@ mod tests {
         assert_eq!(config.prompt_cache_bytes(&Trie::new(&[]), 10, 3), 0);
     }
 
-    /// Qwen3-MoE with dense layers in between, so that layers differ in size.
+    /// Uses a Qwen3-MoE config with some dense layers, so that layers differ in size.
     #[test]
     fn layers_of_unlike_sizes_are_counted_each() {
         let mixed = config(&json!({

@@ -1,4 +1,4 @@
-//! The CPU engine: the decoder with this crate's own kernels, in f32 or with bf16 products in the layers.
+//! The CPU engine: runs the decoder with ghostlab's kernels, in f32 or with bf16 products in the layers.
 
 use std::time::Instant;
 
@@ -91,7 +91,7 @@ impl Engine for Decoder {
 }
 
 impl Decoder {
-    /// Runs batches over the layers and records the time that they took.
+    /// Runs batches over the layers and records the duration.
     fn pass<T>(&self, passes: &Passes, batches: &[Batch], run: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let made = self.seconds_making();

@@ -28,7 +28,7 @@ impl Cut {
         Self(sublayers.into_iter().collect())
     }
 
-    /// Returns the cut with one more sublayer.
+    /// Returns a copy of the cut that also removes the given sublayer.
     #[must_use]
     pub fn with(&self, layer: usize, sublayer: Sublayer) -> Self {
         let mut extended = self.clone();
@@ -162,7 +162,7 @@ impl JsonSchema for Cut {
 /// Parses `attention 3` or `mlp 3`.
 ///
 /// # Errors
-/// Fails for any other text.
+/// Fails for any other string.
 pub fn parse_sublayer(text: &str) -> Result<(usize, Sublayer), String> {
     let parsed = text.split_once(' ').and_then(|(kind, layer)| Some((layer.parse().ok()?, kind.parse().ok()?)));
     parsed.ok_or_else(|| format!("`{text}` is not a sublayer such as `attention 3` or `mlp 3`"))

@@ -1,6 +1,6 @@
-//! Reader for GGUF files of llama.cpp's `deci` architecture, as written by exports of sublayer cuts: layers with or
-//! without attention, all-zero MLPs, and linear maps of the normed stream. They are read as layers with missing
-//! sublayers and operators next to the weights.
+//! Reader for GGUF files of llama.cpp's `deci` architecture, as written by exports of sublayer cuts. Such files contain
+//! layers with or without attention, all-zero MLPs, and linear maps of the normed stream. The reader converts them to
+//! layers with missing sublayers and operators next to the weights.
 
 use serde_json::{Map, Value, json};
 
@@ -103,8 +103,8 @@ impl DeciLayers {
         Ok(read)
     }
 
-    /// Returns the config entries `architectures` and `ghostlab` that describe the layers, or none if all layers are
-    /// complete.
+    /// Returns the config entries `architectures` and `ghostlab` that describe the layers. The map is empty if all
+    /// layers are complete.
     pub(super) fn entries(&self, architecture: &Architecture) -> Map<String, Value> {
         let mut dropped = Cut::default();
         let mut operators = Vec::new();
@@ -165,7 +165,7 @@ fn wrong(file: &Gguf, key: &str, expected: &str) -> Error {
         .at(file.place(key))
         .expected(expected)
         .found(file.describe_entry(key))
-        .hint("use a file written by `ghostlab export --gguf`: others are not supported for this architecture")
+        .hint("use a file written by `ghostlab export --gguf`; other `deci` files are not supported")
 }
 
 #[cfg(test)]

@@ -35,13 +35,13 @@ pub struct Decoder {
     parts: Parts,
     final_norm: Tensor, // [C]
     rotaries: Arc<Rotaries>,
-    /// Planner of passes, if weights are loaded on demand.
+    /// Planner of the number of tokens per pass, if weights are loaded on demand.
     passes: Option<Arc<Passes>>,
 }
 
-/// Attention of the rows of a stream, with or without cached rows.
+/// Attention over the rows of a stream and, when decoding, over cached rows.
 trait Seen {
-    /// Computes attention of the rows.
+    /// Computes the attention output of each row.
     ///
     /// # Shapes
     /// `qkv [tokens, (H + 2K)·D]`; result `[tokens, H·D]`.
@@ -83,9 +83,9 @@ impl Decoder {
     }
 
     /// Loads a backbone like [`Self::load_with`], within `budget` bytes. If the weights exceed the budget, layers and
-    /// head are loaded from files on demand, one layer ahead, and the weights that are needed last are evicted.
-    /// Embedding rows are then read on demand, and a part of the budget holds streams, so that several batches share a
-    /// pass over the layers. Results do not depend on the budget.
+    /// head are loaded from files on demand, one layer ahead, and the weights whose next use is furthest away are
+    /// evicted. Embedding rows are then read on demand, and a part of the budget is reserved for streams, so that
+    /// several batches share a pass over the layers. Results do not depend on the budget.
     ///
     /// # Errors
     /// Fails like [`Self::load_with`]. If weights are loaded on demand, non-finite values and changed files are
@@ -110,7 +110,7 @@ impl Decoder {
         self.products
     }
 
-    /// Returns the planner of passes, or `None` if all weights are in memory.
+    /// Returns the planner of the number of tokens per pass, or `None` if all weights are in memory.
     pub(super) fn passes(&self) -> Option<&Passes> {
         self.passes.as_deref()
     }
@@ -185,7 +185,8 @@ impl Decoder {
         Ok(folded)
     }
 
-    /// Returns the norm of the stream that enters a layer. It has no weight if the layer does not start with a norm.
+    /// Returns the norm applied to the stream that enters a layer. It has no weight if the layer does not start with a
+    /// norm.
     pub(super) fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
         let part = self.parts.layer(&self.config, layer)?;
         let weight = slices(part.layer()?.norms[0].as_ref())?.map(|weight| weight.to_vec());
@@ -297,7 +298,7 @@ impl Decoder {
         {
             let part = self.parts.expert(&self.config, layer, number)?;
             let rows = kernels::gather(&normed, c, tokens);
-            let of_expert = self.gated(part.expert()?, &rows, None, None, None)?; // [its tokens, C]
+            let of_expert = self.gated(part.expert()?, &rows, None, None, None)?; // [tokens of the expert, C]
             kernels::scatter(&mut out, c, tokens, weights, &of_expert);
         }
         Ok(out)
@@ -325,7 +326,7 @@ impl Decoder {
             Step::Mlp(layer) => self.half(Sublayer::Mlp, *layer, seen, x, End::Stream),
             Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, seen, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
-            Step::Embed | Step::Head => Err(Error::job("an embedding or a head in the middle of a program")),
+            Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),
         }
     }
 
@@ -382,7 +383,7 @@ impl Compare for Decoder {
 
     fn compare(&self, batch: &Batch, reference: &Tensor, x: &Tensor) -> Result<Vec<Divergence>> {
         let head = self.parts.head(&self.config)?;
-        // Possibly only one of the streams has been narrowed to the scored rows.
+        // One stream may be narrowed to the scored rows while the other one is not.
         let narrowed = reference.dim(0)?.min(x.dim(0)?);
         let [reference, x] = [reference, x].map(|x| match x.dim(0)? == narrowed {
             true => Ok(x.clone()),

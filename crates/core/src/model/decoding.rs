@@ -44,7 +44,7 @@ pub trait Decoding {
     /// Fails if a step fails or an id is outside the vocabulary. The session must not be used afterwards.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>>;
 
-    /// Returns the argmax of the next-token logits (lowest id on ties), or `None` if there is no finite logit or one is
+    /// Returns the argmax of the next-token logits (lowest id on ties), or `None` if no logit is finite or any logit is
     /// NaN or +∞. Only the ids are transferred from the device.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ pub trait Decoding {
     fn token_bytes(&self, programs: &[usize]) -> u64;
 }
 
-/// Returns the argmax (lowest id on ties). Returns `None` if there is no finite logit or one is NaN or +∞.
+/// Returns the argmax (lowest id on ties), or `None` if no logit is finite or any logit is NaN or +∞.
 pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
     let mut best = (None, f32::NEG_INFINITY);
     for (token, &logit) in (0..).zip(logits) {
@@ -170,7 +170,7 @@ pub(super) struct TrieDecoding<'a, M: Cached> {
     regimes: HashMap<BlockId, LengthRegime>,
 }
 
-/// Runs that share steps, and the data that the steps need.
+/// Runs that share steps, and the data required by these steps.
 struct Together<'r, S> {
     placed: Vec<Placed<'r>>,
     /// Indices of the runs in the call.
@@ -226,7 +226,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         if is_kept || !config.recomputes_in_new_regime() {
             return Ok(());
         }
-        Err(Error::bad_input("the text exceeds the context in which the RoPE frequencies are constant")
+        Err(Error::bad_input("sequence exceeds the length up to which RoPE frequencies are constant")
             .expected(format!("at most {} tokens, including generated ones", config.stable_length()))
             .found(length)
             .hint("use a shorter prompt or fewer new tokens: cached keys cannot be rotated again"))
@@ -280,7 +280,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         })?;
         let taken = ready.remove(next);
         let now = self.trie.step(taken.node).weights();
-        // Path of any program that contains the node.
+        // Steps of any program that contains the node.
         let path =
             (0..self.trie.programs()).map(|program| self.trie.path(program)).find(|path| path.contains(&taken.node));
         let after = path.unwrap_or(self.trie.path(0)).iter().copied();

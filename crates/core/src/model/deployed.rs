@@ -1,5 +1,5 @@
 //! Deployed form of a variant: operators are folded into weights where possible and remain separate steps elsewhere.
-//! Also the program of an exported folder with operators or dropped sublayers.
+//! This module also builds the program of an exported folder with operators or dropped sublayers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub struct Deployed {
 }
 
 /// Converts a program to its deployed form by folding operators into the projection at the end of a branch where
-/// possible. If the branch ends in a norm, only a diagonal before the norm can be folded.
+/// possible. If the branch ends in a norm, only a diagonal can be folded, because it is applied before the norm.
 pub fn deployed(program: &Program, config: &Config) -> Deployed {
     let mut folds = BTreeMap::new();
     let steps = program.0.iter().map(|step| {
@@ -49,9 +49,11 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
 /// The relative difference is `(1 − 1/s²)·ε / (2·(mean z² + ε))`, which no config entry can compensate. Scaling the
 /// weights before the cut instead would affect smaller streams, and the embedding, which may be tied to the head.
 ///
-/// This is not possible for a diagonal with different factors, because its inverse changes `mean z²`; for `s ≤ 0`,
-/// because the norm preserves the sign; before an operator with a bias or norm; and if branches end in norms, which
-/// undo scaled projections.
+/// Folding is not possible:
+/// - for a diagonal with different factors, because its inverse changes `mean z²`,
+/// - for `s ≤ 0`, because the norm preserves the sign,
+/// - before an operator with a bias or norm, and
+/// - if branches end in norms, which undo the scaling of a projection.
 ///
 /// # Errors
 /// Fails if an operator cannot be read.
@@ -111,7 +113,7 @@ pub fn folder_program(config: &Config, folder: &Path) -> Result<Program> {
     Ok(Program(steps))
 }
 
-/// Reads the operator at a place of a layer, if the config declares one.
+/// Reads the operator at a position in a layer, if the config declares one.
 fn operator_at(config: &Config, weights: &Weights, layer: usize, place: BranchPlace) -> Result<Option<Arc<Operator>>> {
     let attachment = config.attachments.iter().find(|attached| (attached.layer, attached.place) == (layer, place));
     attachment.map(|attached| attached.operator(config.hidden, config.norm_eps, weights)).transpose()

@@ -1,4 +1,4 @@
-//! Engine interface: runs programs on a backbone's weights on some device (design §3). Callers only handle batches,
+//! Engine interface: runs programs with a backbone's weights on a device (design §3). Callers only handle batches,
 //! programs and rows in host memory.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use super::slice::{elements, tensor};
 use super::trie::{Model, Observer, Trie};
 use crate::error::{Error, Result};
 
-/// Engine properties that affect its numerical results. Part of the result keys.
+/// Engine properties that affect numerical results. They are part of the result keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct EngineId {
     pub name: &'static str,
@@ -44,7 +44,7 @@ impl fmt::Display for EngineId {
     }
 }
 
-/// Allowed relative error of an engine's results, by its float type.
+/// Allowed errors of an engine's results, by float type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
     /// Relative tolerance of perplexities, for backbones that predict the text reasonably well.
@@ -52,7 +52,7 @@ pub struct Tolerance {
     /// Absolute tolerance of accuracies.
     pub answers: f64,
     /// Relative tolerance of activations, and of results that do not amplify their errors: 16 units in the last place
-    /// in f32, five in half precision, in which no sums are accumulated.
+    /// in f32, and 5 in half precision, because sums are never accumulated in half precision.
     pub activations: f64,
 }
 
@@ -86,8 +86,8 @@ pub trait Engine: Send + Sync {
     /// The number is fixed per engine, so results do not depend on the machine.
     fn part_tokens(&self) -> usize;
 
-    /// Returns the preferred number of tokens per pass over the layers with `streams` streams, if it exceeds a chunk.
-    /// Used by engines that load weights on demand.
+    /// Returns the preferred number of tokens per pass over the layers with `streams` streams, or 0 if a chunk is large
+    /// enough. Engines that load weights on demand override this method.
     fn pass_tokens(&self, _streams: usize) -> usize {
         0
     }
@@ -123,7 +123,7 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// Fails like [`Self::run`], or if the engine does not support comparisons.
     fn compare(&self, _trie: &Trie, _parts: &[Batch], _seconds: &mut [f64]) -> Result<Vec<Compared>> {
-        Err(Error::job("this engine does not compare programs").at(self.id()))
+        Err(Error::job("this engine does not support comparisons").at(self.id()))
     }
 
     /// Runs several batches and passes their streams to an observer. The streams of a node arrive in batch order.
@@ -146,12 +146,13 @@ pub trait Engine: Send + Sync {
     /// `stream [tokens, C]` before the final norm; result `[rows, vocab]`.
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows>;
 
-    /// Returns the norm of the stream that enters a layer. It has no weight if the layer does not start with a norm.
+    /// Returns the norm applied to the stream that enters a layer. It has no weight if the layer does not start with a
+    /// norm.
     ///
     /// # Errors
     /// Fails if the engine does not expose its weights, or they cannot be loaded.
     fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
-        Err(Error::job("this engine does not show its norms").at(format!("layer {layer}, {}", self.id())))
+        Err(Error::job("this engine does not expose its norms").at(format!("layer {layer}, {}", self.id())))
     }
 
     /// Starts decoding with the programs of a trie and an empty cache.
@@ -159,7 +160,7 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// Fails if a program has no head, or the engine does not support decoding.
     fn decoding<'a>(&'a self, _trie: &'a Trie) -> Result<Box<dyn Decoding + 'a>> {
-        Err(Error::job("this engine does not generate").at(self.id()))
+        Err(Error::job("this engine does not support decoding").at(self.id()))
     }
 
     /// Returns the device for sums over rows, or `None` for the CPU.
@@ -167,7 +168,7 @@ pub trait Engine: Send + Sync {
         None
     }
 
-    /// Returns the notes since the last call that concern the results, such as an overflow or a reduced batch size.
+    /// Returns the notes about the results since the last call, such as an overflow or a reduced batch size.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
@@ -188,7 +189,8 @@ impl Observer<dyn ResidualStream> for OfBatch<'_> {
     }
 }
 
-/// Returns the number of pieces that fit within `most` tokens, but at least one if there are any.
+/// Returns the number of leading pieces with at most `most` tokens in total. Returns at least 1 if there are any
+/// pieces.
 pub fn together(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
     let sums = pieces.scan(0, |sum, tokens| {
         *sum += tokens;
@@ -310,7 +312,7 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
     }
 }
 
-/// Observer that passes the streams of all batches on one by one.
+/// Observer that forwards the stream of each batch separately.
 pub(super) struct Each<'a>(pub(super) &'a mut dyn BatchObserver);
 
 impl<S: ResidualStream + 'static> Observer<Vec<S>> for Each<'_> {
@@ -352,7 +354,7 @@ impl HostRows {
     }
 }
 
-/// Does not copy if the tensor is already f32 in host memory.
+/// The rows are not copied if the tensor is already f32 in host memory.
 impl ResidualStream for Tensor {
     fn rows(&self) -> Result<HostRows> {
         Ok(HostRows(self.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?))

@@ -2,8 +2,8 @@
 //! the weighted sum of the top-k experts.
 //!
 //! A linear map `T` after the sum equals `T` after each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)` for scalar weights.
-//! Anything that folds into an MLP's down projection therefore folds into every expert's, for any routing: ReplaceMe's
-//! matrix and Prune&Comp's factors.
+//! Therefore a map that can be folded into the down projection of a dense MLP, such as ReplaceMe's matrix or
+//! Prune&Comp's factors, can be folded into the down projection of every expert, for any routing.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 use crate::linalg::simd;
 
-/// Sanity limit; no known router has more experts.
+/// Upper bound on the number of experts. No known router has more.
 const MAX_EXPERTS: usize = 1 << 14;
 const MAX_WIDTH: usize = 1 << 20;
 const USED: &str = "num_experts_per_tok";
@@ -34,7 +34,7 @@ pub struct Experts {
     pub normalised: bool,
 }
 
-/// Parses the expert settings of a config and which layers have experts.
+/// Parses the expert settings of a config, and determines which layers have experts.
 ///
 /// # Errors
 /// Fails if an entry is missing or invalid, or a token uses more experts than exist.
@@ -44,12 +44,12 @@ pub(super) fn of(
     layers: usize,
 ) -> Result<(Option<Experts>, Vec<bool>)> {
     let Some(names) = architecture.experts else { return Ok((None, vec![false; layers])) };
-    // Default of transformers' class that accepts both names.
+    // If no key is set, the count defaults to 128, as in the transformers class that accepts both names.
     let key = names.count.iter().find(|key| entries.get(key).is_some());
     let count = key.map_or(Ok(128), |key| entries.count(key, MAX_EXPERTS))?;
     let used = entries.count(USED, MAX_EXPERTS)?;
     if used > count {
-        return Err(Error::bad_input("more experts per token than experts")
+        return Err(Error::bad_input("`num_experts_per_tok` exceeds the number of experts")
             .at(USED)
             .expected(format!("at most {count}"))
             .found(used));
@@ -62,7 +62,7 @@ pub(super) fn of(
         Some(value) => value
             .as_array()
             .and_then(|items| items.iter().map(Value::as_u64).collect::<Option<_>>())
-            .ok_or_else(|| entries.wrong(DENSE_LAYERS, "a list of layers"))?,
+            .ok_or_else(|| entries.wrong(DENSE_LAYERS, "a list of layer indices"))?,
     };
     let sparse = (0..layers).map(|layer| !dense.contains(&(layer as u64)) && (layer + 1).is_multiple_of(every));
     Ok((Some(experts), sparse.collect()))
@@ -105,7 +105,7 @@ impl Experts {
 mod tests {
     use super::*;
 
-    /// Expected values by hand: softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
+    /// Expected values are computed by hand: the softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
     #[test]
     fn token_goes_to_largest_weights_and_first_of_equal_ones() {
         let logits = [1f32.ln(), 2f32.ln(), 5f32.ln(), 0.0, 0.0, 0.0];

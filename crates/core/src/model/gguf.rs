@@ -19,12 +19,14 @@ use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 pub(super) use entry_reader::config;
 
-/// Name of the divisors of the rotary frequencies (`llama3`), the only tensor that belongs to the config.
+/// Name of the tensor with the divisors of the rotary frequencies (`llama3`), the only tensor that stores a config
+/// setting.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Names of tensors outside the layers, as pairs of GGUF and Hugging Face names.
 const GLOBAL: [(&str, &str); 3] =
     [("token_embd.weight", EMBEDDING), ("output_norm.weight", FINAL_NORM), ("output.weight", HEAD)];
-/// Names of layer parts that are the same in all architectures. Norms are named by position.
+/// Names of layer parts as pairs of GGUF and Hugging Face names, the same in all architectures. Norms are named by
+/// position.
 const PARTS: [(&str, &str); 11] = [
     // `attn_qkv` and the second `ffn_up` are Phi-3's fused matrices. The plain `ffn_up` comes first, so that name
     // lookup prefers it.
@@ -42,7 +44,7 @@ const PARTS: [(&str, &str); 11] = [
 ];
 /// Names of a layer's norms, in the order of [`Architecture::norms`].
 const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
-/// Entries that have no further effect, with the values that are accepted. An empty list accepts any value.
+/// Entries that are ignored if they have one of the accepted values. An empty list accepts any value.
 const NEUTRAL: [(&str, &[&str]); 9] = [
     ("vocab_size", &[]),
     ("rope.scaling.finetuned", &[]),
@@ -71,7 +73,7 @@ fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
             .at(file.place("general.architecture"))
             .expected(names.join(", "))
             .found(file.describe_entry("general.architecture"))
-            .hint("use one of these decoders: no others are supported in GGUF files")
+            .hint("use one of these decoders; other architectures are not supported in GGUF files")
     })
 }
 
@@ -117,8 +119,8 @@ pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
     architecture.norms_add_one && tensor.ends_with("norm.weight")
 }
 
-/// Returns llama.cpp's scale of attention scores. For the largest Gemma models, recognized by their number of layers,
-/// it depends on the hidden size divided by the number of heads.
+/// Returns llama.cpp's scale of attention scores. For the largest Gemma models, which are recognized by their number of
+/// layers, the scale depends on the hidden size divided by the number of heads.
 pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
     let divisor = if by_width { hidden / heads.max(1) } else { head_dim };
@@ -151,7 +153,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         if turns.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
             return Err(Error::bad_input("the rows of queries or keys are not a multiple of the head size")
                 .at(format!("{}, tensor {stored_name}", file.path.display()))
-                .expected(format!("a multiple of {head_dim}, the (even) number of channels of a head"))
+                .expected(format!("a multiple of the even head size {head_dim}"))
                 .found(format!("{:?}", tensor.shape)));
         }
         let held = match tensor.dtype {
@@ -211,8 +213,9 @@ pub fn gguf_config(path: &Path) -> Result<Value> {
     config(&Gguf::open(path)?).map(Value::Object)
 }
 
-/// Computes the `llama3` divisors of `half` frequencies from factor, low and high frequency factor, and original
-/// context, like llama.cpp's converter (`conversion/llama.py`) and transformers.
+/// Computes the `llama3` divisors of `half` frequencies, like llama.cpp's converter (`conversion/llama.py`) and
+/// transformers. The inputs are the scaling factor, the low and high frequency factors, and the original context
+/// length.
 pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
     let divisors = (0..half).map(|i| {
         let wavelength = std::f64::consts::TAU * theta.powf(i as f64 / half as f64);

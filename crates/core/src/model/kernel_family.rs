@@ -6,7 +6,7 @@ use crate::named::named;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KernelFamily {
-    /// Kernels for every processor.
+    /// Kernels that run on every processor.
     Portable,
     /// bf16 products on the tile registers of Intel AMX.
     Amx,
@@ -31,7 +31,7 @@ impl KernelFamily {
     /// Checks that this machine can run the family.
     ///
     /// # Errors
-    /// Fails with kind `Missing` and the reason.
+    /// Fails with an error of kind `Missing` that states the reason.
     pub fn check(self) -> Result<()> {
         match amx::status() {
             AmxStatus::Ready => Ok(()),

@@ -1,11 +1,11 @@
 //! Length regimes of rotary embeddings. The rope types `dynamic` and `longrope` use other frequencies for long
-//! sequences than for short ones, so cached keys cannot be shared between them.
+//! sequences than for short ones, so cached keys cannot be shared between long and short sequences.
 
 use super::architecture::RopeEntries;
 use super::config::Config;
 use super::rope_config::{LongRope, Rope, Scaling};
 
-/// Length regime of a sequence under each rotary embedding of a backbone. Keys are only shared within a regime.
+/// Length regime of a sequence under each rotary embedding of a backbone. Only sequences of the same regime share keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LengthRegime([usize; 2]);
 
@@ -21,8 +21,8 @@ impl Rope {
         }
     }
 
-    /// Returns the regime of a sequence length: 0 up to the original context; beyond it 1 for `longrope`, and the
-    /// length for `dynamic`.
+    /// Returns the regime of a sequence length. It is 0 up to the original context. Beyond the original context, it is
+    /// 1 for `longrope` and the length for `dynamic`.
     pub(super) fn regime(&self, length: usize) -> usize {
         match &self.scaling {
             _ if length <= self.stable_length() => 0,

@@ -20,7 +20,7 @@ pub enum Products {
     F32,
     /// bf16 weights, with kernels that give identical results on every processor.
     Bf16,
-    /// bf16 weights on Intel AMX, which rounds in a different order.
+    /// bf16 weights with Intel AMX kernels, whose results differ in the last digits.
     Bf16Amx,
 }
 

@@ -1,4 +1,4 @@
-//! Backbones: loading, running their steps, and running many variants of one backbone together.
+//! Backbones: loading weights, running steps, and evaluating many variants of one backbone together.
 //!
 //! ```
 //! use ghostlab_core::model::{Config, Decoder, Program};

@@ -1,5 +1,5 @@
-//! Operators on the residual stream that recoveries insert at a boundary. Rows of the stream multiply the matrix from
-//! the left.
+//! Operators on the residual stream that recoveries insert at a boundary. Operators multiply the rows of the stream by
+//! a matrix from the right (`x·W`).
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::slice::{elements, tensor};
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
-/// Map of the residual stream: `x·W + b` or `x + RMSNorm(x)·M + b`, where `b` is optional. Identified by its content
-/// hash.
+/// Map of the residual stream: `x·W + b` or `x + RMSNorm(x)·M + b`, where `b` is optional. Operators are identified by
+/// their content hash.
 #[derive(Debug)]
 pub struct Operator {
     key: [u8; 32],
@@ -121,7 +121,7 @@ impl Operator {
     pub fn to_dense(&self) -> Result<Vec<f32>> {
         match self.bias {
             None => self.linear(),
-            Some(_) => Err(Error::job("an operator with a bias is not a matrix")
+            Some(_) => Err(Error::job("an operator with a bias cannot be converted to a matrix")
                 .expected("a map without a bias")
                 .found(format!("operator {}", &self.key()[..8]))),
         }
@@ -327,7 +327,7 @@ impl Operator {
     }
 
     fn not_linear(&self) -> Error {
-        Error::job("an operator with a norm is not a matrix")
+        Error::job("an operator with a norm cannot be converted to a matrix")
             .expected("a linear map of the stream")
             .found(format!("operator {}", &self.key()[..8]))
     }

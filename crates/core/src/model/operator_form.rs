@@ -1,4 +1,4 @@
-//! Names of operator forms, and content hashes.
+//! Names of operator forms, and content hashes of operators.
 
 use sha2::{Digest, Sha256};
 
@@ -6,9 +6,10 @@ pub(super) const DENSE: &str = "dense";
 pub(super) const DIAGONAL: &str = "diagonal";
 pub(super) const AFFINE: &str = "affine";
 pub(super) const BIAS: &str = "bias";
-/// Prefix, followed by the rank.
+/// Prefix of the names of low-rank forms, followed by the rank.
 pub(super) const LOW_RANK: &str = "rank-";
-/// Prefix, followed by `-unweighted` if the norm has no weight and `-affine` if the operator has a bias.
+/// Prefix of the names of normed forms, followed by `-unweighted` if the norm has no weight and `-affine` if the
+/// operator has a bias.
 pub(super) const NORMED: &str = "normed";
 const UNWEIGHTED: &str = "-unweighted";
 const WITH_BIAS: &str = "-affine";

@@ -82,7 +82,7 @@ impl Operator {
 }
 
 fn unknown_form(form: &str) -> Error {
-    Error::damaged("an operator of an unknown form").found(format!("`{form}`"))
+    Error::damaged("unknown operator form").found(format!("`{form}`"))
 }
 
 #[cfg(test)]

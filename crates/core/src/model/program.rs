@@ -42,7 +42,7 @@ pub enum Step {
 pub(super) type Content<'a> = (u8, usize, &'a [u8]);
 
 impl Step {
-    /// Returns an index of the weights that the step needs: the layer index, or `usize::MAX` for the head.
+    /// Returns the index of the weights that the step needs: the layer index, or `usize::MAX` for the head.
     pub(super) fn weights(&self) -> Option<usize> {
         match self {
             Self::Head => Some(usize::MAX),
@@ -50,7 +50,7 @@ impl Step {
         }
     }
 
-    /// Returns the sublayer of the step, edited or not.
+    /// Returns the sublayer and layer index of an attention, MLP or edited step.
     pub fn half(&self) -> Option<(Sublayer, usize)> {
         match self {
             Self::Attention(layer) => Some((Sublayer::Attention, *layer)),
@@ -65,7 +65,7 @@ impl Step {
         matches!(self, Self::Mlp(_) | Self::Edited(Sublayer::Mlp, ..) | Self::Apply(_) | Self::Head)
     }
 
-    /// Returns whether the step is an attention, which needs a KV cache when decoding.
+    /// Returns whether the step computes attention, which needs a KV cache when decoding.
     pub(super) fn is_attention(&self) -> bool {
         matches!(self.half(), Some((Sublayer::Attention, _)))
     }
@@ -131,7 +131,7 @@ impl Program {
         Self::pruned(layers, &[], |_| None)
     }
 
-    /// Returns the unpruned program without the head, whose output is `X_L`.
+    /// Returns the unpruned program without the head. Its output is the final residual stream `X_L`.
     pub fn trunk(layers: usize) -> Self {
         let mut program = Self::dense(layers);
         program.0.pop();

@@ -2,8 +2,8 @@
 //!
 //! The rope types `dynamic` and `longrope` use other frequencies for long sequences than for short ones. transformers
 //! applies the frequencies of the longest sequence to the whole batch. This crate applies those of each sequence's own
-//! length, as if it ran alone. Sequences that share a prefix must have the same regime ([`Config::length_regime`]),
-//! which the code that builds batches ensures.
+//! length, as if the sequence ran alone. Sequences that share a prefix must have the same regime
+//! ([`Config::length_regime`]). The code that builds batches ensures this.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -87,7 +87,7 @@ impl Rotaries {
         &self.all[self.of_layer[layer]]
     }
 
-    /// Applies `make` to each rotary embedding that a layer uses.
+    /// Applies `make` to each rotary embedding that at least one layer uses.
     pub(super) fn turned<T>(&self, make: impl Fn(&Rotary) -> Result<Option<T>>) -> Result<Vec<Option<T>>> {
         self.all
             .iter()
@@ -107,7 +107,7 @@ impl Rotary {
         Self { rope: rope.clone(), width, tables: RwLock::new(BTreeMap::new()) }
     }
 
-    /// Returns a table that covers at least `positions` positions, for a sequence of that length.
+    /// Returns a table for a sequence of `positions` tokens. The table covers at least that many positions.
     pub(super) fn table(&self, positions: usize) -> Arc<RotaryTable> {
         self.of_regime(self.regime(positions), positions)
     }
@@ -157,8 +157,8 @@ impl Rotary {
         Ok(lengths)
     }
 
-    /// Returns a table and its row for each row of runs that are decoded together. Each run uses the frequencies of its
-    /// current length. Cached keys keep their rotation, as in transformers.
+    /// Returns a table and the table row of each row of runs that are decoded together. Each run uses the frequencies
+    /// of its current length. Cached keys keep their rotation, as in transformers.
     pub(super) fn continued(&self, runs: &[Placed<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
         let spans = runs.iter().map(|run| run.first..run.first + run.rows.len());
         let longest = spans.clone().map(|span| span.end).max().unwrap_or(0);
@@ -179,7 +179,7 @@ impl Rotary {
     /// Appends the rows of `positions` under a regime.
     fn extend(&self, table: &mut RotaryTable, regime: usize, positions: Range<usize>) {
         let (frequencies, attention) = frequencies(&self.rope, self.width, regime);
-        // Compute the angle in f32 like transformers, then its cosine and sine exactly.
+        // Compute the angle in f32 like transformers, then its cosine and sine in f64.
         let angles = positions.flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
         for angle in angles {
             table.cos.push(angle.cos() as f32 * attention);

@@ -88,7 +88,7 @@ pub struct LongRope {
 
 pub(super) struct Ropes {
     pub(super) rope: Rope,
-    /// Embedding of sliding-window layers, if it differs.
+    /// Embedding of sliding-window layers, if it differs from that of the other layers.
     pub(super) of_windows: Option<Rope>,
     /// Rotated channels per head.
     pub(super) width: usize,
@@ -192,7 +192,7 @@ fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) ->
     Ok(width)
 }
 
-/// Parses `no_rope_layers`, which holds 1 for a layer with a rotary embedding and 0 for one without.
+/// Parses `no_rope_layers`, which contains 1 for a layer with a rotary embedding and 0 for a layer without one.
 fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
     let Some(value) = entries.get(LAYERS) else {
         let every = entries.count(INTERVAL, MAX_TOKENS)?;
@@ -310,7 +310,7 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     let all = number_or("mscale_all_dim", 0.0, inner)?;
     let attention = match inner.optional_number("attention_factor", FACTORS)? {
         Some(attention) => attention,
-        // A single nonzero value has no effect.
+        // The entries have no effect unless both are nonzero.
         None if mscale != 0.0 && all != 0.0 => attention_scale(factor, mscale) / attention_scale(factor, all),
         None => attention_scale(factor, 1.0),
     };

@@ -2,8 +2,9 @@
 //! decode to.
 //!
 //! Types follow llama.cpp's `llama_tensor_get_type` (`llama-quant.cpp`), except for rules that depend on the layer
-//! index. Pruning changes indices, and all variants of a backbone share its weights. So `q4_k` uses `Q4_K` in every
-//! layer, where `llama-quantize Q4_K_M` uses `Q6_K` in some. Norms, biases and routers are not quantized.
+//! index. Pruning changes indices, and all variants of a backbone share its weights. Therefore `q4_k` uses `Q4_K` in
+//! every layer, whereas `llama-quantize Q4_K_M` uses `Q6_K` in some layers. Norms, biases and routers are not
+//! quantized.
 
 use candle_core::quantized::GgmlDType;
 use serde::{Deserialize, Serialize};

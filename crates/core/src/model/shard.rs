@@ -1,4 +1,4 @@
-//! Single weight file (safetensors or GGUF): its header and positioned tensor reads.
+//! Reader of a single weight file (safetensors or GGUF): parses the header and reads tensors at byte offsets.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata as FileMetadata};
@@ -18,7 +18,7 @@ use crate::files::stamp::Stamp;
 /// Maximum header size, as in the safetensors library.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// Length, modification time, and metadata that programs cannot reset.
+/// File length, modification time, and further metadata such as the status change time, which programs cannot set.
 type Seen = (u64, Option<SystemTime>, Option<Stamp>);
 
 pub(super) struct Shard {
@@ -26,7 +26,7 @@ pub(super) struct Shard {
     /// Tensors by Hugging Face name.
     pub(super) tensors: BTreeMap<String, TensorInfo>,
     file: File,
-    /// Metadata at the time of opening.
+    /// File metadata at the time of opening.
     opened: Seen,
 }
 
@@ -95,7 +95,7 @@ impl Shard {
         })
     }
 
-    /// Fails if the file changed since it was opened, because its content may belong to another backbone.
+    /// Fails if the file has changed since it was opened, because its content may then belong to another backbone.
     pub(super) fn unchanged(&self) -> Result<()> {
         let now = file_stamp(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
         if now == self.opened {
@@ -103,13 +103,13 @@ impl Shard {
         }
         Err(Error::bad_input("a weight file changed after it was opened")
             .at(self.path.display())
-            .expected(format!("the {} bytes from the start of the run", self.opened.0))
-            .found(format!("{} bytes, changed since", now.0))
+            .expected(format!("the unmodified file ({} bytes)", self.opened.0))
+            .found(format!("a modified file ({} bytes)", now.0))
             .hint("do not change the weights during a run; download the file again"))
     }
 }
 
-/// Describes a failed read of the header of a file with a number of bytes.
+/// Creates the error for a failed read of the header of a file of `bytes` bytes.
 fn read_error(error: &std::io::Error, bytes: u64, path: &Path) -> Error {
     match error.kind() {
         ErrorKind::UnexpectedEof => damaged_file(format!("{bytes} bytes"), path),
@@ -122,7 +122,7 @@ fn damaged_file(found: String, path: &Path) -> Error {
         .at(path.display())
         .expected("a safetensors header that covers the file exactly")
         .found(found)
-        .hint("fetch the file again")
+        .hint("download the file again")
 }
 
 fn file_stamp(metadata: &FileMetadata) -> Seen {

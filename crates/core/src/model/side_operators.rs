@@ -1,5 +1,5 @@
 //! Operators stored next to the weights of an export, and its dropped sublayers, as described in the config.
-//! `checkpoint` writes such exports.
+//! The `checkpoint` module writes such exports.
 
 use std::sync::Arc;
 

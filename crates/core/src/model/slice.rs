@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, Device, Storage, Tensor};
 
 use crate::error::{Error, Result};
 
-/// Borrows the elements of a tensor, holding its read lock.
+/// Borrows the elements of a tensor. The tensor stays read-locked until the result is dropped.
 ///
 /// # Errors
 /// Fails unless the tensor is a contiguous f32 tensor on the CPU.
@@ -15,7 +15,7 @@ pub fn elements(tensor: &Tensor) -> Result<impl Deref<Target = [f32]> + Sync + '
     let is_f32 = matches!(&*storage, Storage::Cpu(CpuStorage::F32(_)));
     match layout.contiguous_offsets() {
         Some((start, end)) if is_f32 => Ok(Elements { storage, start, end }),
-        _ => Err(Error::job("a kernel got an unsupported tensor")
+        _ => Err(Error::job("a kernel received an unsupported tensor")
             .expected("contiguous F32 on the CPU")
             .found(format!("{:?} on {:?}", tensor.dtype(), tensor.device()))),
     }

@@ -1,4 +1,4 @@
-//! Reader for a stored tensor that converts it to f32: completely, selected rows, or transposed.
+//! Reader that converts a stored tensor to f32. It reads the complete tensor, selected rows, or the transpose.
 //!
 //! All threads read, check and convert the data in blocks that fit into the cache, so no second copy of the whole
 //! tensor is needed.

@@ -22,7 +22,7 @@ use super::weights::Weights;
 use crate::error::Result;
 
 /// Compares a config with the headers of a folder's weight files. All required tensors must exist with the expected
-/// shape, without extra ones. Tensor data is not read, so config errors are detected early.
+/// shape, and there must be no other tensors. Tensor data is not read, so config errors are detected early.
 ///
 /// # Errors
 /// Fails if a tensor is missing, unexpected, has the wrong shape or is not a float tensor. The message names the tensor
@@ -44,7 +44,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let vocab = config.vocab;
     let tied = config.tied_embeddings;
     if tied && !weights.holds(EMBEDDING) && weights.holds(HEAD) {
-        // Files may contain either of two tied tables.
+        // Weight files may contain either of two tied matrices.
         weights.call(HEAD, EMBEDDING);
     }
     weights.check(EMBEDDING, &[vocab, c])?;
@@ -57,11 +57,11 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     if !tied {
         weights.check(HEAD, &[vocab, c])?;
     }
-    // Older files contain the rotary table.
+    // Older files also contain the rotary table, which is not needed.
     weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
     if let Some(rounded) = config.rounded {
         weights.round(rounded_matrices(config, rounded));
-        // Exported checkpoints use the names in the files.
+        // Also register the matrices by their names in the files, because exports request them by these names.
         for layer in 0..config.layers {
             let matrices = stored_tensors(config, layer).into_iter().filter(|part| part.shape.len() == 2);
             let matrices = matrices.filter(|part| part.holds.iter().all(|(stored_name, _)| stored_name != ROUTER));
@@ -71,7 +71,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     Ok(weights)
 }
 
-/// Checks a tensor of a layer, and registers the names of the parts that it holds.
+/// Checks a tensor of a layer, and registers the names of the parts that it contains.
 fn check_part(layer: usize, part: &StoredPart, weights: &mut Weights) -> Result<()> {
     let tensor = name(layer, &part.name);
     if let Some((stored_name, shape, first)) = &part.stacked {
@@ -165,7 +165,7 @@ pub fn rounding_told(config: &Config) -> Option<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     rounded_matrices(config, to).into_iter().for_each(|(_, dtype)| *counts.entry(word(dtype)).or_default() += 1);
     let counts: Vec<String> = counts.iter().map(|(dtype, count)| format!("{count} to {dtype}")).collect();
-    Some(format!("weights rounded, {}: of the matrices {}", to.name(), counts.join(", ")))
+    Some(format!("weights rounded to {} (matrices: {})", to.name(), counts.join(", ")))
 }
 
 /// A tensor of a layer as stored in weight files.
@@ -174,13 +174,13 @@ pub(crate) struct StoredPart {
     pub(crate) shape: Vec<usize>,
     /// Parts that the decoder requests, concatenated in this tensor, with the number of rows of each.
     pub(crate) holds: Vec<(String, usize)>,
-    /// Sublayer whose last projection this is. Operators on the branch are folded into it.
+    /// Sublayer whose branch ends with this projection. Operators on the branch are folded into the projection.
     pub(crate) ends: Option<Sublayer>,
-    /// Tensor that contains this one in files with stacked experts: name, shape, and first row.
+    /// Tensor that contains this tensor in files with stacked experts: name, shape, and first row.
     stacked: Option<(String, Vec<usize>, usize)>,
 }
 
-/// Returns the tensors of a layer as the architecture's weight files store them.
+/// Returns the tensors of a layer as stored in the architecture's weight files.
 pub(crate) fn stored_tensors(config: &Config, layer: usize) -> Vec<StoredPart> {
     let parts = layer_parts(config, layer);
     let fused: Vec<(&str, Vec<String>)> = if config.architecture.fused {
@@ -211,7 +211,7 @@ pub(crate) fn stored_tensors(config: &Config, layer: usize) -> Vec<StoredPart> {
     stored
 }
 
-/// Returns the sublayer whose last projection or bias a part is.
+/// Returns the sublayer whose branch ends with the given projection or bias, if any.
 fn ends(part: &str) -> Option<Sublayer> {
     let matrix = part.strip_suffix(".bias").unwrap_or(part);
     if matrix == OUTPUT {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::program::{Content, Program, Step};
 use crate::error::Result;
 
-/// Operations that a trie needs from a model. Implemented by the decoder and by models for tests.
+/// Operations that a trie needs from a model. The decoder and test models implement this trait.
 pub trait Model {
     type Batch: ?Sized;
     type Residual;
@@ -67,7 +67,7 @@ pub struct Trie {
     nodes: Vec<TrieNode>,
     /// Nodes of each program, in order.
     paths: Vec<Vec<usize>>,
-    /// Nodes of the reference program that others are compared with. It is not one of the trie's programs.
+    /// Nodes of the reference program that the other programs are compared with. It is not one of the trie's programs.
     reference: Option<Vec<usize>>,
 }
 
@@ -86,7 +86,7 @@ impl Trie {
         // A hash map, because a node of a large grid may have thousands of children.
         let mut known: HashMap<(usize, Content<'_>), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
-            assert_eq!(program.0.first(), Some(&Step::Embed), "a program begins with Embed");
+            assert_eq!(program.0.first(), Some(&Step::Embed), "a program must begin with `Embed`");
             let mut path = vec![0];
             for step in &program.0[1..] {
                 let parent = path[path.len() - 1];
@@ -221,7 +221,7 @@ impl Trie {
     /// Runs one batch through all programs, depth first. Returns the output of each program's head, or `None` for
     /// programs without a head.
     ///
-    /// Only states of the current path that are still needed by other branches are held.
+    /// Keeps only the states of the current path that other branches still need.
     pub fn run<M: Model<Output: Clone>>(
         &self,
         model: &M,
@@ -231,8 +231,8 @@ impl Trie {
         self.run_in(|ready| ready.len() - 1, model, batch, observer)
     }
 
-    /// Runs layer by layer, so that the weights of each layer are needed once. If that would exceed `most` states, some
-    /// paths are completed first.
+    /// Runs layer by layer, so that the weights of each layer are needed once. If this would keep more than `most`
+    /// states, some paths are completed first.
     pub fn run_by_layer<M: Model<Output: Clone>>(
         &self,
         most: usize,
@@ -259,7 +259,7 @@ impl Trie {
         )
     }
 
-    /// Runs all steps. `pick` selects the next one among those whose input state is available.
+    /// Runs all steps. `pick` selects the next step among those whose input state is available.
     fn run_in<M: Model<Output: Clone>>(
         &self,
         pick: impl Fn(&[Ready<M::Residual>]) -> usize,

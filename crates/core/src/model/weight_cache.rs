@@ -53,7 +53,7 @@ pub(super) struct Gated {
     pub(super) down_bias: Option<Tensor>,    // [C]
 }
 
-/// Parts of one backbone: each layer followed by its experts, then the head. Clones share them.
+/// Parts of one backbone: each layer followed by its experts, then the head. Clones share the parts.
 #[derive(Clone)]
 pub(super) struct Parts {
     held: HeldParts,
@@ -124,7 +124,7 @@ impl Parts {
         }
     }
 
-    /// Announces the layers needed now and next, and loads the next one in the background.
+    /// Announces the layers needed now and next, and loads the next layer in the background.
     pub(super) fn expect(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
         if let (HeldParts::ByNeed { cache, .. }, Some(next)) = (&self.held, next) {
             // Indices beyond the last layer are the head.
@@ -162,7 +162,7 @@ impl Parts {
     /// Replaces a layer or an expert. `index` is a part number.
     ///
     /// # Errors
-    /// Fails if parts are loaded on demand, because the next load would restore the old one.
+    /// Fails if parts are loaded on demand, because the next load would restore the original part.
     pub(super) fn replace(&mut self, index: usize, part: ModelPart) -> Result<()> {
         let HeldParts::Kept { parts, .. } = &mut self.held else {
             return Err(Error::job("weights loaded on demand are read-only").at(format!("part {index}")));
@@ -193,7 +193,7 @@ impl ModelPart {
     pub(super) fn layer(&self) -> Result<&Layer> {
         match self {
             Self::Layer(layer) => Ok(layer),
-            Self::Head(_) | Self::Expert(_) => Err(Error::job("a step refers to a layer beyond the last")),
+            Self::Head(_) | Self::Expert(_) => Err(Error::job("a step refers to a layer that does not exist")),
         }
     }
 
@@ -212,7 +212,7 @@ impl ModelPart {
     }
 }
 
-/// Meaning of a part number.
+/// Part of a backbone that a part number refers to.
 pub(super) enum NamedPart {
     Layer(usize),
     /// Layer index, and index of the expert within the layer.
@@ -293,7 +293,8 @@ impl<'a> Reader<'a> {
         self.parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice())
     }
 
-    /// Reads and concatenates the vectors that the architecture has. Returns `None` if there are none.
+    /// Reads and concatenates those of the named vectors that the architecture has. Returns `None` if it has none of
+    /// them.
     fn vectors(&self, names: impl Iterator<Item = String>) -> Result<Option<Tensor>> {
         let mut values = Vec::new();
         for part in names {
@@ -315,7 +316,8 @@ impl<'a> Reader<'a> {
         tensor(values, shape).map(Some)
     }
 
-    /// Reads several projections of one input as a single matrix `[inner, Σ outer]`, so that they need one product.
+    /// Reads several projections of one input as a single matrix `[inner, Σ outer]`, so that one product computes all
+    /// of them.
     fn join(&self, names: &[String], inner: usize) -> Result<LayerMatrix> {
         let matrices: Vec<(String, usize)> =
             names.iter().filter_map(|part| Some((name(self.index, part), self.shape(part)?[0]))).collect();

@@ -23,7 +23,7 @@ const INDEX: &str = "model.safetensors.index.json";
 pub struct Weights {
     folder: PathBuf,
     shards: Vec<Shard>,
-    /// Index in `shards` of each tensor.
+    /// For each tensor, the index of its file in `shards`.
     holder: BTreeMap<String, usize>,
     taken: BTreeSet<String>,
     /// Stored location of tensors whose requested name differs from the stored one.
@@ -58,7 +58,7 @@ impl Weights {
             for name in shard.tensors.keys() {
                 if let Some(first) = holder.insert(name.clone(), position) {
                     let first: &Shard = &shards[first];
-                    return Err(Error::bad_input("a tensor is in two weight files")
+                    return Err(Error::bad_input("two weight files contain the same tensor")
                         .at(format!("tensor {name}"))
                         .found(format!("{} and {}", first.path.display(), shard.path.display())));
                 }
@@ -70,7 +70,7 @@ impl Weights {
                     return Err(Error::bad_input("the index lists a tensor that its file does not contain")
                         .at(folder.join(INDEX).display())
                         .expected(format!("tensor {name} in {file}"))
-                        .hint("download the shard again: it is damaged or from another model"));
+                        .hint("download the shard again; it is damaged or belongs to another model"));
                 }
             }
         }
@@ -108,7 +108,7 @@ impl Weights {
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows });
     }
 
-    /// Quantizes these matrices, by requested name, when they are read.
+    /// Registers matrices, by requested name, that are quantized when they are read.
     pub(super) fn round(&mut self, matrices: Vec<(String, GgmlDType)>) {
         self.rounded.extend(matrices);
     }
@@ -159,7 +159,7 @@ impl Weights {
         self.locate(name, shape)?.values()
     }
 
-    /// Reads a tensor in storage order in blocks of at most `most` elements.
+    /// Reads a tensor in storage order in blocks of at most `most` elements, and passes each block to `each`.
     ///
     /// # Errors
     /// Fails like [`Self::take`], or if `each` fails.
@@ -239,7 +239,8 @@ impl Weights {
         Ok(Stored { shard, name, info, first, float: rounded.map_or(float, |_| Float::F32), rounded })
     }
 
-    /// Fails if a stored tensor was never requested: silently ignoring a bias, for example, would give wrong results.
+    /// Checks that every stored tensor was requested or is accepted by `ignorable`. Silently ignoring a bias, for
+    /// example, would give wrong results.
     pub fn finish(&self, ignorable: impl Fn(&str) -> bool) -> Result<()> {
         let left: Vec<&str> = self
             .holder
@@ -252,7 +253,7 @@ impl Weights {
         }
         Err(Error::bad_input("the weights contain tensors that the architecture does not use")
             .at(self.folder.display())
-            .found(format!("{} such tensors, first {}", left.len(), left[0]))
+            .found(format!("{} such tensors, including {}", left.len(), left[0]))
             .hint("check that config.json belongs to this model and has all layers"))
     }
 
@@ -265,7 +266,7 @@ impl Weights {
     }
 }
 
-/// Tensor name and shard file of each entry of an index.
+/// Tensor name and shard file name of each entry of an index.
 type ShardIndex = Vec<(String, String)>;
 
 /// Returns the weight files of a folder, and its index if present.
@@ -299,7 +300,7 @@ fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
         .and_then(|map| {
             map.iter().map(|(k, v)| Some((k.clone(), v.as_str()?.to_string()))).collect::<Option<ShardIndex>>()
         })
-        .ok_or_else(|| Error::bad_input("the index of shards has no map `weight_map`").at(&location))?;
+        .ok_or_else(|| Error::bad_input("the shard index has no `weight_map` object").at(&location))?;
     let files: BTreeSet<String> = entries.iter().map(|(_, file)| file.clone()).collect();
     for file in &files {
         // The index is untrusted input and must not name files outside its folder.

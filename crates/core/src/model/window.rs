@@ -46,7 +46,7 @@ pub(super) fn of(
     }
 }
 
-/// Entries of a config about windows.
+/// Config entries that concern sliding windows.
 struct WindowFields<'a> {
     entries: &'a Entries<'a>,
     layers: usize,
@@ -97,7 +97,7 @@ impl WindowFields<'_> {
         Ok((0..self.layers).map(|layer| width.filter(|_| layer >= first)).collect())
     }
 
-    /// Returns windows in all layers but each `every`-th, or by `layer_types`.
+    /// Returns the windows given by `layer_types`. If it is missing, all layers except every `every`-th have a window.
     fn patterned(&self, every: usize, key: Option<&str>) -> Result<Vec<Option<usize>>> {
         // transformers builds the window masks unconditionally, so null is not allowed here.
         let width = self.entries.count(KEY, MAX_TOKENS)?;
@@ -110,7 +110,7 @@ impl WindowFields<'_> {
         Ok((0..self.layers).map(|layer| has_window(layer).then_some(width)).collect())
     }
 
-    /// Returns windows in the layers without rotary embedding, or by `layer_types`.
+    /// Returns the windows given by `layer_types`. If it is missing, the layers without rotary embedding have a window.
     fn unrotated(&self, rotated: &[bool]) -> Result<Vec<Option<usize>>> {
         let width = self.entries.optional_count(KEY, MAX_TOKENS)?.filter(|_| self.switch == Some(true));
         match &self.kinds {
@@ -125,7 +125,8 @@ impl WindowFields<'_> {
         other.map_or_else(|| Ok(vec![window; self.layers]), |found| self.refuse(LAYERS, found, expected))
     }
 
-    /// Returns the window of each layer by `layer_types`. Fails if a layer requires a window and there is none.
+    /// Returns the window of each layer according to `layer_types`. Fails if a layer requires a window and there is
+    /// none.
     fn by_kind(&self, kinds: &[&Value], width: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
         if let Some(found) = kinds.iter().find(|kind| width.is_none() && is_sliding(kind)) {
             return self.refuse(LAYERS, found, expected);

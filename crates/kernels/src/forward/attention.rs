@@ -95,7 +95,7 @@ impl<'a> Projections<'a> {
 /// Computes attention of one block of queries.
 ///
 /// Visible keys are the prefix, and the keys from the first one visible to the first query up to the last query of the
-/// block. All others are masked for the whole block and never computed.
+/// block. All other keys are masked for the whole block and never computed.
 fn attend(projections: &Projections<'_>, block: Block<'_>) {
     let heads = projections.heads;
     let head_dim = heads.head_dim;
@@ -194,8 +194,8 @@ pub(super) struct Start {
     pub(super) own: usize,
 }
 
-/// Splits the output into blocks. A block may only span several segments if they continue the same one. Blocks with the
-/// most work come first, since late queries see the most keys.
+/// Splits the output into blocks. A block may span several segments only if all of them continue the same segment.
+/// Blocks with the most work come first, because late queries attend to the most keys.
 pub(super) fn query_blocks<'a>(
     mut out: &'a mut [f32],
     width: usize,

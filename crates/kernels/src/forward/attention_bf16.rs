@@ -99,7 +99,7 @@ impl SeenKeys<'_> {
     /// Multiplies queries by keys.
     ///
     /// # Shapes
-    /// `queries [rows, row_words]`, of which the first `depth` words of a row hold two bf16 values each, and
+    /// The first `depth` words of each row of `queries [rows, row_words]` contain two bf16 values each. The result is
     /// `scores [rows, stride]`.
     fn score(
         &self,
@@ -248,7 +248,8 @@ impl<'a> LaidBatch<'a> {
         }
     }
 
-    /// Returns the keys that a block of queries attends to: those of its prefix first, then those of its segments.
+    /// Returns the keys that a block of queries attends to: first those of the block's prefix, then those of its
+    /// segments.
     fn seen_keys(&self, block: Range<usize>, starts: &[Start]) -> Vec<SeenKeys<'a>> {
         let Self { kernels, segments, .. } = *self;
         let first = block.start;
@@ -307,7 +308,7 @@ struct BlockMask<'a> {
 }
 
 impl BlockMask<'_> {
-    /// Returns the keys of the prefix, if the block sees any.
+    /// Returns the keys of the prefix, if the block attends to any.
     fn prefix(&self) -> Option<&SeenKeys<'_>> {
         self.seen.first().filter(|run| run.more == 0)
     }
@@ -339,7 +340,7 @@ impl BlockMask<'_> {
                     visible[..start].fill(f32::NEG_INFINITY);
                     visible[end..column].fill(f32::NEG_INFINITY);
                 }
-                let count = first + row + 1 - starts[row].own; // visible keys of its own segment
+                let count = first + row + 1 - starts[row].own; // visible keys of the query's own segment
                 let hidden = run.end(row) - count - run.from * LANES;
                 visible[column..column + hidden].fill(f32::NEG_INFINITY);
                 parts[row] = simd::numerators(visible);

@@ -24,8 +24,8 @@ impl KeyValues {
     }
 }
 
-/// New rows of a sequence, the position of the first one, and the cache blocks of the sequence from its first token,
-/// with the number of tokens in each.
+/// New rows of a sequence, the position of the first new row, and the cache blocks of the sequence from its first
+/// token, with the number of tokens in each block.
 pub struct SeenRun<'a> {
     pub rows: Range<usize>,
     pub first: usize,

@@ -27,7 +27,7 @@ pub struct Divergence {
 }
 
 /// Computes the divergence at each target between two models with the same output projection. Only one tile of each
-/// model's logits is held at a time.
+/// model's logits is in memory at a time.
 ///
 /// # Shapes
 /// `reference [tokens, C]`, `variant [tokens, C]`, `weight [C, vocab]`; one value per target. Targets must be sorted by

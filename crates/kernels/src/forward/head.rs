@@ -12,13 +12,13 @@ use crate::linalg::simd;
 pub(super) const TILE_VOCAB: usize = 1024;
 
 /// Returns the number of rows per tile of logits. With more rows, the weights are read less often. Results do not
-/// depend on it.
+/// depend on the number.
 pub(super) fn tile_rows() -> usize {
     const LARGE_SECOND_LEVEL: usize = 2 << 20;
     if second_level_cache() >= LARGE_SECOND_LEVEL { 256 } else { 128 }
 }
 
-/// Final norm before the output projection, and cap of the logits after it.
+/// Final norm before the output projection, and soft cap of the logits after it.
 #[derive(Clone, Copy)]
 pub struct Ends<'a> {
     pub norm: Norm<'a>,

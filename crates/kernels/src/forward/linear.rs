@@ -11,13 +11,14 @@ use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::panels::{product, product_of_few};
 use crate::linalg::simd;
 
-/// Maximum rows per task. The MLP intermediates stay in cache, and the weights are packed rarely enough.
+/// Maximum rows per task. It is small enough for the MLP intermediates to stay in cache, and large enough to pack the
+/// weights only rarely.
 pub const MAX_ROWS: usize = 256;
 const MIN_ROWS: usize = 64;
 
 #[derive(Clone, Copy)]
 pub enum Weight<'a> {
-    /// Row-major weights and their number of columns. For operators that are applied to too few rows to justify
+    /// Row-major weights and their number of columns. Used for operators that are applied to too few rows to justify
     /// prepacking.
     Plain(&'a [f32], usize),
     PackedWeights(PackedWeights<'a>),
@@ -53,8 +54,8 @@ impl Weight<'_> {
         }
     }
 
-    /// Computes `out ← x·W` or `out ← out + x·W`. With `few`, for few rows and no concurrent work, all threads share
-    /// the product.
+    /// Computes `out ← x·W` or `out ← out + x·W`. If `few` is set, which is meant for few rows without concurrent work,
+    /// all threads share the product.
     ///
     /// # Shapes
     /// `x [rows, inner]`, `out [rows, outer]`.

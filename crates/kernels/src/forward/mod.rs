@@ -82,7 +82,7 @@ pub struct Segments<'a> {
 }
 
 impl Segments<'_> {
-    /// Returns the rows of the parent that a segment attends to.
+    /// Returns the rows of a segment's parent. The range is empty if the segment has no parent.
     pub fn prefix(&self, segment: usize) -> Range<usize> {
         self.parents[segment].map_or(0..0, |parent| self.rows[parent].clone())
     }

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 /// Maximum number of elements of a pooled buffer (8 MiB). Larger buffers exceed a core's cache, gain little from reuse
-/// and would add up.
+/// and would use too much memory in total.
 const KEPT: usize = 1 << 21;
 
 thread_local! {
-    /// Pool of free buffers. A thread needs several, because it may start another task while waiting for a subtask.
+    /// Pool of free buffers. A thread needs several buffers, because it may start another task while waiting for a
+    /// subtask.
     static FREE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
 }
 

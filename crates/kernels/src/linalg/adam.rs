@@ -1,4 +1,5 @@
-//! Adam and AdamW. The optimizers of candle-nn do not expose their moments, so a killed training run could not resume.
+//! Adam and AdamW. The optimizers of candle-nn do not expose their moments, so an interrupted training run could not be
+//! resumed.
 
 use rayon::prelude::*;
 

@@ -1,6 +1,6 @@
 //! Products with bf16 weights. Rows and weights are rounded to bf16, and their products are summed in f32.
 //!
-//! A word of weights holds two consecutive numbers along `inner` (`2k` and `2k + 1`), the operand format of
+//! A word of weights contains two consecutive numbers along `inner` (`2k` and `2k + 1`), the operand format of
 //! `VDPBF16PS`. A product of two bf16 numbers is exact in f32, and every portable kernel adds the product of `2k + 1`
 //! before that of `2k`. Results are therefore bitwise equal on all processors, except for numbers below 1e-38.
 
@@ -103,8 +103,8 @@ impl Bf16Kernels {
         }
     }
 
-    /// Multiplies rows by panels, into rows of `out` with stride `stride`. Adds to `out` if `adds`. Panics if shapes do
-    /// not match.
+    /// Multiplies rows by panels, into rows of `out` with stride `stride`. Adds to `out` if `adds` is set. Panics if
+    /// shapes do not match.
     ///
     /// # Shapes
     /// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]`.

@@ -44,7 +44,7 @@ impl Bf16Tile {
             if is_x86_feature_detected!("avx512f") {
                 all.push(Self::Avx512);
                 if is_x86_feature_detected!("avx512bf16") {
-                    // Intel cores run VDPBF16PS at half the rate of f32 FMA, so it saves nothing there.
+                    // Intel cores run VDPBF16PS at half the rate of f32 FMA, so it is not faster than widened operands.
                     let index = if is_intel() { all.len() - 1 } else { all.len() };
                     all.insert(index, Self::Avx512Bf16);
                 }
@@ -107,8 +107,8 @@ impl Bf16Tile {
                 }
             }
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `all` detected the instruction set, the assertion above bounds all reads, and `TileOut::rows` all
-            // writes.
+            // SAFETY: `supported` detected the instruction set, the assertion above bounds all reads, and
+            // `TileOut::rows` all writes.
             Self::Avx512Bf16 => unsafe {
                 let ((first, stride), adds) = (out.rows(rows, LANES), out.adds);
                 for top in (0..rows).step_by(ROWS) {

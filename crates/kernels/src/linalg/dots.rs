@@ -110,7 +110,7 @@ mod tests {
         values.iter().map(|value| value.to_bits()).collect()
     }
 
-    /// Compares with bits from the `gemm` crate with AVX-512, which must hold on every processor.
+    /// Compares with bits from the `gemm` crate with AVX-512, which every processor must reproduce.
     #[test]
     fn dot_product_has_the_bits_of_avx512() {
         let found: Vec<u32> =

@@ -38,8 +38,8 @@ impl Kind for F32 {
         x
     }
 
-    /// Returns one piece of `inner` if the rows exceed half of the L2 cache but one piece of them fits. The other half
-    /// of the cache holds panels and sums.
+    /// Limits a sweep to one piece along `inner` if the rows exceed half of the L2 cache but one piece of them fits.
+    /// The other half of the cache is left for panels and sums.
     fn sweep(height: usize, inner: usize) -> usize {
         let cache_bytes = second_level_cache() / 2;
         if !fits_cache(inner, cache_bytes, height) && fits_cache(piece(inner), cache_bytes, height) {
@@ -229,8 +229,8 @@ mod x86 {
             ///
             /// # Safety
             /// The processor must have the instruction set. `x` must have `R` rows with the given row stride, each with
-            /// one number per panel line of two registers. `out` must point to `R` rows of one line of sums, with row
-            /// stride `stride`.
+            /// one number per line of the panel. A line is two registers wide. `out` must point to `R` rows of one line
+            /// of sums, with row stride `stride`.
             #[target_feature(enable = $features)]
             pub(super) unsafe fn $name<const R: usize>(
                 (x, apart): (&[f32], usize),
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn many_long_rows_are_multiplied_in_several_sweeps() {
-        assert!(count_sweeps(100) > 1 || count_sweeps(260) > 1, "no shape of these tests takes several sweeps");
+        assert!(count_sweeps(100) > 1 || count_sweeps(260) > 1, "no test shape needs several sweeps");
         assert_eq!(count_sweeps(8), 1);
     }
 

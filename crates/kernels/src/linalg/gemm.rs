@@ -13,7 +13,8 @@ pub trait Element: Copy + 'static + private::Sealed {
     const ZERO: Self;
     const ONE: Self;
 
-    /// Multiplies few rows by few columns in the summation order of AVX-512. Returns whether it did.
+    /// Multiplies few rows by few columns in the summation order of AVX-512. Returns `false` if it does not support the
+    /// product.
     fn few(
         _destination: &mut MatrixViewMut<'_, Self>,
         _into: Update,
@@ -75,8 +76,8 @@ pub fn gemm_parallel<T: Element>(
     run(&mut destination, into, a, b, rayon::current_num_threads());
 }
 
-/// Number of rows of the triangle that [`gram_parallel`] computes at a time. Large enough for full speed, and small
-/// enough to waste little below the diagonal.
+/// Number of rows of the triangle that [`gram_parallel`] computes at a time. The number is large enough for full speed,
+/// and small enough to waste little work below the diagonal.
 const BAND: usize = 256;
 
 /// Adds `xᵀ·x` to the upper triangle of `destination` on all rayon threads, at half the cost of a product.

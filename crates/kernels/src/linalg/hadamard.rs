@@ -1,8 +1,8 @@
 //! Orthonormal Hadamard matrices of order 2^k × {1, 12, 20, 28, 36, 40, 52, 60}, applied as a fast transform.
 //!
 //! `H = (Bᵀ ⊗ S) / √order` with a base `B` from [`BASES`] and the Sylvester (Walsh–Hadamard) matrix `S` of order 2^k.
-//! `S` is symmetric, but of the bases only 28 and 36 are, so `x·H` and `x·Hᵀ` differ. The base matrices, their order of
-//! preference and the orientation follow LinearPatch's reference code.
+//! `S` is symmetric, but of the bases only those of order 28 and 36 are, so `x·H` and `x·Hᵀ` differ. The base matrices,
+//! their order of preference and the orientation follow LinearPatch's reference code.
 
 use rayon::prelude::*;
 
@@ -11,8 +11,8 @@ use super::simd;
 /// Base matrices as rows of `+` and `-`, in order of preference. The first base whose order divides the matrix order is
 /// used.
 ///
-/// The quotient must be a power of two. If the first match fails, so would later bases: a supported order has the odd
-/// part 3, 5, 7, 9, 13 or 15, and only 20 and 40 share one (80 is 40·2, not 20·4).
+/// The quotient must be a power of two. If this fails for the first match, it fails for later bases too: a supported
+/// order has the odd part 3, 5, 7, 9, 13 or 15, and only 20 and 40 share one (80 is 40·2, not 20·4).
 const BASES: [(usize, &str); 7] = [
     (60, include_str!("hadamard/base60.txt")),
     (52, include_str!("hadamard/base52.txt")),
@@ -25,7 +25,7 @@ const BASES: [(usize, &str); 7] = [
 
 /// Numbers per vector register.
 const LANES: usize = 16;
-/// Number of terms added at a time in the base product. Divides every base order.
+/// Number of terms added at a time in the base product, a divisor of every base order.
 const TERMS: usize = 4;
 
 /// Returns whether a Hadamard matrix of this order is supported.
@@ -93,7 +93,7 @@ fn apply(x: &mut [f32], order: usize, side: Side) {
     assert!(x.len().is_multiple_of(order), "rows of order {order} in {} elements", x.len());
     let signs = base.map(|(base, rows)| signs(base, rows, side)).unwrap_or_default();
     let scale = 1.0 / (order as f32).sqrt();
-    // One copy of a row per thread, because the base product does not work in place.
+    // Each thread needs a copy of a row, because the base product does not work in place.
     let scratch = || vec![0.0; if base.is_some() { order } else { 0 }];
     x.par_chunks_mut(order).for_each_init(scratch, |scratch, row| {
         simd::in_widest!({

@@ -20,7 +20,7 @@ const PIECE: usize = 512;
 /// Maximum number of operations of a product that is not distributed over threads.
 const SMALL: usize = 1 << 21;
 
-/// Calls the instance of a kernel for the given number of rows, out of the listed ones.
+/// Calls the kernel instance for the given number of rows, which must be one of the listed numbers.
 macro_rules! by_rows {
     ($rows:expr, [$($number:literal)+], $kernel:tt, $arguments:tt) => {
         match $rows {
@@ -83,7 +83,7 @@ pub trait Kind: Sized {
     /// Rows in the format of the kernel.
     type Rows<'x>: Sync;
 
-    /// Returns the columns of a panel: as many as the registers of a tile hold on this CPU, at most 32.
+    /// Returns the number of columns of a panel: as many as the registers of a tile can store on this CPU, at most 32.
     fn lanes() -> usize {
         LANES
     }
@@ -144,7 +144,7 @@ pub struct PanelPiece<'a, W> {
     /// Index along `inner` of the first line.
     pub(super) first: usize,
     pub(super) words: &'a [W],
-    /// Next piece, for prefetching. Empty after the last one.
+    /// Next piece, for prefetching. Empty after the last piece.
     pub(super) next: &'a [W],
 }
 
@@ -205,7 +205,8 @@ impl<K: Kind> Panels<K> {
         self.outer
     }
 
-    /// Returns the lines of a panel for up to `numbers` numbers along `inner` from `first`. Empty past the end.
+    /// Returns the lines of a panel for up to `numbers` numbers along `inner` from `first`. The slice is empty past the
+    /// end.
     fn piece(&self, panel: usize, first: usize, numbers: usize) -> &[K::Word] {
         let words = Self::panel(self.inner);
         let [start, end] = [first, first + numbers].map(|number| K::depth(number.min(self.inner)) * K::lanes());

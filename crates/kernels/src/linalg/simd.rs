@@ -37,8 +37,8 @@ macro_rules! in_widest {
 }
 pub use in_widest;
 
-/// Computes `e^x` to about 1 ulp between −87.3 and 88.3, and clamps beyond. NaN stays NaN. Branch-free, so that loops
-/// vectorize.
+/// Computes `e^x` to about 1 ulp between −87.3 and 88.3, and clamps beyond. NaN stays NaN. The function is branch-free,
+/// so that loops over it vectorize.
 ///
 /// Method: `x = n·ln 2 + r`, a polynomial for `e^r` on |r| ≤ ln 2 / 2 (Cephes `expf`), and `2^n` from its bits.
 #[inline(always)]

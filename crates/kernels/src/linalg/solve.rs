@@ -1,4 +1,5 @@
-//! Normal equations in f64, accumulated block by block. Solved by Cholesky, or by eigendecomposition if singular.
+//! Normal equations in f64, accumulated block by block. They are solved by Cholesky factorization, or by
+//! eigendecomposition if singular.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt;
@@ -11,10 +12,10 @@ use super::solve_error::{Result, Unsolved};
 use super::spectrum::{self, Spectrum, dot};
 use super::transpose::transpose;
 
-/// Number of f32 rows converted at a time. Large enough for full speed, and small enough to need little memory.
+/// Number of f32 rows converted at a time. It is large enough for full speed, and small enough to need little memory.
 const CONVERTED_ROWS: usize = 1024;
 /// Maximum order for which all eigenvalues are always computed, in less than a second. Larger systems compute only the
-/// extreme ones where these suffice.
+/// extreme eigenvalues where these suffice.
 const SMALL: usize = 512;
 
 /// Running sums `XᵀX` and `XᵀY` over rows.
@@ -197,10 +198,10 @@ impl NormalEquations {
     /// Computes the rank and condition number of `X`.
     ///
     /// Beyond a condition number of 8e6 (up to C = 64) to 1e6 (C = 4096), squares are lost to rounding and the rank
-    /// appears deficient; see [`NormalEquations::minimum_norm`]. Below, the relative error of the condition number is
-    /// about its square times 1e-16. For C > 512, only the extreme eigenvalues are computed, which usually adds 1e-4,
-    /// with a mean bound of 0.3 %. If these indicate a singular matrix, all eigenvalues are computed, which takes many
-    /// times longer.
+    /// appears deficient; see [`NormalEquations::minimum_norm`]. Below this limit, the relative error of the condition
+    /// number is about 1e-16 times its square. For C > 512, only the extreme eigenvalues are computed, which usually
+    /// adds a relative error of 1e-4, with a mean bound of 0.3 %. If these eigenvalues indicate a singular matrix, all
+    /// eigenvalues are computed, which takes many times longer.
     ///
     /// # Errors
     /// Fails in the same cases as [`NormalEquations::minimum_norm`].
@@ -271,7 +272,7 @@ impl Factor<'_> {
         if smallest > self.normal.floor(greatest) && smallest > self.ridge {
             return Ok(Spectrum { rank: c, condition: (greatest / smallest).sqrt() });
         }
-        // A ridge above the smallest eigenvalue hides it. Without the ridge it may be visible.
+        // A ridge above the smallest eigenvalue hides this eigenvalue, which may be visible without the ridge.
         if self.ridge > 0.0 { self.normal.spectrum() } else { self.normal.all_eigenvalues() }
     }
 

@@ -8,8 +8,8 @@ use faer::Mat;
 const STEPS: usize = 120;
 /// Number of steps between convergence tests.
 const STRIDE: usize = 6;
-/// Relative residual at which an eigenvalue counts as converged. Its relative error is at most this, and usually the
-/// square.
+/// Relative residual at which an eigenvalue counts as converged. The relative error of the eigenvalue is at most this
+/// value, and usually about its square.
 const TOLERANCE: f64 = 1e-4;
 
 /// Assumed rounding error of a layer's f32 result, in units in the last place.
@@ -25,8 +25,8 @@ pub struct Spectrum {
 }
 
 impl Spectrum {
-    /// Builds a spectrum from the ascending eigenvalues of `XᵀX`, which are the squared singular values of `X`. Those
-    /// up to `cutoff` count as zero.
+    /// Builds a spectrum from the ascending eigenvalues of `XᵀX`, which are the squared singular values of `X`.
+    /// Eigenvalues up to `cutoff` count as zero.
     pub(super) fn of_squares(ascending: &[f64], cutoff: f64) -> Self {
         let (Some(&smallest), Some(&greatest)) = (ascending.first(), ascending.last()) else {
             return Self { rank: 0, condition: f64::INFINITY };
@@ -41,7 +41,7 @@ impl Spectrum {
 /// is the squared norm of the f32 numbers from which `X` was computed.
 ///
 /// The sums are rounded in f64 relative to `λ₁`, so a singular value below √(C·ε)·σ₁ is lost: 1.2e-7·σ₁ up to C = 64,
-/// 9.5e-7·σ₁ at C = 4096. To resolve smaller ones, factor `X` itself
+/// 9.5e-7·σ₁ at C = 4096. To resolve smaller singular values, factor `X` itself
 /// ([`StreamingQr`](super::streaming_qr::StreamingQr)). The terms were computed in f32, so directions below the total
 /// of all their rounding errors are indistinguishable from zero. If `X` is a small difference of large numbers (a
 /// stream minus its mean), this second bound dominates.
@@ -53,7 +53,8 @@ pub(super) fn floor(channels: usize, greatest: f64, numbers: f64) -> f64 {
 /// Computes the largest eigenvalue of a positive semi-definite operator `[order, order]` from matrix-vector products.
 /// `apply(x, y)` writes `y ← A·x`.
 ///
-/// Uses Lanczos with full reorthogonalization, which prevents spurious copies of eigenvalues. Deterministic.
+/// Uses Lanczos with full reorthogonalization, which prevents spurious copies of eigenvalues. The result is
+/// deterministic.
 pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) -> f64 {
     let mut basis: Vec<Vec<f64>> = vec![start(order)];
     let (mut diagonal, mut off_diagonal): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
@@ -62,7 +63,7 @@ pub(super) fn greatest(order: usize, mut apply: impl FnMut(&[f64], &mut [f64])) 
         let steps = basis.len();
         apply(&basis[steps - 1], &mut next);
         diagonal.push(dot(&basis[steps - 1], &next));
-        // Two passes suffice: after the first one, the component along the basis is only its rounding error.
+        // Two passes suffice: after the first pass, the component along the basis is only rounding error.
         for _ in 0..2 {
             for v in &basis {
                 let along = dot(v, &next);

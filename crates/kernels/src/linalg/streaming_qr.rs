@@ -1,8 +1,8 @@
 //! Streaming least squares by QR decomposition, which resolves singular values of `X` rather than of `XᵀX`.
 //!
 //! Only `R [C, C]` and `Z = QᵀY [C, C]` of the previous rows are kept. A block of new rows is appended below them and
-//! rotated in, one panel of channels at a time. The reflections of a panel touch only its own rows of `R` and the new
-//! rows, so the zeros below the diagonal of `R` cost no work.
+//! rotated in, one panel of channels at a time. The reflections of a panel modify only the panel's rows of `R` and the
+//! new rows, so the zeros below the diagonal of `R` cost no work.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::householder::{
@@ -21,8 +21,9 @@ use super::transpose::transpose;
 /// Number of channels per panel. The reflections of a panel are applied to the other columns in one product of this
 /// depth.
 const PANEL: usize = 128;
-/// Range of the number of rows collected before they are rotated in, which is otherwise the number of channels. Larger
-/// blocks are hardly faster. The upper bound keeps the working memory below that of `R` and `Z` for large `C`.
+/// Bounds on the number of rows that are collected before they are rotated in. Within the bounds, it is the number of
+/// channels. Larger blocks are hardly faster. The upper bound keeps the working memory below that of `R` and `Z` for
+/// large `C`.
 const BLOCK: std::ops::RangeInclusive<usize> = 256..=2048;
 
 /// Running `R` and `QᵀY` of the QR decomposition of `X [rows, C]`.
@@ -148,7 +149,7 @@ impl StreamingQr {
             let columns = self.work[first * stride..].par_chunks_exact(stride);
             self.kept[first * c..].par_chunks_exact_mut(c).zip(columns).enumerate().for_each(
                 |(column, (kept, work))| {
-                    // Below the panel's diagonal are its reflections.
+                    // The panel's reflections are stored below its diagonal.
                     let high = width.min(column + 1);
                     kept[first..first + high].copy_from_slice(&work[top.start..top.start + high]);
                 },
@@ -257,7 +258,7 @@ mod tests {
             let scale = norm(solution);
             for direction in blind {
                 let along = norm(&product(direction, solution, c, c));
-                assert!(along <= 1e-8 * scale, "{name}: {along:e} of {scale:e} along a direction that X does not see");
+                assert!(along <= 1e-8 * scale, "{name}: {along:e} of {scale:e} along a direction where X is zero");
             }
             // The normal equations hold: XᵀX·M = XᵀY.
             let mut residual = product(x, solution, c, c);

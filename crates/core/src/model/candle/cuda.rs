@@ -1,5 +1,5 @@
-//! Fused CUDA kernels for operations that need no gradient. Each makes one pass over memory, where candle makes up to
-//! nine. Also provides a half-precision product with f32 results, which candle does not have.
+//! Fused CUDA kernels for operations that need no gradient. Each kernel makes one pass over memory, where candle makes
+//! up to nine. This module also provides a half-precision product with f32 results, which candle does not have.
 //!
 //! The kernels (`kernels.cu`) run on the device's only stream, like candle's own.
 
@@ -154,10 +154,10 @@ type Done = candle_core::Result<(CudaStorage, Shape)>;
 type Here = candle_core::Result<(CpuStorage, Shape)>;
 
 fn not_here() -> Here {
-    Err(Error::msg("a CUDA kernel was given host memory"))
+    Err(Error::msg("a CUDA kernel received a tensor in host memory"))
 }
 
-/// Operation on two tensors. The result has the dtype of the first.
+/// Operation on two tensors. The result has the dtype of the first tensor.
 trait Of2: Send + Sync {
     const NAME: &'static str;
 
@@ -183,7 +183,7 @@ impl<O: Of2> CustomOp2 for On2<O> {
     }
 }
 
-/// Operation on three tensors. The result has the dtype of the first.
+/// Operation on three tensors. The result has the dtype of the first tensor.
 trait Of3: Send + Sync {
     const NAME: &'static str;
 

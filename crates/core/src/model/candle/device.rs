@@ -104,11 +104,11 @@ impl DeviceName {
     }
 }
 
-/// Opens an NVIDIA GPU once per process, because candle treats tensors of two opened handles as different devices.
+/// Opens an NVIDIA GPU once per process, because candle treats two handles of one GPU as different devices.
 ///
-/// All threads share one stream, which orders their work. candle's default is one stream per thread without ordering
-/// between them, but weights are created and freed on other threads than those that compute. With a single stream,
-/// event tracking is unnecessary; it costs more than a kernel launch.
+/// All threads share one stream, which orders their work. By default, candle uses one stream per thread without
+/// ordering between them, but weights are created and freed on threads other than those that compute. With a single
+/// stream, event tracking is unnecessary. It would cost more than a kernel launch.
 fn cuda(number: usize) -> candle_core::Result<Device> {
     static OPENED: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);

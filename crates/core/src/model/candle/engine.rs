@@ -36,7 +36,7 @@ use crate::model::tensor_name::FINAL_NORM;
 use crate::model::tensors::{self, checked};
 use crate::model::trie::{Model, Observer, Trie};
 
-/// Name of the engine in keys.
+/// Name of the engine in cache keys.
 pub(super) const NAME: &str = "candle";
 
 /// Tokens per piece on the CPU. Pieces run in parallel, because most of candle's kernels use a single core.
@@ -93,9 +93,9 @@ impl ResidualStream for Stream {
 }
 
 impl CandleEngine {
-    /// Loads a backbone onto a device within `memory` bytes. On the CPU the limit applies to weights only, on other
-    /// devices to all memory; there it defaults to 90 % of the free memory. Weights that do not fit are loaded from the
-    /// weight files when needed.
+    /// Loads a backbone onto a device within `memory` bytes. On the CPU, the limit applies to weights only. On other
+    /// devices, it applies to all memory and defaults to 90 % of the free memory. Weights that do not fit are loaded
+    /// from the weight files when needed.
     ///
     /// # Errors
     /// Fails like [`Decoder::load_within`](crate::model::Decoder::load_within). Also fails if this build or machine
@@ -262,17 +262,18 @@ impl CandleEngine {
                 ops::sum(x, &branch)
             }
             Step::Apply(operator) => self.operators.apply(operator, x),
-            Step::Embed | Step::Head => Err(Error::job("an embedding or a head in the middle of a program")),
+            Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),
         }
     }
 
-    /// Returns whether a stream is finite. Notes the first step whose f16 result overflows (above 65504).
+    /// Returns whether all values of a stream are finite. Adds a note about the first step whose f16 result overflows
+    /// (above 65504).
     fn stays_finite(&self, step: &Step, x: &Tensor) -> Result<bool> {
         if self.dtype != FloatType::F16 {
             return Ok(true);
         }
         // Zero times a non-finite value is NaN. Rows are summed first, because a full reduction runs on a single GPU
-        // processor.
+        // multiprocessor.
         let zero = x.affine(0.0, 0.0)?.sum(D::Minus1)?.sum_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
         if zero == 0.0 {
             return Ok(true);
@@ -291,7 +292,7 @@ impl CandleEngine {
         let share = 100.0 * beyond as f64 / values.len().max(1) as f64;
         self.notes.tell_of(&step_name, || {
             format!(
-                "f16 overflows in the {step_name}: {share:.3} % of the stream are not finite, so later values are NaN; use \
+                "f16 overflows in the {step_name}: {share:.3} % of the stream is not finite, so later values are NaN; use \
                  --dtype bf16 or f32"
             )
         });
@@ -347,7 +348,7 @@ impl Compare for CandleEngine {
 
     fn compare(&self, batch: &Batch, reference: &Stream, stream: &Stream) -> Result<Vec<Divergence>> {
         let weight = self.parts.head()?;
-        // Possibly only one of the streams has been narrowed to the scored rows.
+        // One stream may be narrowed to the scored rows while the other one is not.
         let narrowed = reference.x.dim(0)?.min(stream.x.dim(0)?);
         let [reference, stream] = [reference, stream].map(|stream| match stream.x.dim(0)? == narrowed {
             true => Ok(stream.clone()),
@@ -355,7 +356,7 @@ impl Compare for CandleEngine {
         });
         let [reference, stream] = [reference?, stream?];
         let targets = batch.targets_among(narrowed);
-        // Use the same number of rows as without a comparison, because it may affect the bits of a product.
+        // Use the same number of rows as without a comparison, because the number may affect the rounding of a product.
         let mut rows = self.numbers() / self.config.vocab;
         loop {
             let done = head::divergences([&reference.x, &stream.x], self.ends(), &weight, &targets, rows);

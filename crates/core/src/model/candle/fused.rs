@@ -1,7 +1,7 @@
 //! Fused layer operations that need no gradient: one pass over memory instead of four or five.
 //!
-//! GPUs use candle's fused kernels; `ops.rs` prefers the kernels of `cuda.rs` on CUDA. The CPU uses our own kernels,
-//! because candle's are scalar there.
+//! GPUs use candle's fused kernels, except that `ops.rs` prefers the kernels of `cuda.rs` on CUDA. The CPU uses
+//! ghostlab's kernels, because candle's CPU kernels are scalar.
 
 use std::ops::Range;
 
@@ -122,7 +122,7 @@ impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for Change<F> {
         other: &CpuStorage,
         of_other: &Layout,
     ) -> candle_core::Result<()> {
-        let CpuStorage::F32(values) = x else { return Err(candle_core::Error::msg("values that are not f32")) };
+        let CpuStorage::F32(values) = x else { return Err(candle_core::Error::msg("expected f32 values")) };
         (self.0)(&mut values[extent(of_x)?], numbers(other, of_other)?);
         Ok(())
     }
@@ -179,6 +179,6 @@ fn numbers<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<
 
 fn extent(layout: &Layout) -> candle_core::Result<Range<usize>> {
     let (first, end) =
-        layout.contiguous_offsets().ok_or_else(|| candle_core::Error::msg("values that are not contiguous"))?;
+        layout.contiguous_offsets().ok_or_else(|| candle_core::Error::msg("expected contiguous values"))?;
     Ok(first..end)
 }

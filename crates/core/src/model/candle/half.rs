@@ -105,8 +105,8 @@ impl GatedTensors {
     }
 }
 
-/// Computes the weighted sum of each row's experts in f32, rounded once. Experts are selected on the host; the routing
-/// weights stay on the device and are differentiable.
+/// Computes the weighted sum of the outputs of each row's experts in f32, rounded once. Experts are selected on the
+/// host. The routing weights stay on the device and are differentiable.
 fn routed(
     config: &Config,
     experts_config: Experts,
@@ -135,7 +135,7 @@ fn routed(
     {
         let places = Tensor::new(tokens, x.device())?;
         let value = ops::wide(&experts[expert].forward(config, &x.index_select(&places, 0)?)?)?;
-        let weight = weights.narrow(1, expert, 1)?.contiguous()?.index_select(&places, 0)?; // [its rows, 1]
+        let weight = weights.narrow(1, expert, 1)?.contiguous()?.index_select(&places, 0)?; // [rows of the expert, 1]
         out = out.index_add(&places, &value.broadcast_mul(&weight)?, 0)?;
     }
     Ok(out.to_dtype(x.dtype())?)

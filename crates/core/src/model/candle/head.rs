@@ -13,7 +13,7 @@ use crate::model::decoding;
 /// Number of elements of the output projection that are converted to f32 at a time.
 const TILE: usize = 1 << 24;
 
-/// Final norm `[C]` before the output projection, and softcap of the logits after it.
+/// Final norm `[C]` before the output projection, and soft cap of the logits after it.
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
     pub(super) norm: &'a Tensor,
@@ -26,7 +26,7 @@ pub(super) struct Ends<'a> {
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [vocab, C]`; one value per target. Targets must be sorted by row. At most `most_rows` rows
-/// of logits are held at a time.
+/// of logits are in memory at a time.
 pub(super) fn predictions(
     x: &Tensor,
     ends: Ends<'_>,
@@ -161,7 +161,7 @@ fn score_rows(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32
     Ok((picked(&denominators)?, likeliest.to_vec1()?))
 }
 
-/// Computes [`scored`] in host memory in one pass.
+/// Computes [`score_rows`] in host memory in one pass.
 fn scored_here(logits: &[f32], vocab: usize, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32>, Vec<f32>)> {
     let (denominators, likeliest) = denominators(logits, vocab);
     let likeliest = likeliest.into_iter().map(|token| token.map_or(f32::MAX, |token| token as f32)).collect();

@@ -1,5 +1,6 @@
-// Operations of a decoder layer in one pass over memory each, compiled when a backbone first computes on a CUDA device.
-// What is computed is what ops.rs says: in f32, rounded once. A warp of 32 threads has a row, or a block of them has.
+// Operations of a decoder layer, each in one pass over memory. The kernels are compiled when a backbone first computes
+// on a CUDA device. They implement the functions of ops.rs: each result is computed in f32 and rounded once. A row is
+// processed by a warp of 32 threads or by a thread block.
 
 #define INFINITE __int_as_float(0x7f800000)
 typedef unsigned short half_t;
@@ -23,12 +24,12 @@ __device__ half_t to_f16(float x) {
   return y;
 }
 
-// The greatest of some numbers, and the sum of e^(x - greatest).
+// Running maximum of some values, and the sum of e^(value - maximum).
 struct Sum {
   float most, sum;
 };
 
-// What is not a number is no greatest, and shows in the sum. What is minus infinity adds nothing.
+// Adds a value. NaN never becomes the maximum, but makes the sum NaN. Minus infinity adds nothing to the sum.
 __device__ void add(Sum &to, float x) {
   if (x > to.most) {
     to.sum = to.sum * expf(to.most - x) + 1.0f;
@@ -45,7 +46,8 @@ __device__ Sum both(Sum a, Sum b) {
   return {most, of_a + of_b};
 }
 
-// Of each row of logits [rows, vocab] the logarithm of the sum of exponentials, and the first of the greatest: a block a row.
+// Computes the log-sum-exp and the argmax (lowest token id on ties) of each row of logits [rows, vocab]. Each row is
+// processed by one thread block.
 extern "C" __global__ void head_rows(const float *logits, unsigned vocab, float *denominators, float *likeliest) {
   const float *row = logits + (size_t)blockIdx.x * vocab;
   Sum sum = {-INFINITE, 0.0f};
@@ -73,12 +75,16 @@ extern "C" __global__ void head_rows(const float *logits, unsigned vocab, float 
   }
 }
 
-// Attention of new rows over blocks of keys and values [room, shared, width] each. `sight` has of each row its first block, how
-// many of them, its position and its place in the last one, then of each block the position that its tokens end before;
-// `places` where the keys and the values of each begin. A block of 256 threads has some heads of a row, a power of two up to
-// eight which share their keys, and a warp or several for each. Eight threads have a key at a time, each of them C channels of
-// it, and a softmax of their own, which are joined in the end. The width is a multiple of what a thread loads at once, and no
-// load waits for a branch: what is too many is read twice and counts nothing.
+// Attention of new rows over the KV cache, whose blocks store keys and values as [room, shared, width] each. `sight`
+// contains four values for each row: its first block, its number of blocks, its position, and its index in the last
+// block. Then it contains, for each block, the position where the block's tokens end. `places` contains the addresses
+// of the keys and values of each block.
+//
+// A thread block of 256 threads processes `together` heads of a row, which share their keys. The number is a power of
+// two up to 8, and each head is processed by one or more warps. Eight threads process one key at a time, with C
+// channels per thread, and keep their own softmax. The softmaxes are merged at the end. The width is a multiple of the
+// number of channels per load. No load depends on a branch: out-of-range indices are replaced by valid ones, and the
+// values loaded from them are ignored.
 template <int C, typename T, typename Of, typename To>
 __device__ void attend(const T *queries, const unsigned *sight, const unsigned long long *places, T *out, unsigned rows,
                        unsigned heads, unsigned together, unsigned shared, unsigned width, unsigned window, float scale,
@@ -113,7 +119,7 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
   for (unsigned block = first; block < first + count; block++) {
     const unsigned end = min(ends[block], position + 1);
     const T *keys = (const T *)places[2 * block] + own, *values = (const T *)places[2 * block + 1] + own;
-    // All threads of a warp go on together, as they add up together.
+    // All threads of a warp run the same number of iterations, because the shuffles below need every thread.
     for (unsigned at = max(begin, from); at < end; at += groups) {
       const bool seen = at + group < end;
       const size_t key = (size_t)((seen ? at + group : end - 1) - begin) * step;
@@ -129,7 +135,7 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
       for (int c = 0; c < C; c++) score += query[c] * of(of_key[c / V].x[c % V]);
       for (unsigned apart = 4; apart > 0; apart /= 2) score += __shfl_xor_sync(~0u, score, apart);
       if (cap > 0.0f) score = tanhf(score / cap) * cap;
-      // What is no number is no greatest, and shows in the sum.
+      // NaN never becomes the maximum, but makes the sum NaN.
       const float now = seen ? fmaxf(most, score) : most;
       const float old = most == -INFINITE ? 0.0f : expf(most - now);
       const float part = seen && score != -INFINITE ? expf(score - now) : 0.0f;
@@ -141,7 +147,7 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
     begin = ends[block];
   }
   __shared__ float mosts[8], sums[8], sums_of[8][8 * C];
-  // Of a warp. A softmax of what is no number has no greatest, and keeps its sum.
+  // Merge the softmaxes of a warp. A softmax of NaN scores has no maximum and keeps its sum.
   float all = fmaxf(most, __shfl_xor_sync(~0u, most, 8));
   all = fmaxf(all, __shfl_xor_sync(~0u, all, 16));
   auto share = [](float most, float sum, float all) {
@@ -190,7 +196,7 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
   ATTEND(T, NAME, 128)                                                                                                 \
   ATTEND(T, NAME, 256)                                                                                                 \
                                                                                                                        \
-  /* Puts the keys and values [rows, c] of new rows into the last blocks of what they see: a block of threads a row. */\
+  /* Appends the keys and values [rows, c] of new rows to the last block of each row. One thread block per row. */    \
   extern "C" __global__ void keep_##NAME(const T *keys, const T *values, const unsigned *sight,                        \
                                          const unsigned long long *places, unsigned c) {                               \
     const unsigned *of = sight + 4 * (size_t)blockIdx.x, block = of[0] + of[1] - 1;                                    \
@@ -203,8 +209,8 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
     }                                                                                                                  \
   }                                                                                                                    \
                                                                                                                        \
-  /* Softmax of scaled, capped and masked scores [rows, k]; the mask is [q, k], row after row and again. A cap of 0 is  \
-     none. A warp a row. */                                                                                            \
+  /* Softmax of scaled, capped and masked scores [rows, k]. The mask [q, k] repeats every q rows. A cap of 0 disables  \
+     the soft cap. One warp per row. */                                                                                \
   extern "C" __global__ void weights_##NAME(const T *scores, const float *mask, T *out, unsigned rows, unsigned q,     \
                                             unsigned k, float scale, float cap) {                                      \
     unsigned row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;                         \
@@ -225,7 +231,7 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
     for (unsigned i = lane; i < k; i += 32) out[i] = to_##NAME(expf(score(i) - sum.most) / sum.sum);                   \
   }                                                                                                                    \
                                                                                                                        \
-  /* x / sqrt(mean(x^2) + eps) * weight of rows of c numbers: a block a row. */                                        \
+  /* Computes x / sqrt(mean(x^2) + eps) * weight for rows of c values. One thread block per row. */                    \
   extern "C" __global__ void rms_norm_##NAME(const T *x, const float *weight, T *out, unsigned c, float eps) {         \
     x += (size_t)blockIdx.x * c;                                                                                       \
     out += (size_t)blockIdx.x * c;                                                                                     \
@@ -241,7 +247,7 @@ __device__ void attend(const T *queries, const unsigned *sight, const unsigned l
     for (unsigned i = threadIdx.x; i < c; i += blockDim.x) out[i] = to_##NAME(of_##NAME(x[i]) / root * weight[i]);     \
   }                                                                                                                    \
                                                                                                                        \
-  /* The rotary embedding of x [rows, heads, 2 * half] by cos and sin [rows, half]. */                                 \
+  /* Applies the rotary embedding to x [rows, heads, 2 * half], with cos and sin [rows, half]. */                      \
   extern "C" __global__ void rotate_##NAME(const T *x, const float *cos, const float *sin, T *out, unsigned count,     \
                                            unsigned heads, unsigned half) {                                            \
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x;                                                                \

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::model::batch::Batch;
 use crate::model::rope::{self, Rotaries};
 
-/// Maximum rows of a block. Beyond it, masked-out work costs more than larger products save.
+/// Maximum rows of a block. In larger blocks, the work on masked scores costs more than the larger products save.
 const BLOCK_ROWS: usize = 256;
 
 /// Trees of a batch, divided into pieces of limited size.
@@ -75,7 +75,8 @@ pub(super) struct Rows {
     index: Option<Tensor>,
 }
 
-/// Rows that a query attends to, relative to the first key of its block: its prefix, and its segment up to itself.
+/// Rows that a query attends to, relative to the first key of its block: its prefix, and its segment up to the query
+/// itself.
 type Sight = (Range<usize>, Range<usize>);
 
 /// Key that identifies a group: number of keys, and the visible ranges of each query.

@@ -13,7 +13,7 @@ use crate::model::config::Config;
 
 /// Maximum tokens per pass.
 pub(in crate::model) const MAX_PIECE: usize = 8192;
-/// Minimum tokens per pass. Below it, reading weights takes longer than computing.
+/// Minimum tokens per pass. With fewer tokens, reading weights takes longer than computing.
 const MIN_PIECE: usize = 1024;
 /// Maximum elements of intermediates that grow quadratically, such as the scores of a block group or the logits of a
 /// chunk of rows.
@@ -26,7 +26,7 @@ pub(super) fn free(device: &Device) -> Option<u64> {
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => {
             let stream = device.cuda_stream();
-            // Synchronize first, because memory freed by the previous backbone may still be pending.
+            // Synchronize first, because memory freed by the previous backbone may not be released yet.
             stream.synchronize().ok()?;
             if let Some(pool) = pool(device) {
                 // SAFETY: the pool is the device's default pool, which lives as long as the device.
@@ -65,7 +65,8 @@ pub(super) fn keep_freed(device: &CudaDevice) {
     }
 }
 
-/// Returns whether the device ran out of memory. candle forwards the driver's message, so match its text.
+/// Returns whether the device ran out of memory. candle forwards the driver's message, so the error is recognized by
+/// its text.
 pub(crate) fn is_out_of_memory(error: &Error) -> bool {
     let text = error.one_line().to_lowercase();
     ["out of memory", "out_of_memory", "alloc_failed", "failed to create metal resource"]

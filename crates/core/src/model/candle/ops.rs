@@ -332,7 +332,7 @@ mod tests {
         let down = some(4, &[16, 24]);
         let exact = values(&mlp(&x, [&gate, &up, &down], [None; 3], Activation::Silu).unwrap());
         let size = exact.iter().map(|v| v * v).sum::<f64>().sqrt();
-        // A few roundings to 11 or 8 significant bits.
+        // The tolerances allow for a few roundings to 11 (f16) or 8 (bf16) significant bits.
         for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F16, 2e-3), (DType::BF16, 2e-2)] {
             let [x, gate, up, down] = [&x, &gate, &up, &down].map(|t| t.to_dtype(dtype).unwrap());
             let ours = mlp(&x, [&gate, &up, &down], [None; 3], Activation::Silu).unwrap();

@@ -1,5 +1,4 @@
-//! Models of candle-transformers, an independent implementation that `doctor --check` compares this program's models
-//! with.
+//! Models of candle-transformers, an independent implementation that `doctor --check` compares ghostlab's models with.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -29,8 +28,8 @@ impl CandlesOwn {
     /// Loads the model of a backbone folder.
     ///
     /// # Errors
-    /// Fails if candle-transformers does not support a property of the backbone, which is named, or cannot read the
-    /// files.
+    /// Fails if candle-transformers does not support a property of the backbone, or cannot read the files. The error
+    /// names the property.
     pub fn load(config: &Config, folder: &Path) -> Result<Self> {
         if !config.attachments.is_empty() {
             return Err(missing_tensor("operators next to the weights"));
@@ -39,7 +38,7 @@ impl CandlesOwn {
             return Err(missing_tensor("layers without attention or MLP"));
         }
         if is_gguf(folder) {
-            return Err(missing_tensor("support for GGUF tensor names"));
+            return Err(missing_tensor("GGUF tensor names"));
         }
         let entries = entries(config)?;
         let mut tensors = HashMap::new();
@@ -63,8 +62,8 @@ impl CandlesOwn {
             "Phi3ForCausalLM" => own(from, phi3::Model::new, phi3::Model::forward),
             "MixtralForCausalLM" => own(from, mixtral::Model::new, mixtral::Model::forward),
             "SmolLM3ForCausalLM" => own(from, smollm3::ModelForCausalLM::new, smollm3::ModelForCausalLM::forward),
-            // Gemma 3 is not supported on the CPU, because its model copies keys into the cache with an operation of
-            // other devices.
+            // Gemma 3 is not supported on the CPU, because its model copies keys into the cache with an operation that
+            // candle only implements for other devices.
             other => return Err(missing_tensor(other)),
         }?))
     }
@@ -72,7 +71,7 @@ impl CandlesOwn {
     /// Computes the logits `[vocab]` after the last token of a text.
     ///
     /// # Errors
-    /// Fails if candle does.
+    /// Propagates errors of candle.
     pub fn logits(&self, ids: &[u32]) -> Result<Vec<f32>> {
         let ids = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?; // [1, tokens]
         let logits = (self.0)(&ids)?; // [1, vocab] or [1, 1, vocab]
@@ -99,7 +98,8 @@ fn llama(config: &LlamaConfig, weights: VarBuilder<'_>) -> Candle<(Llama, Cache)
     Ok((Llama::load(weights, &config)?, Cache::new(false, DType::F32, &config, &Device::Cpu)?))
 }
 
-/// Converts the config to the form that candle-transformers' structs expect. Rejects settings that they would ignore.
+/// Converts the config to the form that candle-transformers' structs expect. Rejects settings that the structs would
+/// ignore.
 fn entries(config: &Config) -> Result<Map<String, Value>> {
     let Config { heads, head_dim, hidden, layers, rope, biases, .. } = config;
     let scaled = rope_scaling(config)?;
@@ -142,11 +142,11 @@ fn rope_scaling(config: &Config) -> Result<Value> {
             "high_freq_factor": scaling.high_freq_factor,
             "original_max_position_embeddings": scaling.original_max_position_embeddings as usize,
         })),
-        Some(scaling) => Err(missing_tensor(&format!("rope of type {} for {class}", scaling.name()))),
+        Some(scaling) => Err(missing_tensor(&format!("rope type {} for {class}", scaling.name()))),
     }
 }
 
-/// Rejects settings that candle-transformers' structs have no entry for.
+/// Rejects settings that candle-transformers' structs cannot represent.
 fn refuse_unsupported(config: &Config) -> Result<()> {
     let class = config.architecture.class;
     let Config { heads, head_dim, hidden, biases, .. } = config;
@@ -163,10 +163,10 @@ fn refuse_unsupported(config: &Config) -> Result<()> {
         )));
     }
     if (f64::from(config.scale) * (*head_dim as f64).sqrt() - 1.0).abs() > 1e-6 {
-        return Err(missing_tensor(&format!("attention scale other than 1/√head_dim for {class}")));
+        return Err(missing_tensor(&format!("attention scales other than 1/√head_dim for {class}")));
     }
     if !biased {
-        return Err(missing_tensor(&format!("support for these biases for {class}")));
+        return Err(missing_tensor(&format!("these biases for {class}")));
     }
     let one_table = config.tied_embeddings;
     let gemma = class == "Gemma2ForCausalLM";
@@ -175,7 +175,7 @@ fn refuse_unsupported(config: &Config) -> Result<()> {
         return Err(missing_tensor(&format!("{class} with {found}")));
     }
     if config.rotary_width != *head_dim && class != "Phi3ForCausalLM" {
-        return Err(missing_tensor(&format!("partial rotary embedding for {class}")));
+        return Err(missing_tensor(&format!("partial rotary embeddings for {class}")));
     }
     let experts = config.experts;
     if experts.is_some_and(|experts| class == "MixtralForCausalLM" && !experts.normalised)
@@ -187,5 +187,5 @@ fn refuse_unsupported(config: &Config) -> Result<()> {
 }
 
 fn missing_tensor(what: &str) -> Error {
-    Error::bad_input(format!("candle-transformers has no {what}"))
+    Error::bad_input(format!("candle-transformers does not support {what}"))
 }

@@ -1,5 +1,5 @@
 //! Cache of a backbone's weights on a device, limited by a byte budget. Weights are loaded from files when a step first
-//! needs them, and the least recently used are evicted.
+//! needs them, and the weights whose next use is furthest away are evicted.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -296,7 +296,7 @@ impl FrozenWeights {
     }
 
     /// Returns cosines and sines of the first `positions` positions, `[positions, R/2]` each, for each rotary embedding
-    /// of the backbone. `None` for layers without one.
+    /// of the backbone. An entry is `None` if its embedding rotates no channels or no layer uses it.
     ///
     /// # Errors
     /// Fails if a tensor operation fails.
@@ -315,7 +315,7 @@ impl TensorPart {
     pub(super) fn layer(&self) -> Result<&LayerTensors> {
         match self {
             Self::Layer(layer) => Ok(layer),
-            Self::Table(_) => Err(Error::job("a step refers to a layer beyond the last")),
+            Self::Table(_) => Err(Error::job("a step refers to a layer that does not exist")),
         }
     }
 }

@@ -1,10 +1,12 @@
-// Attention of a piece's rows among themselves, compiled behind kernels.cu. No score reaches memory: a block of threads takes 64
-// queries of a head over all keys that any of them sees, and holds of each query its softmax so far (Milakov and Gimelshein,
-// arXiv 1805.02867; Dao et al., arXiv 2205.14135). `sight` has of each row [first of its prefix, end of it, first of its
-// segment]: it sees the prefix, and the segment up to itself, of both the last `window` rows. Products of half precision are
-// those of tensor cores, summed in f32; scores stay in f32, weights are rounded.
+// Attention among the rows of a piece (prefill), compiled together with kernels.cu. Scores are never written to global
+// memory. A thread block processes 64 queries of a head over all keys that any of these queries attends to, and keeps a
+// running softmax for each query (Milakov and Gimelshein, arXiv 1805.02867; Dao et al., arXiv 2205.14135). `sight`
+// contains three values for each row: the first row of its prefix, the end of its prefix, and the first row of its
+// segment. A row attends to its prefix and to its segment up to itself, limited to the last `window` rows of both
+// together. Half-precision products run on tensor cores with f32 accumulation. Scores stay in f32, and attention
+// weights are rounded.
 
-// Rows that one query sees: its prefix, and its segment up to itself.
+// Rows that a query attends to: its prefix, and its segment up to the query itself.
 struct Seen {
   unsigned prefix, prefix_end, own, own_end;
 
@@ -20,7 +22,8 @@ struct Seen {
   __device__ unsigned first() const { return prefix < prefix_end ? min(prefix, own) : own; }
 };
 
-// Of a row that is not there: nothing, and no first one.
+// Returns the rows that a row attends to. For rows beyond the end, both ranges are empty and start at the largest
+// index.
 __device__ Seen seen_by(const unsigned *sight, unsigned row, unsigned rows, unsigned window) {
   if (row >= rows) return {~0u, 0, ~0u, 0};
   Seen of = {sight[3 * (size_t)row], sight[3 * (size_t)row + 1], sight[3 * (size_t)row + 2], row + 1};
@@ -30,12 +33,14 @@ __device__ Seen seen_by(const unsigned *sight, unsigned row, unsigned rows, unsi
   return of;
 }
 
-// e^(a - b) of a greatest and a later one; nothing was seen before minus infinity.
+// Returns the factor for earlier sums when the maximum rises from `before` to `now`, both in base-2 logarithms. Returns
+// 0 if `before` is minus infinity, because no key was visible yet.
 __device__ float faded(float before, float now) { return before == -INFINITE ? 0.0f : exp2f(before - now); }
 
 constexpr unsigned QUERIES = 64;
 
-// In f32: 256 threads, each with 4 queries by 4 keys of scores, and of the same queries every 16th quadruple of channels.
+// f32 kernel with 256 threads. Each thread computes the scores of 4 queries by 4 keys, and every 16th group of up to 4
+// channels of the output of these queries.
 template <int D>
 __device__ void prefill_f32(const float *queries, const float *keys, const float *values, const unsigned *sight,
                             float *out, unsigned rows, unsigned heads, unsigned shared, unsigned width, unsigned window,
@@ -166,7 +171,7 @@ struct Bf16 {
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
-  // Two numbers rounded.
+  // Rounds two values to bf16 and packs them into a word.
   static __device__ unsigned pair(float x, float y) {
     unsigned both;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
@@ -186,7 +191,7 @@ struct F16 {
   }
 };
 
-// Four matrices of 8 by 8: a thread gives the row it is said below, and gets two numbers of each.
+// Loads four 8x8 matrices. Each thread passes the address of one matrix row and receives two values of each matrix.
 __device__ void matrices(unsigned (&to)[4], const half_t *row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -200,12 +205,13 @@ __device__ void turned_matrices(unsigned (&to)[4], const half_t *row) {
                : "memory");
 }
 
-// In half precision: 128 threads, a warp of which has 16 queries. A thread has numbers of two of them, 8 apart.
+// Half-precision kernel with 128 threads. Each warp processes 16 queries, and each thread has values of two of them,
+// which are 8 rows apart.
 template <int D, typename N>
 __device__ void prefill_half(const half_t *queries, const half_t *keys, const half_t *values, const unsigned *sight,
                              half_t *out, unsigned rows, unsigned heads, unsigned shared, unsigned width,
                              unsigned window, float scale, float cap) {
-  // Rows of shared memory stand 16 bytes beyond a multiple of 128, so that eight of them are read at once.
+  // Rows in shared memory are padded by 16 bytes, so that eight rows are read at once without bank conflicts.
   constexpr unsigned KEYS = D > 128 ? 32 : 64, STRIDE = D + 8;
   __shared__ alignas(16) half_t k[KEYS * STRIDE], v[KEYS * STRIDE];
   __shared__ unsigned first;
@@ -237,7 +243,7 @@ __device__ void prefill_half(const half_t *queries, const half_t *keys, const ha
   float most[2] = {-INFINITE, -INFINITE}, sum[2] = {}, context[D / 8][4] = {};
   for (unsigned from = first; from < end; from += KEYS) {
     const bool any = seen[0].any(from, from + KEYS) || seen[1].any(from, from + KEYS);
-    // Here all have read what the last keys were.
+    // After this barrier, all threads have finished reading the previous keys.
     if (!__syncthreads_or(any)) continue;
     for (unsigned i = threadIdx.x; i < KEYS * D / 8; i += 128) {
       const unsigned row = i / (D / 8), channel = i % (D / 8) * 8, at = row * STRIDE + channel;
@@ -325,7 +331,7 @@ __device__ void prefill_half(const half_t *queries, const half_t *keys, const ha
     CALL(queries, keys, values, sight, out, rows, heads, shared, width, window, scale, cap);                           \
   }
 
-// WIDTH is said to the compiler: what a thread holds grows with it, and one backbone has one.
+// WIDTH is defined by a compiler option, because register usage grows with it and a backbone has only one head width.
 #define PREFILLS(WIDTH)                                                                                                \
   PREFILL(float, f32, WIDTH, prefill_f32<WIDTH>)                                                                       \
   PREFILL_HALF(WIDTH)

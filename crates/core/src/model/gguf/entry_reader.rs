@@ -103,7 +103,7 @@ impl LayerShape {
     }
 }
 
-/// Reads entries of an architecture, and collects the names that are read.
+/// Reader of an architecture's entries that records the names of all entries read.
 struct EntryReader<'a> {
     file: &'a Gguf,
     form: GgufForm,
@@ -111,7 +111,7 @@ struct EntryReader<'a> {
 }
 
 impl EntryReader<'_> {
-    /// Returns the key of an entry, which counts as read.
+    /// Returns the key of an entry, and records the entry as read.
     fn key(&self, name: &str) -> String {
         self.read.borrow_mut().insert(name.to_owned());
         format!("{}.{name}", self.form.name)
@@ -160,7 +160,7 @@ impl EntryReader<'_> {
         Ok(())
     }
 
-    /// Rejects entries that were not read, except those without effect.
+    /// Rejects entries that were not read, except entries without effect.
     fn check_unread(&self) -> Result<()> {
         for key in self.file.keys() {
             let Some(name) = key.strip_prefix(self.form.name).and_then(|rest| rest.strip_prefix('.')) else { continue };
@@ -211,7 +211,7 @@ fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result
     let context = file.count(&scaling_key("original_context_length", entry))?;
     if let Some(divisors) = file.values(ROPE_FACTORS)? {
         if let Some(kind) = kind {
-            return Err(Error::bad_input("a GGUF file scales the rotary embedding twice")
+            return Err(Error::bad_input("duplicate RoPE scaling in a GGUF file")
                 .at(file.place(ROPE_FACTORS))
                 .expected(format!("no {}", scaling_key("type", entry)))
                 .found(format!("`{kind}`")));
@@ -252,7 +252,7 @@ fn scaling_key(name: &str, entry: &dyn Fn(&str) -> String) -> String {
 /// Converts divisors to a config entry: `llama3` if its formula reproduces them, otherwise a list of factors.
 fn of_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
     let largest = divisors.iter().copied().fold(1.0_f32, f32::max);
-    // Try the context of Llama 3, then shorter ones of small models.
+    // Try the context length of Llama 3 first, then shorter context lengths of small models.
     let contexts = [8192.0].into_iter().chain((4..20).map(|power| f64::from(1_u32 << power)));
     for context in contexts {
         for (low, high) in [(1.0, 4.0), (1.0, 2.0), (1.0, 8.0), (2.0, 4.0)] {

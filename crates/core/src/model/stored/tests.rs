@@ -34,7 +34,7 @@ fn stored(dtype: &str, value: f32) -> Vec<u8> {
 #[test]
 fn every_dtype_is_read_by_rows_and_transposed() {
     let folder = TempDir::new().unwrap();
-    // Less than a tile, partial tiles, and several blocks with a shorter last one.
+    // The shapes cover less than a tile, partial tiles, and several blocks with a shorter last block.
     for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 70_001]] {
         for dtype in ["F64", "F32", "F16", "BF16"] {
             let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
@@ -67,7 +67,7 @@ fn every_dtype_is_read_by_rows_and_transposed() {
 #[test]
 fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
     let folder = TempDir::new().unwrap();
-    // Less than a panel, an odd width, and rows of two matrices in one panel.
+    // The shapes cover less than a panel, an odd width, and rows of two matrices in one panel.
     for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 7_001]] {
         for dtype in ["F64", "F32", "F16", "BF16"] {
             let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();

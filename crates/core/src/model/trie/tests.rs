@@ -71,7 +71,7 @@ fn each_program_sees_exactly_its_own_steps() {
     }
 }
 
-/// A model that records the weights needed by each step in order, and the maximum number of states held.
+/// A model that records the weights needed by each step in order, and the maximum number of states kept.
 #[derive(Default)]
 struct Order {
     weights: RefCell<Vec<usize>>,
@@ -101,7 +101,7 @@ impl Model for Order {
     }
 }
 
-/// Returns the number of weight changes in a run of the trie, and the maximum number of states held.
+/// Returns the number of weight changes in a run of the trie, and the maximum number of states kept.
 fn changes(programs: &[Program], most: usize) -> (usize, usize) {
     let order = Order::default();
     Trie::new(programs).run_by_layer(most, &order, &(), &mut ()).unwrap();
@@ -152,7 +152,7 @@ fn rows_after_the_last_needed_attention_are_skipped() {
     let expected = ["Mlp", "Head", "Apply", "Head", "Mlp", "Head"];
     assert_eq!(narrow_steps(&Trie::scoring(&programs)), expected);
     assert!(narrow_steps(&Trie::new(&programs)).is_empty());
-    assert!(narrow_steps(&Trie::scoring(&[Program::trunk(6)])).is_empty(), "without a head all rows are the result");
+    assert!(narrow_steps(&Trie::scoring(&[Program::trunk(6)])).is_empty(), "without a head, all rows are needed");
 }
 
 fn narrow_steps(trie: &Trie) -> Vec<String> {

@@ -1,9 +1,9 @@
 //! bf16 products on the tile registers of Intel AMX.
 //!
-//! Rows of pairs are left operands without conversion, and a panel `[width, 32]` is two adjacent right operands. The
-//! processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits. The result of
-//! a row does not depend on other rows, their number, or the blocking. A few rows therefore use tile registers too,
-//! since vector instructions would give a decoded token different bits than a scored one.
+//! Rows of pairs serve as left operands without conversion, and a panel `[width, 32]` is two adjacent right operands.
+//! The processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits. The result
+//! of a row does not depend on other rows, their number, or the blocking. Therefore, few rows also use tile registers:
+//! vector instructions would give a decoded token different bits than a scored token.
 
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
 mod emulator;
@@ -27,10 +27,11 @@ const TILE_ROWS: usize = 16;
 const TILE_PAIRS: usize = 16;
 /// Number of rows multiplied together, i.e. two left tiles.
 pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Pairs along `inner` of a panel that stay in a 48 KiB L1 cache for all rows (32 KiB).
+/// Number of pairs along `inner` whose part of a panel (32 KiB) stays in a 48 KiB L1 cache for all rows.
 #[cfg(target_arch = "x86_64")]
 const NEAR_PAIRS: usize = 256;
-/// Pairs along `inner` of a row group that stay in a 2 MiB L2 cache for all panels (1 MiB for 256 rows).
+/// Number of pairs along `inner` whose part of a row group (1 MiB for 256 rows) stays in a 2 MiB L2 cache for all
+/// panels.
 #[cfg(target_arch = "x86_64")]
 const MIDDLE_PAIRS: usize = 1024;
 

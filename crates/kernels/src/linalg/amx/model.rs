@@ -1,9 +1,9 @@
 //! Scalar model of the arithmetic of `TDPBF16PS`.
 //!
 //! A step covers up to 16 pairs. The products of the first numbers are summed from zero with fused multiply-adds, and
-//! so are those of the second numbers. Then the sum of both is added to the accumulator. Each operation rounds to
-//! nearest even and treats denormal operands and results as zero. Source: Intel 64 and IA-32 Architectures Software
-//! Developer's Manual, volume 2, TDPBF16PS.
+//! the products of the second numbers are summed in the same way. Then both sums are added, and their sum is added to
+//! the accumulator. Each operation rounds to nearest even and treats denormal operands and results as zero. Source:
+//! Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS.
 
 use super::TILE_PAIRS;
 use crate::linalg::pairs::{PairPanels, RowWords, halves};

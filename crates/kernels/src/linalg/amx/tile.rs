@@ -1,6 +1,6 @@
 //! Configuration of tile registers, and the product of one block.
 //!
-//! The compiler never uses tile registers. During a call of [`configured`] they belong to its closure.
+//! The compiler never uses tile registers. During a call of [`configured`], only the closure uses them.
 
 use std::arch::asm;
 

@@ -34,7 +34,8 @@ pub(in crate::model::candle) struct BlockPlace {
     pub(in crate::model::candle) nodes: Arc<[usize]>,
     /// Device address of the first step's keys.
     pub(in crate::model::candle) first: u64,
-    /// Bytes of one step's keys. Its values follow, with the same size, then the keys of the next step.
+    /// Size in bytes of one step's keys. The step's values follow with the same size, and then the keys of the next
+    /// step.
     pub(in crate::model::candle) side: u64,
 }
 

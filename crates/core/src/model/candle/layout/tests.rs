@@ -80,7 +80,7 @@ fn equal_windows_share_an_operation_within_piece_size() {
     let pieces = layout(&batch(&[(512, None); 8]), 1100, usize::MAX);
     assert_eq!(pieces.pieces.iter().map(|piece| piece.rows.len()).collect::<Vec<_>>(), [1024; 4]);
     let single = layout(&batch(&[(512, None); 3]), 1, usize::MAX);
-    assert_eq!(single.pieces.len(), 3, "a tree is never cut");
+    assert_eq!(single.pieces.len(), 3, "a tree must not be split");
 }
 
 fn rows_of_blocks(rows: &Rows, start: usize) -> Vec<Vec<usize>> {
