@@ -21,7 +21,7 @@ impl Results {
         }
     }
 
-    /// Returns the notes about these numbers: seeds, equal selections and dependent windows.
+    /// Returns the notes on these numbers: calibration seeds, equal selections and overlapping windows.
     pub fn notes(&self) -> Vec<String> {
         let numbers = || self.numbers().map(AsRef::as_ref);
         seed_notes(numbers())

@@ -1,5 +1,5 @@
-//! Settings that distinguish the numbers of a run, by name. Labels made from them are for display only and never
-//! parsed. Values are ordered by first appearance.
+//! Settings that distinguish the numbers of a run, by name. Labels built from them are only displayed, never parsed.
+//! Values are ordered by first appearance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
