@@ -16,7 +16,7 @@ use crate::pipeline::exec::Event;
 use crate::results::distinct;
 use crate::significance::stratified::Stratified;
 
-/// Runs the search of one grid from [`parts`](super::parts).
+/// Runs the search of one grid from [`split_searches`](super::split_searches).
 ///
 /// # Errors
 /// Fails with exit code 2 before any computation if no candidate meets the budget or no item remains for the final

@@ -30,7 +30,7 @@ pub struct BackboneKeyParts<'a> {
     pub batch_tokens: usize,
 }
 
-/// Version of the operations of engines other than `cpu`, in keys.
+/// Version of the operations of engines other than `cpu`, for keys.
 const FUSED: &str = "fused";
 
 impl BackboneKeyParts<'_> {
@@ -44,8 +44,8 @@ impl BackboneKeyParts<'_> {
             // Keys from before fused operations lack this field.
             identity["operations"] = json!(FUSED);
         }
-        // Earlier versions computed the output projection, and before that attention too, in f32. Their keys lack these
-        // fields.
+        // Earlier versions computed the output projection in f32, and even earlier versions also attention. Their keys
+        // lack these fields.
         if self.is_half() {
             identity["head"] = json!(dtype);
             identity["attention"] = json!(dtype);
@@ -56,8 +56,8 @@ impl BackboneKeyParts<'_> {
         identity
     }
 
-    /// Returns a prefix for the leases and journals of other engines, which do not share chunks with the CPU engine.
-    /// Empty for the CPU engine.
+    /// Returns a prefix for the leases and journals of engines other than the CPU engine, because engines do not share
+    /// chunks. Returns an empty string for the CPU engine.
     pub(crate) fn other_engine(&self) -> String {
         let head = if self.is_half() { " with its head and attention" } else { "" };
         let operations = if self.engine.name == CPU.name { "" } else { FUSED };
@@ -150,7 +150,7 @@ pub struct Evaluation {
     /// Measurement. Together with a variant's identity it identifies its scores ([`Identity::measured`]).
     pub measure: Arc<MeasureId>,
     pub tokens: Arc<Key>,
-    /// Name of the journal and the leases.
+    /// Name of the journal, and prefix of the leases.
     pub journal: String,
     /// Whether variants generate text.
     pub generates: bool,
@@ -197,7 +197,7 @@ pub struct TrainingPlan {
 }
 
 impl CalibrationPlan {
-    /// Returns the size of the text, which is known without reading it.
+    /// Returns the load of the text, which is known without reading it.
     pub fn load(&self) -> Load {
         let Calibration { sequences, length, .. } = self.calibration;
         Load::windows(sequences.saturating_mul(length), length)

@@ -179,7 +179,7 @@ fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
 fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(most) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
-        // Texts are drawn together, and each needs its ids twice while they are written.
+        // All texts are drawn at the same time, and each needs two copies of its token ids while they are written.
         let lacking = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
         let wanted = lacking.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
         let largest = lacking.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);

@@ -123,7 +123,7 @@ fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Op
     chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
-/// Runs the missing jobs, then `end`, which returns the number of complete and failed cells with the result.
+/// Runs the missing jobs, then `end`, which returns its result with the numbers of complete and failed cells.
 fn run_all<T>(
     grid: &Grid,
     env: RunEnv<'_>,

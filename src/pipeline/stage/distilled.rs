@@ -100,7 +100,7 @@ pub fn lessons_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cos
 /// Stores a trained operator.
 ///
 /// # Errors
-/// Fails if a figure is not finite, or the store cannot be written.
+/// Fails if a measured value is not finite, or the store cannot be written.
 pub fn store(
     store: &Store,
     key: &Key,
@@ -124,7 +124,7 @@ pub fn losses(object: &StoredObject) -> Result<Vec<f64>> {
     Ok(object.read(LOSSES)?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
 }
 
-/// Number of checkpoints during a training. Each replaces the one before.
+/// Number of checkpoints during a training. Each checkpoint replaces the previous one.
 const CHECKPOINTS: usize = 20;
 
 /// Trains the missing trained operators of some variants. A failed training fails only its own variant.
@@ -213,7 +213,7 @@ fn checkpoint_interval(plan: &TrainingPlan) -> usize {
     plan.finetune.sequences.div_ceil(CHECKPOINTS)
 }
 
-/// Stores a checkpoint after `steps` steps, and removes the one before.
+/// Stores a checkpoint after `steps` steps, and removes the previous one.
 fn replace_checkpoint(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,
@@ -244,7 +244,7 @@ fn latest_checkpoint(
     Ok((start()?, 0.0))
 }
 
-/// Stores a trained operator in the format of a solved one, with its own figures and the loss of each step.
+/// Stores a trained operator in the format of a solved one, with its own measurements and the loss of each step.
 fn store_trained(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,

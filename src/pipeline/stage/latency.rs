@@ -23,8 +23,8 @@ use crate::pipeline::env::progress::{self, JobStatus, timing_lease};
 use crate::pipeline::identity::{Identity, MeasureId};
 use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 
-// Version 2: tied embeddings count once if stored once, and operators are f32. Version 4: rounds continue until they
-// are quiet, and ten of them count.
+// Version 2: tied embeddings count once if stored once, and operators are f32. Version 4: rounds continue until the
+// times are stable, and ten of them count.
 pub const KIND: ObjectKind = ObjectKind::new("latency", 4);
 
 pub const STAGE: Stage = Stage {

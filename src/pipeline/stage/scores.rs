@@ -26,7 +26,7 @@ use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 // rounding. Version 4: candle does not round logits in half precision.
 pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
-/// Scores are packed: one file contains many.
+/// Stage of scores, which are packed: one file contains many scores.
 pub const STAGE: Stage = Stage {
     inodes: |_| 0,
     members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE])],
@@ -118,7 +118,7 @@ pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Famil
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of a leave-one-out trial, which measures perplexity or logit distance without `removed`.
+/// Returns the key of a leave-one-out trial: the perplexity or logit distance of the backbone without `removed`.
 pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
     let removed = (REMOVED, json!(removed));
     match metric {

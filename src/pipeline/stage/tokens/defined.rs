@@ -89,7 +89,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     let mut lengths = Vec::new();
     let mut rest = all.as_slice();
     while !rest.is_empty() {
-        // Documents of built-in tasks have no examples, and windows no common prefix: each is scored separately.
+        // Score documents of built-in tasks and windows one by one, because they share no few-shot examples or prefix.
         let (now, later) = rest.split_at(if windows || native.is_some() { 1 } else { together(rest) });
         rest = later;
         let joined = together_with(&mut ids, now.iter().flatten());
@@ -233,7 +233,7 @@ mod tests {
         let [one, two] = [[&[0][..], &long, &[1]].concat(), [&[0][..], &long, &[2]].concat()];
         assert_eq!(together(&[row(&[&[0, 5]]), row(&[&one, &two])]), 1);
         let large: Vec<u32> = (0..2000).collect();
-        assert_eq!(together(&[row(&[&more(&large, 1)]), row(&[&more(&large, 2)])]), 1, "more than go together");
+        assert_eq!(together(&[row(&[&more(&large, 1)]), row(&[&more(&large, 2)])]), 1, "too many tokens");
         assert_eq!(together(&[row(&[])]), 1);
     }
 

@@ -85,7 +85,7 @@ pub(crate) fn tokenise_missing(
     Ok(())
 }
 
-/// Returns the tokens of a text or task, or of its scored sample, remaking damaged ones.
+/// Returns the tokens of a text or task, or of its scored sample. Tokenizes again if they are damaged.
 pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
     let full_tokens = full_text(run, backbone, target, key)?;
     match target.draw() {
