@@ -63,7 +63,7 @@ pub fn depths(
             .refused("the dense backbone already meets the budget")
             .expected("a budget that requires removing layers")
             .found(sought.costs_text(0))
-            .hint(format!("with one layer removed: {}", sought.costs_text(1))));
+            .hint(format!("tighten the budget; removing one layer gives {}", sought.costs_text(1))));
     }
     let mut depths = Vec::new();
     for &unit in units {
@@ -76,7 +76,7 @@ pub fn depths(
     let reached = sought.costs_text(most);
     Err(sought
         .refused("the budget is out of reach even with a single layer left")
-        .expected(format!("at most what removing {most} of {} layers achieves: {reached}", config.layers))
+        .expected(format!("a budget that removing {most} of {} layers meets ({reached})", config.layers))
         .found(budget.to_string())
         .hint("loosen the budget; the embedding and the head cannot be removed"))
 }

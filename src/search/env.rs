@@ -195,8 +195,8 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<
         Some(stratum) => Err(Error::bad_input("no held-out items")
             .at(stratum.on.to_string())
             .expected("at least 3 items of each task and text (one fifth is held out)")
-            .found(format!("{} of {}", stratum.used, stratum.all))
-            .hint("use more --items, or fewer tasks and texts")),
+            .found(format!("{} of {} items", stratum.used, stratum.all))
+            .hint("raise --items, or use fewer tasks and texts")),
     }
 }
 

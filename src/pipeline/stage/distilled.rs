@@ -238,7 +238,7 @@ fn latest_checkpoint(
     for number in (1..=CHECKPOINTS).rev() {
         let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, number * every)) else { continue };
         let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;
-        job.run.note(format!("fine-tuning resumes after step {} of {}", number * every, plan.finetune.sequences));
+        job.run.note(format!("resuming fine-tuning after step {} of {}", number * every, plan.finetune.sequences));
         return Ok((state, artifact.meta().seconds));
     }
     Ok((start()?, 0.0))
