@@ -173,7 +173,7 @@ fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
     }
 }
 
-/// Formats a score of an Every Eval Ever record. `method` names the method behind the standard error.
+/// Formats a score of an Every Eval Ever record. `method` is the name of the method for the standard error.
 fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
     let mut score = json!({"score": value, "details": details});
     if let Some(error) = error {

@@ -89,7 +89,7 @@ impl Deref for Measurement {
     }
 }
 
-/// Items behind a number, in the same order for every variant of a backbone.
+/// Items from which a number is computed, in the same order for every variant of a backbone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Sample {
     #[default]
@@ -167,7 +167,7 @@ impl CellSummary {
 }
 
 impl ResultRow {
-    /// Returns the losses behind the number.
+    /// Returns the losses from which the number is computed.
     pub fn losses(&self) -> Option<&[f64]> {
         match &self.sample {
             Sample::Losses(losses) => Some(losses),
@@ -175,7 +175,7 @@ impl ResultRow {
         }
     }
 
-    /// Returns the answers behind the number, one list per task.
+    /// Returns the answers from which the number is computed, one list per task.
     pub fn answers(&self) -> Option<&[Vec<bool>]> {
         match &self.sample {
             Sample::Right(right) => Some(slice::from_ref(right)),
@@ -184,7 +184,7 @@ impl ResultRow {
         }
     }
 
-    /// Returns the answers behind the number of a single task.
+    /// Returns the answers from which the number of a single task is computed.
     pub fn task_answers(&self) -> Option<&[bool]> {
         match &self.sample {
             Sample::Right(right) => Some(right),

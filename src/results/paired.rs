@@ -1,4 +1,4 @@
-//! Comparisons shown next to a number: our method against the best other one, item by item, and the published value
+//! Comparisons shown next to a number: our method against the best other method, item by item, and the published value
 //! against ours.
 //!
 //! The comparison module decides on the verdict. This module defines the data and their format.

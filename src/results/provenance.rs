@@ -77,7 +77,7 @@ impl Provenance {
         Self::outline(folder).is_some_and(|record| record.recorded == true)
     }
 
-    /// Returns when a directory's run finished, from its record.
+    /// Returns the time at which a directory's run finished, according to its record.
     pub fn finished(folder: &Path) -> Option<String> {
         Some(Self::outline(folder)?.finished.as_str()?.to_owned())
     }

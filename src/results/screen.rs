@@ -296,7 +296,7 @@ enum SharedBy {
     All,
     /// All pruned rows; dense rows have none.
     Pruned,
-    /// No row has a text.
+    /// No rows, because every cell of the column is empty.
     None,
 }
 

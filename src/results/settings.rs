@@ -153,7 +153,7 @@ pub fn words(name: &str, value: &Value) -> String {
     }
 }
 
-/// Returns suffixes that distinguish rows with equal names. Empty for unique names.
+/// Returns suffixes that distinguish rows with equal names. A unique name has an empty suffix.
 pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Settings]) -> Vec<String> {
     let mut words = vec![String::new(); called.len()];
     for name in distinct(called) {

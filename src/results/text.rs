@@ -1,4 +1,4 @@
-//! Tables as columns of strings, the basis of terminal, Markdown and LaTeX output. Also formats Markdown.
+//! Tables as columns of strings, the basis of terminal, Markdown and LaTeX output. This module also formats Markdown.
 
 use super::table::{PrintedNumber, RowHeader, Table, TableRow, Visibility};
 use crate::error::printable;

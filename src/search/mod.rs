@@ -140,7 +140,7 @@ pub struct Score {
     pub half: Option<f64>,
 }
 
-/// Difference between the winner and plain removal. Positive means that the winner is better. In the objective's unit.
+/// Difference between the winner and plain removal in the objective's unit. It is positive if the winner is better.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Lead {
     /// Difference on the items of the race. It is biased upwards, because these items selected the winner.

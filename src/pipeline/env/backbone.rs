@@ -41,7 +41,7 @@ impl BackboneKeyParts<'_> {
         let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
         if name != CPU.name {
             identity["engine"] = json!(name);
-            // Keys from before fused operations lack this field.
+            // Keys of versions without fused operations lack this field.
             identity["operations"] = json!(FUSED);
         }
         // Earlier versions computed the output projection in f32, and even earlier versions also attention. Their keys
@@ -77,7 +77,7 @@ pub struct BackbonePlan {
     pub name: String,
     pub folder: PathBuf,
     pub config: Config,
-    /// SHA-256 of the inputs of the forward pass, independent of name and storage. Excludes the type of rounded
+    /// SHA-256 of the inputs of the forward pass, independent of name and storage. It excludes the type of rounded
     /// weights, which is in `config`.
     pub content: String,
     /// Unquantized backbone without cells, if weights are rounded but calibration uses the original ones.

@@ -20,7 +20,7 @@ use crate::quantity::counted;
 use crate::quantity::distinct_sizes;
 use ghostlab_store::{InventoryItem, Lookup, Store};
 
-/// Place where a plan will run.
+/// Machine on which a plan will run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {
     /// This machine. The default memory limit is its free memory.

@@ -334,7 +334,7 @@ pub(super) fn attempt(
     }
     context.reporter.event(Event::WorkDone { work: job.lease_name(backbone) });
     if job.group.order == Order::First {
-        // The next job may write just as much.
+        // Free disk space now, because the next job may write as many bytes as this one.
         preflight::in_store(0, plan, &context.env)?;
     }
     if step == JobStatus::Done {

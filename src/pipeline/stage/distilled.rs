@@ -127,7 +127,7 @@ pub fn losses(object: &StoredObject) -> Result<Vec<f64>> {
 /// Number of checkpoints during a training. Each checkpoint replaces the previous one.
 const CHECKPOINTS: usize = 20;
 
-/// Trains the missing trained operators of some variants. A failed training fails only its own variant.
+/// Trains the operators of variants without a stored trained operator. A failed training fails only its own variant.
 ///
 /// # Errors
 /// Fails on errors that stop the run.

@@ -1,5 +1,5 @@
 //! Groups of objects that are computed in one job, and leased, scheduled and reported together. For example, all scores
-//! on a text share one trie. Also provides the variants' programs to jobs, with their operators in memory.
+//! on a text share one trie. This module also provides the variants' programs to jobs, with their operators in memory.
 
 use std::collections::HashMap;
 use std::fmt;

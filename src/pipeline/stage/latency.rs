@@ -340,7 +340,8 @@ impl TimedComparison<'_> {
         })
     }
 
-    /// Returns the times of `program`, which is the next of the session if it fits in memory.
+    /// Returns the next times of the session, which belong to `program`. Returns `None` if the program ran out of
+    /// memory. Does not advance the session if the program does not fit in memory.
     fn next_times(&self, session: &mut SessionTimes, program: &Program) -> Option<Vec<f64>> {
         match self.fits(program).then(|| session.timed.next())?? {
             Timed::Milliseconds(times) => Some(times),

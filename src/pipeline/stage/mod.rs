@@ -69,8 +69,8 @@ pub type Read = (String, Arc<Key>);
 #[derive(Debug, Clone, Copy)]
 pub enum Check {
     Whole,
-    /// Verifies everything if an object derived from it is missing, and otherwise only this payload, because the others
-    /// are large.
+    /// Verifies all payloads if an object derived from this one is missing. Otherwise, verifies only the named payload,
+    /// because the others are large.
     Only(&'static str),
     /// Verified by its reader.
     Never,
@@ -294,7 +294,7 @@ mod tests {
         }));
     }
 
-    /// Includes scores with an operator solved before rounding, whose key is that of the stored weights.
+    /// Covers scores with an operator solved before rounding, whose key is that of the stored weights.
     #[test]
     fn what_rounded_weights_score_has_keys_of_its_own() {
         use crate::model::WeightType;

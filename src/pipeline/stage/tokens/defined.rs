@@ -142,7 +142,7 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
     for document in &documents[1..] {
         let measured = measure(document);
         let with = (so_far.0 + measured.0, so_far.1 + measured.1, so_far.2.min(measured.2));
-        // A document's own texts may share a longer prefix.
+        // The texts of a single document may share a longer prefix.
         let inputs: BTreeSet<&[u32]> = document.iter().map(|text| text.input_ids.as_slice()).collect();
         let mut each = inputs.iter();
         let head = each.next().copied().unwrap_or_default();
