@@ -87,7 +87,7 @@ fn run(request: &Request, text: &str) -> Result<()> {
     let mut child = start().map_err(|error| {
         Error::job("cannot start the sandbox for untrusted inputs")
             .found(error.to_string())
-            .hint("check the limits on processes and memory; the sandbox is a child process")
+            .hint("check the limits on processes and memory (the sandbox is a child process)")
     })?;
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();

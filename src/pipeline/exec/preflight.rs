@@ -99,8 +99,8 @@ fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter)
         let drawn = windows.saturating_mul(calibration.length);
         if drawn > corpus_tokens {
             let text = format!(
-                "backbone {}: calibration {calibration} draws {drawn} tokens from a text of {corpus_tokens}: windows overlap \
-                 {:.1}-fold on average",
+                "backbone {}: calibration {calibration} draws {drawn} tokens from a text of {corpus_tokens}, so each token is \
+                 drawn {:.1} times on average",
                 backbone.name,
                 drawn as f64 / corpus_tokens.max(1) as f64
             );
@@ -249,7 +249,7 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Resu
         ));
     }
     if quota.beyond() > 0 {
-        note(format!("the store exceeds its limit by {}: this grid needs the space", gigabytes(quota.beyond())));
+        note(format!("the store exceeds its limit by {} because this grid needs the space", gigabytes(quota.beyond())));
     }
     Ok(())
 }

@@ -170,7 +170,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
     if max_tokens >= context {
         return Err(Error::bad_input("the new tokens leave no room for a prompt")
             .at(format!("task {}", used.name))
-            .expected(format!("fewer than {context} new tokens (context of the backbone)"))
+            .expected(format!("fewer than {context} new tokens (context length of the backbone)"))
             .found(format!("{max_tokens} new tokens"))
             .hint("set `max_gen_toks` in `generation_kwargs` of the definition"));
     }

@@ -314,7 +314,7 @@ fn note_of_overlap(calibration: &Calibration, windows: &Windows) -> Option<Strin
     let fold = drawn.checked_div(windows.corpus_tokens)?;
     (fold > 1).then(|| {
         format!(
-            "calibration on corpus `{corpus}` draws {drawn} tokens from a text of {}: windows overlap {fold}-fold",
+            "calibration on corpus `{corpus}` draws {drawn} tokens from a text of {}, each about {fold} times",
             windows.corpus_tokens
         )
     })
