@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use mimalloc::MiMalloc;
 
-/// Global allocator. Counts bytes only on threads that run [`high_water`].
+/// Global allocator that counts bytes only on threads that run [`high_water`].
 #[derive(Debug, Clone, Copy)]
 pub struct Heap;
 

@@ -326,7 +326,7 @@ impl Numbers<'_> {
 }
 
 /// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. Failed or incomplete
-/// pruned cells have entries without values, which show as gaps.
+/// pruned cells have entries without values, which leave gaps in the figures.
 fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
     fn numbers(result: &CellResult) -> Vec<&RepairMetrics> {
         result.boundaries.iter().map(|boundary| &boundary.numbers).collect()

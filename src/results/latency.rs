@@ -76,7 +76,7 @@ fn timed_prompts(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
     })
 }
 
-/// Returns the notes for a table of latencies: timing of diagonal operators, and disturbances.
+/// Returns the notes for a table of latencies: timing of diagonal operators, additional rounds, and noisy times.
 pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed_prompts).collect();
     if all.is_empty() {

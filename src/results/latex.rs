@@ -77,7 +77,7 @@ struct PrintedColumn {
     side: char,
     head: String,
     cells: Vec<String>,
-    /// Index among the number columns; `None` for text.
+    /// Index among the number columns; `None` for a text column.
     number: Option<usize>,
 }
 
@@ -241,7 +241,7 @@ fn caption(table: &Table) -> String {
     parts.join(" ")
 }
 
-/// Ends a non-empty text with a period.
+/// Ends a non-empty string with a period.
 fn sentence(text: &str) -> String {
     match text.trim() {
         "" => String::new(),

@@ -270,7 +270,7 @@ impl Table {
     pub fn printed(&self, title: &str) -> Self {
         let mut table = self.clone();
         table.title = [title, &self.title].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ");
-        // The Markdown caption explains each column, which the protocol sentence does in print.
+        // In print, the protocol sentence explains the columns, so the Markdown caption is not needed.
         table.caption.clear();
         table.rows.iter_mut().for_each(|row| row.shaded = row.ours);
         let kept: Vec<usize> =
@@ -282,7 +282,7 @@ impl Table {
         table
     }
 
-    /// Returns whether anything is ranked. A table of one variant has no best.
+    /// Returns whether any value is ranked. A table of a single variant has no ranks.
     pub fn has_ranks(&self) -> bool {
         self.numbers().any(|(_, shown)| shown.best)
     }

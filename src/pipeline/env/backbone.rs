@@ -1,4 +1,4 @@
-//! Plan of a backbone: the keys of all objects that its cells need. Created by `plan`, used by jobs.
+//! Plan of a backbone: the keys of all objects that its cells need. The module `plan` creates it, and jobs use it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ pub struct BackbonePlan {
     pub batch_tokens: usize,
     /// Distinct calibrations of the cells.
     pub calibrations: Vec<CalibrationPlan>,
-    /// The grid's evaluations, in its order: perplexities, then tasks.
+    /// Evaluations in grid order: perplexities first, then tasks.
     pub evaluations: Vec<Evaluation>,
     /// Prompts for latency measurements, in grid order.
     pub latencies: Vec<Latency>,

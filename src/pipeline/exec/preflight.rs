@@ -229,7 +229,7 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Resu
     let mut quota = look()?;
     if !quota.going.is_empty() {
         let clearing = progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop)?;
-        // A run that started since then has reserved its objects.
+        // Look again, because runs that have started in the meantime may have reserved some of the objects.
         quota = look()?;
         for some in quota.going.chunks(64) {
             // After a long pause, newer runs may need the objects. Leave them to the next eviction.
@@ -262,7 +262,7 @@ fn gigabytes(bytes: u64) -> String {
 struct MemoryNeed<'a> {
     backbone: &'a str,
     weights: u64,
-    /// Memory for a batch's activations, for operators, and for solving one.
+    /// Memory in bytes for the activations of a batch, for operators, and for solving an operator.
     reserve: u64,
 }
 

@@ -234,7 +234,7 @@ fn scores(
             if drawn.is_empty() {
                 return Ok(());
             }
-            // Two cells may be one variant.
+            // Two cells may share a variant.
             let programs: BTreeMap<&str, (&Arc<Key>, &Program)> = members
                 .iter()
                 .map(|(variant, program)| (variant.scores[index].hash(), (&variant.scores[index], program)))

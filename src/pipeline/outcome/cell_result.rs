@@ -110,7 +110,7 @@ pub struct TaskScores {
 pub enum Answers {
     /// Choices of a built-in task.
     Native(Answered),
-    /// Answers to each document's requests, and each score's values of the documents.
+    /// Answers by document and request, and values by score and document.
     Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>> },
 }
 
@@ -157,7 +157,7 @@ pub struct Measured<A, E, S> {
     /// Request, as in the grid.
     pub requested: A,
     pub measure: Arc<MeasureId>,
-    /// Amount of data the backbone reads for it, the same for all variants; `None` if it is not stored.
+    /// Amount of data that the backbone reads, which is the same for all variants; `None` if it is not stored.
     pub extent: Option<E>,
     /// Measured values; `None` if the cell failed or was never computed.
     pub sample: Option<S>,

@@ -82,7 +82,7 @@ pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     found
 }
 
-/// Collects the engines in a key and its ancestors. Keys on the CPU engine do not name the engine.
+/// Collects the engines in a key and its ancestors. Keys for the CPU engine do not name the engine.
 fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
     let Some(identity) = key["of"].as_object() else { return };
     let [engine, dtype, device] = ["engine", "dtype", "device"].map(|name| identity.get(name).and_then(Value::as_str));

@@ -66,8 +66,8 @@ pub fn key(
     Key::new(KIND, identity, operator).with_input_name(backbone.name).with_description(what)
 }
 
-/// Estimates the fixed cost of a decoding step, as an equivalent number of prefill rows. All weights are read, and
-/// small products fill neither tiles nor cores. Fitted to times at C = 128, 256 and 4096.
+/// Estimates the fixed cost of a decoding step, as an equivalent number of prefill rows. A step reads all weights, and
+/// its small matrix products fill neither tiles nor cores. Fitted to times at C = 128, 256 and 4096.
 fn beside_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }

@@ -39,7 +39,7 @@ pub struct Stage {
     /// Returns the maximum number of files and folders of an object, including the folder named after the first digits
     /// of its hash. `small` is whether an operator of the backbone fits into one file with its record.
     pub inodes: fn(small: bool) -> u64,
-    /// Relations between objects that no plan names and objects that a plan names.
+    /// Relations of objects that no plan names to objects that a plan names.
     pub members: &'static [Member],
     /// Whether objects are valid on one machine only. Outlines do not count such objects, and workers do not compute
     /// them.

@@ -193,9 +193,9 @@ pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
 /// Variant whose scores are being computed.
 pub(crate) struct ScoredVariant {
     pub(crate) key: Arc<Key>,
-    /// Loaded when the first chunk is computed here, because operators are large.
+    /// Program of the variant, loaded when the first chunk is computed here, because operators are large.
     pub(super) program: Option<Program>,
-    /// Values by chunk; `None` where missing.
+    /// Values by chunk; `None` for missing chunks.
     pub(crate) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
     /// Whether the variant needs no more work: another process stored it, or it has no program.

@@ -183,7 +183,7 @@ fn tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer
 /// Corpora and tasks to tokenize, read once for all backbones.
 struct Sources {
     rows: BTreeMap<String, Vec<String>>,
-    /// Documents of tasks, by task use.
+    /// Documents of tasks, by [`source_name`].
     tasks: BTreeMap<String, ghostlab_definitions::Task>,
 }
 
