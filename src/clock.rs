@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Formats a time as RFC 3339 in UTC, to the second. Times before 1970 become 1970.
+/// Formats a time as an RFC 3339 timestamp in UTC with second precision. Times before 1970 are clamped to 1970.
 pub fn utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let days = seconds / 86_400;
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn times_are_written_as_the_calendar_has_them() {
-        // Expected texts: `date -u -d @N +%FT%TZ`.
+        // Expected values: output of `date -u -d @N +%FT%TZ`.
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use mimalloc::MiMalloc;
 
-/// Global allocator. Counts bytes only on threads that run [`high_water`].
+/// Global allocator that counts bytes only on threads that run [`high_water`].
 #[derive(Debug, Clone, Copy)]
 pub struct Heap;
 
@@ -30,14 +30,15 @@ static LIMIT: AtomicI64 = AtomicI64::new(0);
 static HELD: AtomicI64 = AtomicI64::new(0);
 /// Handler called once, on the thread whose allocation exceeds the limit.
 static ON_EXCEEDED: OnceLock<fn() -> !> = OnceLock::new();
-/// Bytes that a thread allocates or frees before reporting them. Rare reports reduce contention.
+/// Number of bytes that a thread allocates or frees before it reports them. Rare reports reduce contention.
 const REPORTED_BYTES: i64 = 64 << 10;
 
 thread_local! {
     static UNREPORTED: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Limits the heap of this process. `on_exceeded` runs before the allocation that would exceed the limit.
+/// Limits the heap of this process to `bytes` bytes. `on_exceeded` runs before the allocation that would exceed the
+/// limit.
 pub fn limit(bytes: u64, on_exceeded: fn() -> !) {
     ON_EXCEEDED.get_or_init(|| on_exceeded);
     LIMIT.store(i64::try_from(bytes).unwrap_or(i64::MAX), Relaxed);
@@ -56,7 +57,7 @@ fn report(bytes: i64) {
     }
     UNREPORTED.set(0);
     if HELD.fetch_add(unreported, Relaxed) + unreported > limit {
-        // Disable the limit, because the handler may allocate.
+        // Disable the limit first, because the handler may allocate.
         LIMIT.store(0, Relaxed);
         if let Some(exceeded) = ON_EXCEEDED.get() {
             exceeded();
@@ -108,11 +109,12 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Runs `work` and measures this thread's peak heap above its start. Returns `None` with a different allocator.
-/// Allocations of other threads do not count, even if they work for this one.
+/// Runs `work` and returns its result with the peak heap size of this thread in bytes, relative to the start. The peak
+/// is `None` if the program uses a different allocator. Allocations on other threads are not counted, even if they work
+/// for this thread.
 pub fn high_water<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     COUNT.set(Some(Count { held: 0, most: 0 }));
-    // Probe whether the program's allocator counts.
+    // Check whether this allocator is the global allocator of the program.
     drop(std::hint::black_box(vec![0u8; 1]));
     let counts = COUNT.get().is_some_and(|count| count.most > 0);
     let done = work();
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_most_that_is_held_at_a_time_is_counted() {
-        // Tests use a different allocator, so the allocator is called directly.
+        // Tests use a different global allocator, so this test calls `Heap` directly.
         let layout = Layout::from_size_align(1000, 8).unwrap();
         let ((), most) = high_water(|| {
             record_allocation(5000);
@@ -143,6 +145,6 @@ mod tests {
         });
         assert_eq!(most, None, "no counter is active");
         record_allocation(77);
-        assert!(COUNT.get().is_none(), "after it nothing counts");
+        assert!(COUNT.get().is_none(), "counting stops when `work` ends");
     }
 }

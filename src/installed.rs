@@ -1,5 +1,5 @@
-//! Files installed with the program or embedded in it, and the location of user data (layer 0 of the architecture). The
-//! files are the experiments, and the texts, tasks and backbones of the profile `tiny`.
+//! Files that are installed with the program or embedded in it, and the location of user data (layer 0 of the
+//! architecture). The files are the experiments, and the texts, tasks and backbones of the profile `tiny`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,8 @@ pub fn embed(files: &'static Embedded) {
     EMBEDDED.get_or_init(|| files);
 }
 
-/// Returns `share/ghostlab` below the program's prefix, or the directory that [`brought`] unpacked, if one exists.
+/// Returns `share/ghostlab` below the program's prefix, or the directory with the unpacked files ([`brought`]), if one
+/// exists.
 pub fn share() -> Option<PathBuf> {
     let found = find_beside_program().filter(|folder| holds_experiments(folder));
     found.or_else(|| data_folder(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))
@@ -45,8 +46,8 @@ pub fn holds(name: &str) -> bool {
     EMBEDDED.get().is_some_and(|embedded| embedded.files.iter().any(|(file_name, _)| *file_name == name))
 }
 
-/// Returns the directory of the installed files, unpacking the embedded files to the user's data directory if
-/// necessary. Returns `None` without embedded files.
+/// Returns the directory of the installed files. Unpacks the embedded files to the user's data directory if necessary.
+/// Returns `None` if no files are embedded.
 ///
 /// # Errors
 /// Fails if the disk is full or the user's data directory is not writable.
@@ -81,8 +82,8 @@ fn data_folder(embedded: &Embedded) -> Option<PathBuf> {
     Some(user_data()?.join(format!("share-{}", embedded.id)))
 }
 
-/// Returns the program's directory in the user's data: below `$XDG_DATA_HOME`, or the system's equivalent. Returns
-/// `None` without a home directory.
+/// Returns the program's directory for user data: below `$XDG_DATA_HOME`, or the system's equivalent. Returns `None`
+/// without a home directory.
 pub fn user_data() -> Option<PathBuf> {
     let named = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     Some(

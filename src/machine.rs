@@ -19,10 +19,10 @@ pub struct Machine {
     pub arch: &'static str,
     /// CPU model; `None` if the system does not report it.
     pub cpu: Option<String>,
-    /// GPU models, whether or not they are used; `None` if drivers report none.
+    /// Models of all GPUs of the machine, used or not; `None` if the drivers report none.
     pub gpu: Option<String>,
     pub threads: usize,
-    /// Instruction sets that determine the selected kernels, and so the last digits of numbers.
+    /// Instruction sets that determine which kernels run, and therefore the last digits of numbers.
     pub cpu_features: Vec<&'static str>,
 }
 
@@ -39,14 +39,14 @@ impl Machine {
     }
 }
 
-/// Returns the identity of the machine for timings: its name, and what determines its speed. It includes the
-/// `device`, so two GPUs count as two machines.
+/// Returns the identity of the machine for latencies: its host name, and everything that determines its speed. It
+/// includes the `device`, so two GPUs count as two machines.
 pub fn identity(device: DeviceName) -> Value {
     let Machine { cpu, threads, .. } = Machine::this();
     json!({"host": owner::host(), "cpu": cpu, "gpu": of_device(device, device.gpu()), "threads": threads})
 }
 
-/// Returns the identity of a GPU: index, model and serial number. Null for the CPU.
+/// Returns the identity of a GPU: device, model and serial number. Returns null for the CPU.
 fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
     match (device, gpu) {
         (DeviceName::Cpu, _) => Value::Null,
@@ -57,7 +57,7 @@ fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
     }
 }
 
-/// Describes a machine from its [`identity`]: the device, and the number of threads.
+/// Describes a machine by the device and the number of threads in its [`identity`].
 pub fn in_words(identity: &Value) -> String {
     let cpu = identity["cpu"].as_str();
     let gpu = &identity["gpu"];
@@ -83,7 +83,8 @@ pub fn scheduler_job() -> Option<String> {
     job_of(|name| std::env::var(name).ok())
 }
 
-/// Returns the job ID. The array's number alone would refer to all tasks.
+/// Returns the job ID. For an array task, it includes the index of the task, because the ID of the array refers to all
+/// its tasks.
 fn job_of(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let task = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
     task.map(|(array, task)| format!("{array}_{task}")).or_else(|| variable("SLURM_JOB_ID"))
@@ -110,7 +111,7 @@ fn cpu_features() -> Vec<&'static str> {
     features
 }
 
-/// Reads a line `name: value` of a system file.
+/// Returns the value of a line `name: value` of a system file.
 fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| {
@@ -124,7 +125,8 @@ fn kilobytes(file: &str, name: &str) -> Option<u64> {
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// Returns the command line for records, without the program's directory, and with `~` for the home directory.
+/// Returns the command line for records, with the program's name instead of its path. Other paths are relative to the
+/// current directory, and `~` replaces the home directory.
 pub fn command() -> Vec<String> {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     shared(&words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
@@ -160,8 +162,8 @@ pub fn told_free_memory() -> Option<u64> {
     [free, in_groups, process_room].into_iter().flatten().min()
 }
 
-/// Returns the memory left by the process limits (`ulimit -v`, `ulimit -d`), or `None` without a limit. `limits` is
-/// the text of `/proc/self/limits`; `used` reads a field of the process status.
+/// Returns the memory left by the process limits (`ulimit -v`, `ulimit -d`), or `None` without a limit. `limits` is the
+/// content of `/proc/self/limits`, and `used` reads a field of the process status.
 fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     [("Max address space", "VmSize"), ("Max data size", "VmData")]
         .into_iter()
@@ -173,7 +175,7 @@ fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u6
 }
 
 /// Returns the memory left by the limits of cgroups and their parents, or `None` without a limit. `groups` is the
-/// text of `/proc/self/cgroup`, with lines `number:controllers:path`. The files of the cgroups are below `root`.
+/// content of `/proc/self/cgroup`, with lines `number:controllers:path`. `root` is the directory of all cgroups.
 fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
     groups
         .lines()
@@ -187,8 +189,8 @@ fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
                 _ => return None,
             };
             let own_group = base.join(path.trim_start_matches('/'));
-            // In a container, the path may refer to the host. The topmost directory is then the container's own
-            // cgroup.
+            // In a container, the path may refer to the host. The topmost directory is then the cgroup of the container
+            // itself.
             own_group
                 .ancestors()
                 .take_while(|group| group.starts_with(&base))
@@ -284,7 +286,7 @@ mod tests {
         assert_eq!(in_words(&first), "NVIDIA H100 80GB HBM3 (cuda:0), 8 threads");
         assert_eq!(in_words(&others[2]), "cuda:0, 8 threads");
         assert_eq!(in_words(&others[3]), "EPYC, 8 threads");
-        assert_eq!(identity(DeviceName::Cpu)["gpu"], Value::Null, "times of the CPU stay what they are");
+        assert_eq!(identity(DeviceName::Cpu)["gpu"], Value::Null, "a CPU identity has no GPU");
     }
 
     fn machine_of(device: DeviceName, gpu: Option<Gpu>) -> Value {
@@ -322,7 +324,7 @@ mod tests {
         assert_eq!(left_in_limits(&limits_text("unlimited", "unlimited"), used), None);
         assert_eq!(left_in_limits(&limits_text("1000", "unlimited"), used), Some(300));
         assert_eq!(left_in_limits(&limits_text("1000", "350"), used), Some(250));
-        assert_eq!(left_in_limits(&limits_text("600", "unlimited"), used), Some(0), "more is in use than may be");
+        assert_eq!(left_in_limits(&limits_text("600", "unlimited"), used), Some(0), "usage exceeds the limit");
         assert_eq!(left_in_limits("", used), None);
     }
 
@@ -346,7 +348,7 @@ mod tests {
         assert_eq!(
             left_in_groups("0::/a/b\n", root.path()),
             Some(2000),
-            "of 5000 are 4500 used, of which 1500 are cached files"
+            "4500 of 5000 bytes are used, including 1500 of cached files"
         );
         assert_eq!(left_in_groups("0::/c\n", root.path()), Some(2000));
         assert_eq!(left_in_groups("0::/elsewhere/x\n", root.path()), None);

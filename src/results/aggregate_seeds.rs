@@ -21,7 +21,7 @@ impl Results {
         }
     }
 
-    /// Returns the notes about these numbers: seeds, equal selections and dependent windows.
+    /// Returns the notes on these numbers: calibration seeds, equal selections and overlapping windows.
     pub fn notes(&self) -> Vec<String> {
         let numbers = || self.numbers().map(AsRef::as_ref);
         seed_notes(numbers())
@@ -98,7 +98,7 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     let mut notes = distinct(all.iter().flat_map(|cell| &cell.notes));
     if removed.len() > 1 {
         let each = all.iter().map(|cell| format!("{} under seed {}", cell.removed, seed_text(cell)));
-        notes.push(format!("layers removed differ: {}", each.collect::<Vec<_>>().join(", ")));
+        notes.push(format!("removed layers differ: {}", each.collect::<Vec<_>>().join(", ")));
     }
     let failed = all.iter().filter_map(|cell| Some(format!("seed {}: {}", seed_text(cell), cell.failure.as_ref()?)));
     let failed: Vec<String> = failed.collect();

@@ -121,7 +121,7 @@ impl Numbers<'_> {
         Setup { scored: scored.into_iter().collect(), measure, measures, ..self.setup.clone() }
     }
 
-    /// Adds a measurement. Without `key`, it appears in no table of a run.
+    /// Adds a measurement. A measurement without a `key` appears in no table of a run.
     fn push(
         &mut self,
         metric: Metric,
@@ -233,7 +233,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// Adds every metric of each task and group with definitions.
+    /// Adds all metrics of the tasks and groups that have definitions.
     fn defined(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;
@@ -326,7 +326,7 @@ impl Numbers<'_> {
 }
 
 /// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. Failed or incomplete
-/// pruned cells have entries without values, which show as gaps.
+/// pruned cells have entries without values, which leave gaps in the figures.
 fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
     fn numbers(result: &CellResult) -> Vec<&RepairMetrics> {
         result.boundaries.iter().map(|boundary| &boundary.numbers).collect()
@@ -391,7 +391,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// Returns the settings that are visible in a cell's condition, besides its names.
+    /// Returns the settings that a cell's condition shows in addition to its names.
     fn shown_settings(&self, variant: &Settings) -> BTreeSet<String> {
         let named =
             self.named.iter().flat_map(|option| ["criterion", "recovery"].map(|axis| format!("{axis}.{option}")));

@@ -223,7 +223,7 @@ fn input_name(setting: &SettingDifference) -> Option<&str> {
 }
 
 /// Describes the differences between a stored run and the given settings and inputs. Inputs are compared by hash if
-/// both runs know it, and otherwise by path.
+/// both runs record it, and otherwise by path.
 pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
     let one = bytes(&kept.settings, &kept.inputs);
     let two = bytes(settings, inputs);

@@ -172,7 +172,7 @@ fn settings_values_and_what_only_one_has_are_told_apart() {
     }
     let differences = Differences::of(&one, &two, &[]).unwrap();
     let paths: Vec<&str> = differences.settings.iter().map(|setting| setting.path.as_str()).collect();
-    assert_eq!(paths, ["calibration", "corpora.c4.column", "corpora.c4.limit"], "the location of a file is no setting");
+    assert_eq!(paths, ["calibration", "corpora.c4.column", "corpora.c4.limit"], "a file location is not a setting");
     assert_eq!(differences.settings[1].first, None);
     assert_eq!((differences.compared, differences.values.len()), (2, 1));
     let value = &differences.values[0];
@@ -228,7 +228,7 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
         let differences = Differences::of(one, two, &[]).unwrap();
         (differences.engines, differences.values.iter().map(|value| value.beyond).collect::<Vec<_>>())
     };
-    assert_eq!(beyond(&one, &two), (Vec::new(), vec![None, None]), "without an engine, it ran on the CPU");
+    assert_eq!(beyond(&one, &two), (Vec::new(), vec![None, None]), "a run without recorded engines used the CPU");
     let candle = ComputeId { name: "candle".into(), dtype: "bf16".into(), device: "cuda".into() };
     two.engines.insert("llama".into(), candle.clone());
     let mut two = with(two, |identity| identity["engine"] = json!(candle));

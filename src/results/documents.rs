@@ -1,5 +1,5 @@
 //! Parquet files with the data behind the numbers: all choices of all documents, and the channel errors at all
-//! boundaries. Also writes the accuracies of each cell for other tools.
+//! boundaries. This module also writes the accuracies of each cell for other tools.
 
 use std::fs;
 use std::path::{Path, PathBuf};

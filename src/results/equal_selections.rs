@@ -1,4 +1,5 @@
-//! Table note on criteria that remove the same layers: which rows share one measurement, and why others differ.
+//! Table note on criteria that remove the same layers. It says which rows share one measurement, and why other rows
+//! differ.
 
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use crate::{criterion, recovery};
 /// Setting for the part of the model that an operator is solved for: a region or a layer.
 const BOUNDARY: &str = "recovery.boundary";
 
-/// Returns a sentence or two about selections shared by several criteria. Returns `None` if all selections differ.
+/// Returns sentences about the selections that several criteria share. Returns `None` if all selections differ.
 pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     let pruned = cells.iter().filter(|cell| !cell.removed.is_empty());
     let selections = grouped(pruned.map(|cell| (SelectionKey::of(cell), cell)));
@@ -49,7 +50,7 @@ impl std::fmt::Display for SelectionKey {
     }
 }
 
-/// Selection shared by several criteria, with the similarities of their rows.
+/// Selection shared by several criteria, and which of their rows are identical.
 #[derive(Clone, PartialEq)]
 struct SharedSelection {
     criteria: Vec<String>,

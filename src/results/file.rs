@@ -23,7 +23,7 @@ pub fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Writes a frame as CSV. Texts that look like formulas are prefixed by an apostrophe. Numbers are not changed.
+/// Writes a frame as CSV. Strings that look like formulas are prefixed with an apostrophe. Numbers are not changed.
 ///
 /// # Errors
 /// Fails with exit code 3 if the file cannot be written.
@@ -35,7 +35,7 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
                 .at(path.display().to_string())
                 .found(format!("{other:?}")),
         };
-        // Fields are already quoted, to distinguish empty texts from missing values.
+        // Fields are already quoted, to distinguish empty strings from missing values.
         let mut writer = WriterBuilder::new().quote_style(QuoteStyle::Never).from_writer(file);
         let heads = frame.columns().iter().map(|column| Field(AnyValue::String(column.name())));
         writer.serialize(heads.collect::<Vec<_>>()).map_err(unwritten)?;
@@ -93,7 +93,7 @@ fn quoted(text: String) -> String {
     }
 }
 
-/// Escapes a text that a spreadsheet would interpret as a formula.
+/// Escapes a string that a spreadsheet would interpret as a formula. Returns `None` for other strings.
 fn guard(text: &str) -> Option<String> {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     formula.then(|| format!("'{text}"))
@@ -128,7 +128,7 @@ impl ParquetFile<'_> {
         }
     }
 
-    /// Stores a copy of an I/O error. `io::Error` is not `Clone`, so the copy is made from its code.
+    /// Stores a copy of an I/O error. `io::Error` is not `Clone`, so the copy is created from the error code.
     fn keep<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
             && error.kind() != io::ErrorKind::Interrupted

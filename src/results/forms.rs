@@ -15,13 +15,13 @@ use crate::metric::{Direction, ENTRIES, Metric, MetricEntry, Of, PERPLEXITY, TEX
 use crate::pipeline::outcome::{Answers, CellResult, GridOutcome, TaskScores};
 use crate::tasks::Answered;
 
-/// Subfolders of a results folder for these formats.
+/// Subfolder of a results folder for Every Eval Ever records.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
-/// Subfolders of all formats for other programs.
+/// Subfolders of all formats that other programs read.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
 /// Returns whether an archived record may omit a file: bulk data, bitmaps of vector drawings, and exports that can be
-/// regenerated from the kept numbers (docs/results.md).
+/// regenerated from the stored numbers (docs/results.md).
 pub fn may_be_left_out(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "png")
         || [DOCUMENTS, CHANNELS, LATENCY].contains(&name)
@@ -59,7 +59,8 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
     Ok(written)
 }
 
-/// Converts a cell to an Every Eval Ever record, with accuracies as proportions. `None` without scores.
+/// Converts a cell to an Every Eval Ever record, with accuracies as proportions. Returns `None` for a cell without
+/// scores.
 fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Option<Value> {
     let cell = &result.cell;
     let shown = ENTRIES.iter().filter(|metric| metric.is_column(false, &grid.evaluate.metrics));
@@ -172,7 +173,7 @@ fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
     }
 }
 
-/// Formats a score of an Every Eval Ever record. `method` names the method behind the standard error.
+/// Formats a score of an Every Eval Ever record. `method` is the name of the method for the standard error.
 fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
     let mut score = json!({"score": value, "details": details});
     if let Some(error) = error {
@@ -197,8 +198,8 @@ fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, s
 }
 
 /// Formats a cell's accuracies in percent as a file of `.eval_results/` (huggingface.co/docs/hub/eval-results). Only
-/// complete splits of Hugging Face datasets count, because partial splits are not benchmark results. `None` if there
-/// are none.
+/// complete splits of Hugging Face datasets are included, because partial splits are not benchmark results. Returns
+/// `None` if there are none.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
     let scored =
         result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?.answers.native()?)));

@@ -159,7 +159,7 @@ fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Col
     columns
 }
 
-/// Index of the column with the unit of `pruned_layers`, where a table counts sublayers too.
+/// Index of the column with the unit of `pruned_layers`, for tables that also count sublayers.
 const UNIT_POSITION: usize = 5;
 
 /// Returns the header of a metric's uncertainty column, such as `copa stderr`.

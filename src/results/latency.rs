@@ -76,7 +76,7 @@ fn timed_prompts(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
     })
 }
 
-/// Returns the notes for a table of latencies: timing of diagonal operators, and disturbances.
+/// Returns the notes for a table of latencies: timing of diagonal operators, additional rounds, and noisy times.
 pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed_prompts).collect();
     if all.is_empty() {
@@ -199,12 +199,12 @@ impl NoisyTimes {
         })
     }
 
-    /// Formats `28 of 30 times deviate by more than 5 % of the mean, the widest by 40 % (CELL over 512×1)`.
+    /// Formats `28 of 30 times deviate by more than 5 % from the mean, and by up to 40 % (CELL over 512×1)`.
     pub fn sentence(&self) -> String {
         let Self { noisy, all, widest, cell, prompt } = self;
         let verb = if *noisy == 1 { "deviates" } else { "deviate" };
         format!(
-            "{noisy} of {all} times {verb} by more than {:.0} % of the mean, the widest by {:.0} % ({cell} over {prompt})",
+            "{noisy} of {all} times {verb} by more than {:.0} % from the mean, and by up to {:.0} % ({cell} over {prompt})",
             100.0 * NOISE,
             100.0 * widest
         )

@@ -20,7 +20,7 @@ const SHADE: &str = "\\rowcolor{gray!15} ";
 const UNSHADED: &str = "\\cellcolor{white}";
 /// Number of columns from which a table spans the page in two-column documents.
 const WIDE: usize = 9;
-/// Height of a rotated letter in table lines. A name longer than its rows is not rotated.
+/// Height of a letter of a rotated name, in table rows. Names that exceed the height of their rows are not rotated.
 const LETTER: f64 = 0.52;
 
 /// Formats a complete `table` environment with the label `tab:LABEL`.
@@ -77,7 +77,7 @@ struct PrintedColumn {
     side: char,
     head: String,
     cells: Vec<String>,
-    /// Index among the number columns; `None` for text.
+    /// Index among the number columns; `None` for a text column.
     number: Option<usize>,
 }
 
@@ -241,7 +241,7 @@ fn caption(table: &Table) -> String {
     parts.join(" ")
 }
 
-/// Ends a non-empty text with a period.
+/// Ends a non-empty string with a period.
 fn sentence(text: &str) -> String {
     match text.trim() {
         "" => String::new(),
@@ -250,7 +250,7 @@ fn sentence(text: &str) -> String {
     }
 }
 
-/// Escapes a text for LaTeX. Commands become literal, and characters missing in the fonts become math.
+/// Escapes a string for LaTeX. Commands are printed literally, and characters missing in the fonts become math symbols.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;

@@ -53,7 +53,7 @@ pub struct CellSummary {
     pub failure: Option<String>,
     /// Description of missing parts.
     pub missing: Option<String>,
-    /// Measurements, one per question.
+    /// Measurements, one per metric key.
     pub numbers: Vec<Arc<Measurement>>,
 }
 
@@ -70,7 +70,7 @@ pub struct ResultRow {
     pub sample: Sample,
 }
 
-/// Row with the inputs of its number, which only the run that computed it knows.
+/// Row with the inputs of its number. Only the run that computed the number has these inputs.
 #[derive(Debug, Clone)]
 pub struct Measurement {
     pub row: ResultRow,
@@ -89,7 +89,7 @@ impl Deref for Measurement {
     }
 }
 
-/// Items behind a number, in the same order for every variant of a backbone.
+/// Items from which a number is computed, in the same order for every variant of a backbone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Sample {
     #[default]
@@ -101,7 +101,7 @@ pub enum Sample {
     /// Loss of each window in nats per token, or the window values that the metric averages. For the perplexity of a
     /// definition, the loss of each document in nats.
     Losses(Vec<f64>),
-    /// Out of memory: there is no number.
+    /// Out of memory, so there is no value.
     OutOfMemory,
     /// Speedup computed from noisy times.
     NoisyTimes,
@@ -167,7 +167,7 @@ impl CellSummary {
 }
 
 impl ResultRow {
-    /// Returns the losses behind the number.
+    /// Returns the losses from which the number is computed.
     pub fn losses(&self) -> Option<&[f64]> {
         match &self.sample {
             Sample::Losses(losses) => Some(losses),
@@ -175,7 +175,7 @@ impl ResultRow {
         }
     }
 
-    /// Returns the answers behind the number, one list per task.
+    /// Returns the answers from which the number is computed, one list per task.
     pub fn answers(&self) -> Option<&[Vec<bool>]> {
         match &self.sample {
             Sample::Right(right) => Some(slice::from_ref(right)),
@@ -184,7 +184,7 @@ impl ResultRow {
         }
     }
 
-    /// Returns the answers behind the number of a single task.
+    /// Returns the answers from which the number of a single task is computed.
     pub fn task_answers(&self) -> Option<&[bool]> {
         match &self.sample {
             Sample::Right(right) => Some(right),
@@ -204,7 +204,7 @@ impl ResultRow {
         Self { sample, ..self.clone() }
     }
 
-    /// Returns the number without its setup, as a number that appears in no table of a run.
+    /// Returns the number as a measurement with an empty setup. Its key appears in no table of a run.
     pub fn measurement(&self) -> Measurement {
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
         Measurement { row: self.clone(), key: MetricKey::besides(&metric), metric, setup: Setup::default() }
@@ -225,7 +225,8 @@ impl Measurement {
         self.record.error.filter(|_| self.spread() == kind)
     }
 
-    /// Returns whether the number is a noisy time or a speedup of noisy times. Means over seeds are never noise.
+    /// Returns whether the number is a noisy time or a speedup computed from noisy times. Means over seeds are never
+    /// noisy.
     pub fn is_noise(&self) -> bool {
         match self.sample {
             Sample::NoisyTimes => true,
@@ -234,8 +235,8 @@ impl Measurement {
         }
     }
 
-    /// Returns whether two numbers have the same selection, using criterion and calibration. For numbers that were
-    /// never planned, compares their settings.
+    /// Returns whether two numbers have the same layer selection, that is, the same criterion and calibration. Numbers
+    /// that were never planned are compared by their settings.
     pub(super) fn same_selection(&self, other: &Self) -> bool {
         let solved = |measurement: &Self| measurement.setup.variant.get(OPERATOR_SEQUENCES).cloned();
         match (&self.setup.identity, &other.setup.identity) {

@@ -1,7 +1,7 @@
-//! Comparisons shown next to a number: our method against the best other one, item by item, and the published value
+//! Comparisons shown next to a number: our method against the best other method, item by item, and the published value
 //! against ours.
 //!
-//! The comparison module decides on the verdict. This module holds its data and formatting.
+//! The comparison module decides on the verdict. This module defines the data and their format.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -67,7 +67,7 @@ pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     Some(Paired { test, against: other.record.condition.recovery.clone(), difference: one - two, p, better })
 }
 
-/// Computes the sign-flip p-value of both variants' answers by task. Returns `None` if the questions differ.
+/// Computes the p-value of a sign-flip test on both variants' answers by task. Returns `None` if the questions differ.
 fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
     let same = ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.len() == b.len() && !a.is_empty());
     let tasks: Vec<Discordant> = ours
@@ -94,7 +94,7 @@ pub struct PaperComparison {
 }
 
 impl PaperComparison {
-    /// Returns why the difference is not meaningful, if so.
+    /// Returns the protocol differences that make the difference meaningless. Returns `None` if the protocols match.
     pub fn other_protocol(&self) -> Option<String> {
         match &self.verdict {
             PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
@@ -132,7 +132,7 @@ impl PaperComparison {
     }
 }
 
-/// Verdict on our number and the paper's.
+/// Verdict of the comparison of our number with the paper's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PaperVerdict {

@@ -1,8 +1,8 @@
 //! Pairing of numbers of two runs by identity.
 //!
-//! Equal identities are paired first, whatever their names. The rest are paired by backbone, metric and
-//! method if they differ only in settings that are constant within each run. Numbers with several possible partners stay unpaired. Names can be
-//! mapped: `--map tiny-llama=tiny-qwen3`.
+//! Equal identities are paired first, whatever their names. The rest are paired by backbone, metric and method if they
+//! differ only in settings that are constant within each run. Numbers with several possible partners stay unpaired.
+//! Names can be mapped: `--map tiny-llama=tiny-qwen3`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -157,7 +157,7 @@ impl NumberIdentity {
         };
         let kind = match Metric::find(&names.metric) {
             Ok(metric) if metric.is_latency() => metric.family().to_owned(),
-            // The measure includes the text or task, but not which of its metrics.
+            // The measure identifies the text or task, but not the metric.
             entry if flat.keys().any(|path| path.is_of("measure")) => {
                 entry.map_or(metric::TASK.name, |metric| metric.entry().name).to_owned()
             }
@@ -201,7 +201,8 @@ impl NumberIdentity {
         }
     }
 
-    /// Returns the identity without the given settings. Timing cohorts never separate numbers.
+    /// Returns the identity without the given settings, and without the timing cohort, which never distinguishes
+    /// numbers.
     fn without(&self, aside: &BTreeSet<(SettingPath, Option<String>)>) -> FlatSettings {
         let kept = |path: &SettingPath| {
             path.name() != "among" && (aside.is_empty() || !aside.contains(&(path.clone(), self.owner(path))))
@@ -214,10 +215,10 @@ impl NumberIdentity {
     }
 }
 
-/// Aspects whose value is a name that `--map` can rename.
+/// Settings whose value is a name that `--map` can rename.
 const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
 
-/// Returns the identity that an older run records for a number.
+/// Returns an identity for a number of an older run, which records only the condition.
 fn by_condition(number: &ResultRow) -> FlatSettings {
     let condition = &number.record.condition;
     let dense = condition.depth == 0;
@@ -325,7 +326,7 @@ impl Renamed {
         }
     }
 
-    /// Renames every key and text of a settings tree.
+    /// Renames every key and string of a settings tree.
     pub(super) fn value(&self, value: &Value) -> Value {
         let name = |name: &String| self.0.get(name).unwrap_or(name).clone();
         match value {

@@ -1,4 +1,4 @@
-//! Measurement protocols. Numbers are comparable only if their protocols match, so each column states its own.
+//! Measurement protocols. Numbers are comparable only if their protocols match, so each column has a protocol.
 
 use ghostlab_definitions::Definition;
 use serde::{Serialize, Serializer};
@@ -50,7 +50,7 @@ pub enum Protocol {
         bos: Bos,
         /// Number of documents to score, or a fraction below 1, as in the grid.
         limit: Option<f64>,
-        /// Maximum input length in tokens, if it differs from the backbone's own.
+        /// Maximum input length in tokens, if it differs from that of the backbone.
         max_length: Option<usize>,
         /// Number of scored documents, out of `original`.
         documents: usize,
@@ -263,7 +263,8 @@ impl Protocol {
         }
     }
 
-    /// Describes how a built-in task is scored. `None` for a task by a definition, which has a protocol for each metric.
+    /// Describes how a built-in task is scored. Returns `None` for a task by a definition, which has a protocol for
+    /// each metric.
     pub fn task(grid: &Grid, task: &EvalTask, TaskExtent { documents, original }: TaskExtent) -> Option<Self> {
         let data = grid.task(task);
         let native = data.native()?;

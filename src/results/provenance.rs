@@ -1,4 +1,4 @@
-//! `run.json`: the provenance of the numbers next to it, and the description of the run. Runs with different
+//! `run.json`: the provenance of the numbers in the same directory, and the description of the run. Runs with different
 //! descriptions have different directories.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,7 @@ pub struct Provenance {
     pub cells: serde_json::Value,
 }
 
-/// Part of a record without the cells, which are most of it.
+/// Run record without its cells, which take up most of the file.
 #[derive(Deserialize)]
 struct RecordOutline {
     #[serde(default)]
@@ -77,7 +77,7 @@ impl Provenance {
         Self::outline(folder).is_some_and(|record| record.recorded == true)
     }
 
-    /// Returns when a directory's run finished, from its record.
+    /// Returns the time at which a directory's run finished, according to its record.
     pub fn finished(folder: &Path) -> Option<String> {
         Some(Self::outline(folder)?.finished.as_str()?.to_owned())
     }
@@ -102,7 +102,7 @@ impl Provenance {
     /// # Errors
     /// Fails with exit code 3 if the directory is not writable.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        // Keep files in the repository small.
+        // Write the recorded runs compactly, to keep files in the repository small.
         let text = if self.recorded { serde_json::to_string(self) } else { serde_json::to_string_pretty(self) };
         let mut text =
             text.map_err(|error| Error::job("cannot write the run record as JSON").found(error.to_string()))?;

@@ -1,6 +1,6 @@
-//! Number of a table from any source. The paper's tables and ours are both lists of these records and can be compared.
-//! [`MetricKey`] identifies a column of a run. Two backbones may measure the same metric key differently, because each
-//! has its own context length, so cell and metric key together identify a number.
+//! Record of one number of a table. The paper's tables and ours consist of the same kind of records, so they can be
+//! compared. [`MetricKey`] identifies a column of a run. Two backbones may measure the same metric key differently,
+//! because each has its own context length, so cell and metric key together identify a number.
 //!
 //! Names follow the paper's tables as data (`data/paper/*.csv`), in both profiles.
 
@@ -46,7 +46,7 @@ impl Condition {
     }
 }
 
-/// Number under a condition.
+/// Number measured under a condition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     #[serde(flatten)]

@@ -23,9 +23,9 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     let noted = results.cells.iter().any(|cell| !cell.notes.is_empty());
     let blocks: Vec<(&String, Depth)> =
         distinct(results.cells.iter().map(|cell| (&cell.backbone, cell.depth)).collect::<Vec<_>>().iter());
-    // For programs, add one column per setting in which the cells may differ.
+    // Add one column per setting in which the cells may differ, for programs that read the data.
     let written: BTreeSet<&String> = results.cells.iter().flat_map(|cell| &cell.written).collect();
-    // If method labels include options, add columns with plain names.
+    // If method labels include options, add columns with the plain method names.
     let named =
         ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|column| column.starts_with(axis)));
     let written = named.chain(written.iter().map(|column| column.as_str()));
@@ -168,8 +168,8 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
 /// Column key: backbone, removed layers, total layers.
 type Setting = (String, Depth, usize);
 
-/// Builds the table of one metric: the given column, or the average of the tasks, or the first column. `besides` are
-/// additional notes.
+/// Builds the table of one metric. By default, the metric is the average of the tasks or, without an average, the first
+/// column. `besides` are additional notes.
 ///
 /// # Errors
 /// Fails if the results do not have the metric, or have no metric at all.
@@ -178,7 +178,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     let key = protocol.key();
     let decimals = decimals(results, protocol);
     let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth.count > 0).map(setting_of).collect();
-    // An unpruned backbone gets its own column.
+    // A backbone that is not pruned gets its own column.
     let dense_cells =
         results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.backbone));
     let settings = distinct(of_pruned.iter().chain(&dense_cells.map(setting_of).collect::<Vec<_>>()));
@@ -253,7 +253,7 @@ fn variant(cell: &CellSummary) -> RowSettings {
     settings.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Returns row labels. Recoveries follow the row of their criterion, and equal labels are distinguished.
+/// Returns row labels. Recoveries follow the row of their criterion. Equal labels are distinguished by settings.
 fn row_labels(variants: &[RowSettings]) -> Vec<String> {
     let headed: Vec<RowSettings> = variants
         .iter()

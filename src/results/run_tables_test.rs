@@ -174,7 +174,7 @@ fn notes_have_a_column_where_there_are_any() {
 fn markdown_marks_best_names_protocols_omits_times() {
     let text = markdown(&table());
     assert!(text.contains("| 123.456 | — |") && text.contains("| **25.500** | 3.25e12 |"), "{text}");
-    assert_eq!(text.matches("**").count(), 2, "only pruned variants compete, and alone there is no best:\n{text}");
+    assert_eq!(text.matches("**").count(), 2, "only pruned variants are ranked, and a single variant is not:\n{text}");
     assert!(text.contains("failed: a tensor is \\| not finite"), "{text}");
     assert!(text.contains("protocol `windows`, all windows of 512 tokens"), "{text}");
     assert!(!text.contains("seconds"), "{text}");

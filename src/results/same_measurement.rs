@@ -39,7 +39,7 @@ pub enum RowContent<'a> {
 }
 
 impl RowContent<'_> {
-    /// Returns the content of rows without recorded programs: scores printed by the paper, or those of
+    /// Returns the content of rows without recorded programs: the scores that the paper prints, or the scores in
     /// `numbers.json`.
     pub fn scores<'r>(records: impl IntoIterator<Item = &'r Record>) -> Self {
         Self::Scores(
@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(is_one_measurement(&one, &other), expected, "{name}");
         }
         let unknown = RowContent::Programs(&[]);
-        assert!(!is_one_measurement(&unknown, &unknown), "rows without a program are not known to be equal");
+        assert!(!is_one_measurement(&unknown, &unknown), "rows without a program cannot be compared");
     }
 
     #[test]

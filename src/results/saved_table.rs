@@ -179,7 +179,8 @@ impl From<&Table> for SavedTable {
     }
 }
 
-/// Returns the CSV column suffix of a number's uncertainty. Empty for a standard error or no uncertainty.
+/// Returns the CSV column suffix of a number's uncertainty. Returns an empty string for a standard error or no
+/// uncertainty.
 fn error_kind(number: &Measurement) -> String {
     let kind = number.spread();
     let is_usual = kind == Spread::StandardError || number.record.error.is_none();
@@ -209,7 +210,7 @@ fn cell(shown: &PrintedNumber) -> SavedCell {
     }
 }
 
-/// Returns the number of items behind a mean, if they are stored.
+/// Returns the number of items that were averaged, if they are stored.
 fn items(sample: &Sample) -> Option<usize> {
     match sample {
         Sample::None | Sample::OutOfMemory | Sample::NoisyTimes => None,

@@ -68,7 +68,7 @@ impl<'a> ModelScores<'a> {
             result.task_scores().partition(|task| task.answers.native().is_some());
         scores.extend(native.into_iter().flat_map(ModelScore::of_task));
         let results: Vec<&TaskResult> = result.answered_tasks().map(|(_, answered)| &answered.result).collect();
-        // Average each task's own metric, as in the paper's tables.
+        // Average the metric of each task, as in the paper's tables.
         if let Some(mean) = tasks::average(results.iter().copied()).filter(|_| results.len() > 1) {
             scores.push(ModelScore {
                 label: "average".to_owned(),
@@ -156,10 +156,10 @@ pub fn empty_file(model: &str) -> Value {
 }
 
 /// Builds the results files of a cell. Each file contains a task once, so several protocols result in several files.
-/// Definitions with the same settings and their groups are in one file.
+/// Definitions with the same settings share a file with their groups.
 ///
 /// # Errors
-/// Fails if there is no such built-in task.
+/// Fails if the grid refers to an unknown built-in task.
 pub fn harness_files(grid: &Grid, result: &CellResult, model: &str) -> Result<Vec<Value>> {
     let mut files: Vec<Value> = Vec::new();
     for task in result.tasks.iter().filter(|task| !task.requested.defined) {

@@ -37,7 +37,7 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     text
 }
 
-/// Joins a text to one line, because failure reasons may have several.
+/// Joins the lines of a string, because failure reasons may have several lines.
 fn one_line(text: &str) -> String {
     if text.is_empty() { NONE.to_owned() } else { text.split_whitespace().collect::<Vec<_>>().join(" ") }
 }
@@ -62,7 +62,7 @@ fn number(shown: Option<&PrintedNumber>, ranks: bool, marks: bool) -> String {
     format!("{text}{rank}{mark}")
 }
 
-/// Wraps a text to lines of at most `width` characters. A longer word gets its own line.
+/// Wraps a string to lines of at most `width` characters. A longer word gets its own line.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut lines: Vec<String> = Vec::new();
@@ -290,18 +290,18 @@ impl fmt::Display for ScreenTable {
     }
 }
 
-/// Rows that share one text in a column.
+/// Rows that share one string in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SharedBy {
     All,
     /// All pruned rows; dense rows have none.
     Pruned,
-    /// No row has a text.
+    /// No rows, because every cell of the column is empty.
     None,
 }
 
 impl SharedBy {
-    /// Returns the rows that share a text. Returns `None` if rows differ or are too few to share one.
+    /// Returns the rows that share a string. Returns `None` if rows differ or are too few.
     fn new(column: &TextColumn, is_dense: &[bool]) -> Option<Self> {
         let known: Vec<(&String, bool)> =
             column.cells.iter().zip(is_dense.iter().copied()).filter(|(cell, _)| *cell != NONE).collect();
@@ -319,7 +319,7 @@ impl SharedBy {
     }
 }
 
-/// Formats the texts shared by all rows, which are extracted from the columns.
+/// Formats the strings shared by all rows, which are extracted from the columns.
 fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (usize, SharedBy)>) -> String {
     let shared: Vec<&(usize, SharedBy)> = shared.collect();
     let mut text = String::new();
@@ -338,7 +338,7 @@ fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (
     if text.is_empty() { text } else { format!("{text}\n") }
 }
 
-/// Returns the leading columns with a single text per block. Empty if no block has two rows.
+/// Returns the leading columns with a single string per block. Returns no columns if no block has two rows.
 fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let starts: Vec<usize> = std::iter::once(0).chain(texts.breaks.iter().copied()).collect();
@@ -385,7 +385,7 @@ fn block_heading(texts: &TextTable, columns: &[usize], row: usize) -> String {
     let words = columns.iter().filter_map(|&at| {
         let TextColumn { head, cells, .. } = &texts.columns[at];
         let cell = &cells[row];
-        // Counts and layers need their header; names and fractions such as `4/16` do not.
+        // Counts and layers need their header. Names and fractions such as `4/16` do not.
         let needs_head = cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains('/');
         (cell != NONE).then(|| if needs_head { format!("{head} {cell}") } else { cell.clone() })
     });

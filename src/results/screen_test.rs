@@ -65,7 +65,7 @@ fn tables_that_are_too_wide_fold_evenly_and_keep_averages() {
     let parts: Vec<&str> = text.lines().filter(|line| line.starts_with("column")).collect();
     assert_eq!(parts, ["columns 1–2 of 5", "columns 3–5 of 5"], "{text}");
     let narrow = screen(&table, Some(3));
-    assert!(narrow.contains("column 5 of 5"), "each column is somewhere: {narrow}");
+    assert!(narrow.contains("column 5 of 5"), "every column is shown: {narrow}");
 }
 
 #[test]

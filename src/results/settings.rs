@@ -1,5 +1,5 @@
-//! Settings that distinguish the numbers of a run, by name. Labels made from them are for display only and never
-//! parsed. Values are ordered by first appearance.
+//! Settings that distinguish the numbers of a run, by name. Labels built from them are only displayed, never parsed.
+//! Values are ordered by first appearance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -153,7 +153,7 @@ pub fn words(name: &str, value: &Value) -> String {
     }
 }
 
-/// Returns suffixes that distinguish rows with equal names. Empty for unique names.
+/// Returns suffixes that distinguish rows with equal names. A unique name has an empty suffix.
 pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Settings]) -> Vec<String> {
     let mut words = vec![String::new(); called.len()];
     for name in distinct(called) {

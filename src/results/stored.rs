@@ -145,7 +145,7 @@ impl StoredResults {
         self.numbers.iter().all(|number| known(number) || number.record.value.is_none())
     }
 
-    /// Returns the settings that distinguish a number within its run.
+    /// Returns the settings that distinguish a number from the other numbers of its run.
     pub fn number_settings(&self, number: &ResultRow) -> Settings {
         let cell = self.cells.get(&number.cell);
         let measure = self.measures.get(&number.column);
@@ -159,7 +159,7 @@ impl StoredResults {
         protocols.map_or(&[], Vec::as_slice)
     }
 
-    /// Flattens the identity of a number: its variant and each measurement. `None` in files of older programs.
+    /// Flattens the identity of a number: its variant and each measurement. Returns `None` for files of older programs.
     pub fn flat_settings(&self, number: &ResultRow) -> Option<FlatSettings> {
         let mut all = self.identities.get(&number.cell)?.flat_settings();
         for (at, measure) in self.measures(number).iter().enumerate() {
@@ -170,7 +170,7 @@ impl StoredResults {
         Some(all)
     }
 
-    /// Returns the SHA-256 of a number's identity, which the page also uses. `None` in files of older programs.
+    /// Returns the SHA-256 of a number's identity, which the page also uses. Returns `None` for files of older programs.
     pub fn identity(&self, number: &ResultRow) -> Option<String> {
         let variant = self.identities.get(&number.cell)?;
         let measures: Vec<&MeasureId> = self.measures(number).iter().collect();
@@ -182,8 +182,8 @@ impl StoredResults {
     }
 }
 
-/// Returns, by metric, everything besides the condition that two numbers must share for their items to match. This
-/// includes the hashes of data files.
+/// Returns the protocol of each metric: everything except the condition that two numbers must share for their items to
+/// match. It includes the hashes of data files.
 fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     let texts = add_text_protocols(grid, outcome, &mut all);

@@ -1,6 +1,6 @@
 //! Compact format of `numbers.json`.
 //!
-//! Numbers are stored below their cell, which holds the condition once, with the index of their column. Answers are
+//! Numbers are grouped by cell, so that a condition is stored once, and refer to their column by its index. Answers are
 //! packed into one hexadecimal number. Shared parts of cell identities are stored once.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};

@@ -10,7 +10,7 @@ use super::settings::distinct;
 use crate::metric::{Direction, Metric};
 use crate::recovery;
 
-/// Text of a number that ran out of memory.
+/// Cell text for a variant that ran out of memory.
 pub(super) const OUT_OF_MEMORY: &str = "OOM";
 
 #[derive(Debug, Clone, Default)]
@@ -103,7 +103,7 @@ pub struct PrintedNumber {
     pub measurement: Arc<Measurement>,
     /// Value with the table's decimals, or `failed`.
     pub text: String,
-    /// Value behind the text; `None` if the cell failed.
+    /// Value behind the string; `None` if the cell failed.
     pub value: Option<f64>,
     /// Whether the value is the best of the pruned variants in its column and block.
     pub best: bool,
@@ -137,8 +137,8 @@ impl RowHeader {
 }
 
 impl PrintedNumber {
-    /// Formats a number without a rank. A latency or speedup includes its spread. `lacking` replaces missing values,
-    /// and failed cells have no value.
+    /// Formats a number without a rank. A latency or speedup includes its spread. `lacking` is shown if there
+    /// is no value, as for a failed cell.
     pub fn printed(measurement: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
         let aggregate_seeds = matches!(measurement.sample, Sample::Seeds(_));
         let text = match measurement.record.value.filter(|_| measurement.failure.is_none()) {
@@ -154,7 +154,7 @@ impl PrintedNumber {
             None if measurement.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
             None => lacking.to_owned(),
         };
-        // Show the count if some seeds failed.
+        // Add the number of values if some seeds failed.
         let text = match &measurement.sample {
             Sample::Seeds(seeds)
                 if measurement.record.value.is_some() && seeds.iter().any(|seed| seed.value.is_none()) =>
@@ -270,7 +270,7 @@ impl Table {
     pub fn printed(&self, title: &str) -> Self {
         let mut table = self.clone();
         table.title = [title, &self.title].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ");
-        // The Markdown caption explains each column, which the protocol sentence does in print.
+        // In print, the protocol sentence explains the columns, so the Markdown caption is not needed.
         table.caption.clear();
         table.rows.iter_mut().for_each(|row| row.shaded = row.ours);
         let kept: Vec<usize> =
@@ -282,7 +282,7 @@ impl Table {
         table
     }
 
-    /// Returns whether anything is ranked. A table of one variant has no best.
+    /// Returns whether any value is ranked. A table of a single variant has no ranks.
     pub fn has_ranks(&self) -> bool {
         self.numbers().any(|(_, shown)| shown.best)
     }

@@ -1,4 +1,4 @@
-//! Tables as columns of texts, the basis of terminal, Markdown and LaTeX output. Also formats Markdown.
+//! Tables as columns of strings, the basis of terminal, Markdown and LaTeX output. This module also formats Markdown.
 
 use super::table::{PrintedNumber, RowHeader, Table, TableRow, Visibility};
 use crate::error::printable;
@@ -17,7 +17,7 @@ pub(super) struct TextTable {
     pub breaks: Vec<usize>,
 }
 
-/// Texts of a column. Numbers are right-aligned.
+/// Strings of a column. Numbers are right-aligned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TextColumn {
     pub head: String,
@@ -26,8 +26,8 @@ pub(super) struct TextColumn {
 }
 
 impl TextTable {
-    /// Collects the texts of a table for some `places`. `words` formats a text by column, row and position, and
-    /// `numbers` formats each column of numbers.
+    /// Collects the strings of a table from the columns whose visibility satisfies `places`. `words` formats a string
+    /// by column, row and position, and `numbers` formats each column of numbers.
     pub(super) fn of(
         table: &Table,
         places: fn(Visibility) -> bool,
@@ -101,7 +101,7 @@ pub fn capital(text: &str) -> String {
     letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
 }
 
-/// Escapes a text for a Markdown cell.
+/// Escapes a string for a Markdown cell.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");

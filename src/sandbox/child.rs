@@ -26,7 +26,7 @@ pub(super) struct Request {
     pub(super) limits: Limits,
     /// Number of inputs to process in parallel, as in the parent.
     pub(super) threads: usize,
-    /// Value of the parent's `--text`.
+    /// Maximum size of a text in bytes (`--text` of the parent).
     pub(super) text_bytes: u64,
 }
 
@@ -35,9 +35,9 @@ pub(super) struct Request {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Report {
     Alive,
-    /// A thread starts an input that no thread has started before.
+    /// Name of an input that was started for the first time.
     Started(String),
-    /// The named input exceeded a limit, and the child exits.
+    /// Exceeded limit and name of the input. The child exits after this report.
     Exceeded(Exceeded, Option<String>),
     /// The work is done, with or without an error.
     Done,
@@ -56,11 +56,11 @@ static STARTED: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(),
 thread_local! {
     /// Name of the input that this thread processes.
     static CURRENT: RefCell<Name> = const { RefCell::new(Name(String::new())) };
-    /// Names that this thread has looked up in [`STARTED`], to avoid its lock.
+    /// Names that this thread has already found in [`STARTED`], so that it need not lock the set again.
     static KNOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// Name that ignores text beyond the maximum length.
+/// Name, truncated to [`MAX_NAME_BYTES`].
 struct Name(String);
 
 impl fmt::Write for Name {
@@ -144,7 +144,7 @@ fn run_request(request: Request) -> ExitCode {
 /// Exit code after a panic.
 pub(super) const PANICKED: i32 = 101;
 
-/// Reports that the child is alive, and ends it if its time is over or its parent is gone.
+/// Reports periodically that the child is alive. Ends the process when its time is used up or its parent has exited.
 fn watch(limits: Limits) {
     loop {
         thread::sleep(LOOK_INTERVAL);
@@ -167,7 +167,7 @@ fn exceeded(limit: Exceeded, input: Option<String>) -> ! {
     exit(1)
 }
 
-/// Writes a line without a lock that this thread may hold. Returns whether the write succeeded.
+/// Writes a report without taking a lock that this thread may already hold. Returns whether the write succeeded.
 fn report(report: &Report) -> bool {
     let Ok(line) = serde_json::to_string(report) else { return false };
     write(format!("{line}\n").as_bytes())
@@ -192,7 +192,7 @@ fn leave_no_core() {
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
 }
 
-/// Exits without destructors, which could wait for other threads.
+/// Exits without running destructors, which could wait for other threads.
 #[cfg(unix)]
 fn exit(code: i32) -> ! {
     // SAFETY: `_exit` has no preconditions.
@@ -212,7 +212,7 @@ fn computed() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns the wall time since the first call, where CPU time is unavailable.
+/// Returns the wall time since the first call, for platforms without a CPU clock.
 #[cfg(not(unix))]
 fn computed() -> Duration {
     static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 use super::probe::Probe;
 use crate::files::limit::TextLimit;
 
-/// Heap size of a child with the default `--text`, in bytes.
+/// Minimum heap limit of a child in bytes, without its files. It applies to the default `--text`.
 const MIN_HEAP_BYTES: u64 = 400 << 20;
-/// Heap size per byte of input files, which are unpacked and parsed into trees.
+/// Additional heap per byte of the input files, which are unpacked and parsed into trees.
 const HEAP_PER_FILE_BYTE: u64 = 20;
-/// Minimum computing time of a child.
+/// CPU time limit of a child without files and items.
 const BASE_MILLISECONDS: u64 = 4_000;
-/// Minimum reading rate, in bytes per millisecond of computing time.
+/// Number of bytes of input files that raise the time limit by one millisecond.
 const FILE_BYTES_PER_MILLISECOND: u64 = 10_000;
-/// Computing time per definition file or document. Most need a tenth of it.
+/// Additional time per definition file or document. Most of them need a tenth of it.
 const MICROSECONDS_PER_ITEM: u64 = 2_000;
 /// Stack size of a child's threads.
 pub(super) const CHILD_STACK_BYTES: usize = 2 << 20;
@@ -25,7 +25,7 @@ pub const STACK_BYTES: usize = 8 << 20;
 pub(super) struct Limits {
     /// Maximum heap size in bytes.
     pub(super) heap_bytes: u64,
-    /// Maximum computing time of all threads, excluding the time per item.
+    /// Maximum CPU time of all threads in milliseconds, without the additional time per item.
     pub(super) milliseconds: u64,
 }
 
@@ -39,7 +39,7 @@ impl Limits {
         }
     }
 
-    /// Returns the maximum computing time after `items` items.
+    /// Returns the maximum CPU time in milliseconds after `items` items.
     pub(super) fn milliseconds_after(self, items: u64) -> u64 {
         self.milliseconds + items * MICROSECONDS_PER_ITEM / 1_000
     }

@@ -2,15 +2,15 @@
 //! architecture).
 //!
 //! Templates, task definitions and rows come from untrusted sources. A template is a program: it can loop, double a
-//! text forty times, or nest values until the stack overflows. Failed allocations and stack overflows abort a Rust
+//! string forty times, or nest values until the stack overflows. Failed allocations and stack overflows abort a Rust
 //! process, so checks within the process do not suffice.
 //!
 //! The child does exactly the work that this process is about to do. If it stays within its limits, this process
 //! repeats the work, including any error. Otherwise, this process reports which input exceeded which limit (exit code
 //! 2).
 //!
-//! Only the program enables the sandbox ([`enable`]). Elsewhere, untrusted inputs are only protected by the limits of
-//! `ghostlab_definitions`.
+//! Only the `ghostlab` program enables the sandbox ([`enable`]). Otherwise, only the limits of `ghostlab_definitions`
+//! protect against untrusted inputs.
 
 mod child;
 mod limits;

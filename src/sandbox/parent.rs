@@ -1,4 +1,4 @@
-//! Parent process of the sandbox, which starts children and converts their deaths into errors.
+//! Parent process of the sandbox, which starts child processes and converts their failures into errors.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// Probes that a child has already passed.
+/// Probes that have already passed in a child process.
 static PASSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Seconds without a report after which a child is killed. A child reports twenty times per second.
@@ -31,7 +31,7 @@ pub fn enable() {
     ENABLED.store(true, Relaxed);
 }
 
-/// Tries a probe in a child process, if the sandbox is enabled and the probe has not passed before.
+/// Runs a probe in a child process, if the sandbox is enabled and the probe has not passed before.
 ///
 /// # Errors
 /// Fails with bad input if the probe exceeds a limit, and with kind `Job` if no child can be started.
@@ -64,7 +64,7 @@ fn program() -> std::io::Result<PathBuf> {
 fn start() -> std::io::Result<Child> {
     let mut command = Command::new(program()?);
     command.arg(CHILD).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Ctrl-C must not reach the child, which notices when the parent ends.
+    // Ctrl-C must not reach the child, which exits when it notices that the parent has ended.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     command.spawn()
@@ -87,7 +87,7 @@ fn run(request: &Request, text: &str) -> Result<()> {
     let mut child = start().map_err(|error| {
         Error::job("cannot start the sandbox for untrusted inputs")
             .found(error.to_string())
-            .hint("check the limits on processes and memory; the sandbox is a child process")
+            .hint("check the limits on processes and memory (the sandbox is a child process)")
     })?;
     let stdin = child.stdin.take();
     let stdout = child.stdout.take();
@@ -141,7 +141,7 @@ impl Outcome {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
-                // Count seconds, because both processes may have been suspended.
+                // Count the seconds instead of comparing times, because both processes may have been suspended.
                 Err(RecvTimeoutError::Timeout) => silent_seconds += 1,
             }
             if silent_seconds > MAX_SILENT_SECONDS {
@@ -151,7 +151,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the exceeded limit, as far as reports and exit status show.
+    /// Returns the limit that the child exceeded, according to its reports, its error output or its silence.
     fn limit(&self) -> Option<Exceeded> {
         if let Some((limit, _)) = self.exceeded {
             return Some(limit);

@@ -1,4 +1,4 @@
-//! Work with untrusted inputs that a child process can try.
+//! Operations on untrusted inputs that are tried in a child process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::tasks::DocumentLimit;
 
-/// Description of work with untrusted inputs.
+/// Operation on untrusted inputs, which a child process tries first.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
@@ -28,7 +28,7 @@ pub enum Probe {
 pub struct TaskProbe {
     pub definition: Definition,
     pub rows: FileRows,
-    /// Source of the rows, in case the child dies without reports.
+    /// Source of the rows, for the error if the child dies without a report.
     pub origin: String,
     pub limit: Option<f64>,
     pub shots: Option<usize>,
@@ -66,7 +66,7 @@ impl Probe {
         }
     }
 
-    /// Returns the source of the input, in case the child dies without reports.
+    /// Returns the source of the input, for the error if the child dies without a report.
     pub(super) fn origin(&self) -> String {
         let path: &Path = match self {
             Self::Definitions { path, .. } => path,
@@ -84,7 +84,7 @@ impl Probe {
     }
 }
 
-/// Checks the generation settings, as the grid does.
+/// Checks the generation settings in the same way as the grid.
 fn read_generation(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::Generate => Generating::read(&definition.generation).map(drop),

@@ -42,10 +42,10 @@ fn part(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
     part
 }
 
-/// Returns the depths to try, per unit, if the grid names none: from the first depth at which some cut may meet the
-/// budget to the first at which every cut does.
+/// Returns the depths to try, per unit, for a grid that specifies none. They range from the smallest depth at which
+/// some cut may meet the budget to the smallest depth at which every cut does.
 ///
-/// At least two depths are returned if the backbone has them, because an operator may offset the gain of the first.
+/// If possible, at least two depths are returned, because an operator may cost what the first depth saves.
 ///
 /// # Errors
 /// Fails with exit code 2 if the dense backbone already meets the budget, or if even the deepest cut misses it.
@@ -63,7 +63,7 @@ pub fn depths(
             .refused("the dense backbone already meets the budget")
             .expected("a budget that requires removing layers")
             .found(sought.costs_text(0))
-            .hint(format!("with one layer removed: {}", sought.costs_text(1))));
+            .hint(format!("tighten the budget; removing one layer gives {}", sought.costs_text(1))));
     }
     let mut depths = Vec::new();
     for &unit in units {
@@ -76,12 +76,12 @@ pub fn depths(
     let reached = sought.costs_text(most);
     Err(sought
         .refused("the budget is out of reach even with a single layer left")
-        .expected(format!("at most what removing {most} of {} layers achieves: {reached}", config.layers))
+        .expected(format!("a budget that removing {most} of {} layers meets ({reached})", config.layers))
         .found(budget.to_string())
         .hint("loosen the budget; the embedding and the head cannot be removed"))
 }
 
-/// Budget, with the cost model to check cuts against it.
+/// Budget with the cost model that checks cuts against it.
 struct Sought<'a> {
     budget: &'a Budget,
     model: CostModel<'a>,
@@ -207,7 +207,7 @@ pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> V
     kept
 }
 
-/// Describes everything of a cell except how many layers it removes.
+/// Formats all settings of a cell except the number of removed layers.
 fn kind(cell: &Cell) -> String {
     let Cell { criterion, recovery, calibration, depth, .. } = cell;
     format!("{criterion:?} {recovery:?} {calibration:?} {}", depth.unit)
@@ -318,7 +318,7 @@ fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
     is_one_measurement(&one, &other)
 }
 
-/// Returns the survivor with the best first objective. Ties go to the first.
+/// Returns the survivor with the best first objective, and the first of them on a tie.
 pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
     let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == Elimination::Survived);
     alive.reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })

@@ -18,7 +18,7 @@ pub struct SearchEnv<'a> {
     pub settings: RunSettings,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
-    /// Runs a grid to completion, alone or together with workers.
+    /// Function that runs a grid to completion, alone or together with workers.
     pub run: &'a dyn Fn(&Grid) -> Result<GridOutcome>,
     /// Whether latencies may be measured here. Stored latencies are used in any case.
     pub times: bool,
@@ -58,7 +58,7 @@ pub(super) fn latency_grid(grid: &Grid, spec: &Search) -> Grid {
     Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
 }
 
-/// Runs a timing grid, or reads stored latencies if none may be measured.
+/// Runs a timing grid, or reads the stored latencies if latencies may not be measured.
 pub(super) fn times(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
     if env.times {
         return (env.run)(grid);
@@ -76,8 +76,8 @@ pub(super) fn milliseconds(result: &CellResult, spec: &Search) -> Option<f64> {
     Some(mean_latency(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
 }
 
-/// Returns the mean latency for prompt and decoding in milliseconds, and the speedup if the dense backbone was timed
-/// too.
+/// Returns the mean latency for the prompt and decoding in milliseconds. Also returns the speedup if the dense backbone
+/// was timed.
 pub fn mean_latency(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let read = timed.spread()?.mean;
     let faster = timed.speedup().map(|speedup| speedup.ratio);
@@ -195,12 +195,12 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<
         Some(stratum) => Err(Error::bad_input("no held-out items")
             .at(stratum.on.to_string())
             .expected("at least 3 items of each task and text (one fifth is held out)")
-            .found(format!("{} of {}", stratum.used, stratum.all))
-            .hint("use more --items, or fewer tasks and texts")),
+            .found(format!("{} of {} items", stratum.used, stratum.all))
+            .hint("raise --items, or use fewer tasks and texts")),
     }
 }
 
-/// Schedules the items of strata, of which the race uses at most as many as the search allows.
+/// Creates the track of an objective. The race uses at most as many items as the search allows.
 fn track(spec: &Search, name: &'static str, strata: Vec<(EvalTarget, usize)>, first: usize, scale: f64) -> Track {
     let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
     let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });

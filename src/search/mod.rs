@@ -13,7 +13,7 @@
 //! | `short_name` | short candidate names for tables |
 //! | `report` | tables and summary of a search as text |
 //!
-//! This file has the estimated costs of a variant and the outcome of a search, as plain data for output.
+//! This file defines the estimated costs of a variant and the outcome of a search, as plain data for output.
 
 mod candidates;
 mod env;
@@ -140,7 +140,7 @@ pub struct Score {
     pub half: Option<f64>,
 }
 
-/// Difference between the winner and plain removal. Positive means that the winner is better. In the objective's unit.
+/// Difference between the winner and plain removal in the objective's unit. It is positive if the winner is better.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Lead {
     /// Difference on the items of the race. It is biased upwards, because these items selected the winner.
@@ -330,8 +330,8 @@ impl Costs {
         }
     }
 
-    /// Describes the first bound that these costs violate, or returns `None`. `dense` is the latency of the dense
-    /// backbone in milliseconds, if known.
+    /// Describes the first bound that these costs violate. Returns `None` if they meet the budget. `dense` is the
+    /// latency of the dense backbone in milliseconds, if known.
     pub fn violated_bound(&self, budget: &Budget, dense: Option<f64>) -> Option<String> {
         let slow = budget.speedup.filter(|wanted| self.speedup < *wanted);
         let slow = slow.map(|wanted| format!("predicted speedup {:.3} is below the budget's {wanted}", self.speedup));
@@ -372,7 +372,7 @@ impl<'a> CostModel<'a> {
         Ok(Self { config, engine, prompt, map })
     }
 
-    /// Returns the possible costs of a depth, without knowing the selected layers.
+    /// Returns the costs that cuts of a depth can have, whichever layers are selected.
     ///
     /// Layers and MLPs cost the same at every position. Attentions are estimated with and without affine maps in their
     /// place. For a depth in sublayers of both kinds, either as many attentions as possible are removed, or as many

@@ -8,7 +8,7 @@ use crate::pipeline::stage::operator::{self, BoundaryResult};
 /// Builds a candidate's program, with a placeholder for each distinct operator.
 ///
 /// # Errors
-/// Fails if an operator has no place in the program.
+/// Fails if an operator belongs on the MLP branch of the preceding layer, but no layer precedes the cut.
 pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Result<Program> {
     operator::repaired(layers, removed, boundaries, |_, key: &str| {
         Operator::diagonal(key.bytes().map(f32::from).collect())

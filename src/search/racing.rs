@@ -16,14 +16,14 @@ use crate::pipeline::exec::Event;
 use crate::results::distinct;
 use crate::significance::stratified::Stratified;
 
-/// Runs the search of one grid from [`parts`](super::parts).
+/// Runs the search of one grid from [`split_searches`](super::split_searches).
 ///
 /// # Errors
 /// Fails with exit code 2 before any computation if no candidate meets the budget or no item remains for the final
 /// evaluation. Fails if a run fails or is interrupted.
 pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<Found> {
     let spec = grid.search.as_ref().ok_or_else(|| Error::bad_input("the grid has no `search`"))?;
-    // Impossible cuts are reported once, by the search.
+    // The search reports impossible cuts once, so the grid of a round must not report them again.
     let selectable = Search { unselectable: Vec::new(), ..spec.clone() };
     let bare = Grid { search: Some(selectable), ..grid.clone() };
     let (config, engine) = backbone(&bare, env)?;
@@ -230,8 +230,8 @@ pub(super) fn judge_winner(
     Ok((judged, leads))
 }
 
-/// Returns the runner-up: survivors come first, then candidates that saw more items, then those with a better first
-/// objective. Ties go to the first.
+/// Returns the runner-up. Survivors come first, then candidates that saw more items, then those with a better first
+/// objective. The first candidate wins a tie.
 fn second(racers: &[Racer], best: usize) -> Option<usize> {
     let others =
         (0..racers.len()).filter(|&racer| racer != best && !matches!(racers[racer].fate, Elimination::Failed { .. }));
@@ -241,7 +241,7 @@ fn second(racers: &[Racer], best: usize) -> Option<usize> {
     })
 }
 
-/// Returns the cell that removes the winner's layers without recovery. Uses the grid's own cell if it has one.
+/// Returns the cell that removes the winner's layers without recovery. Uses the cell of the grid if there is one.
 fn plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
     let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
     let known = grid.cells.iter().find(|cell| Cell { name: plain.name.clone(), ..(*cell).clone() } == plain);

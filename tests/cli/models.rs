@@ -102,7 +102,7 @@ fn more_calibration_tokens_than_text_are_noted() {
     for (sequences, noted) in [("8", false), ("200", true)] {
         let sequences = format!("calibration.sequences={sequences}");
         let log = world.runs(&["--set", &sequences, "--set", "recovery=[none]", "--set", "depth=[1]"]);
-        let note = "calibration train:200x64@0 draws 12800 tokens from a text of 6000: windows overlap 2.1-fold";
+        let note = "calibration train:200x64@0 draws 12800 tokens from a text of 6000, so each token is drawn 2.1";
         assert_eq!(log.contains(note), noted, "{log}");
     }
 }

@@ -1,4 +1,4 @@
-//! Plan of a backbone: the keys of all objects that its cells need. Created by `plan`, used by jobs.
+//! Plan of a backbone: the keys of all objects that its cells need. The module `plan` creates it, and jobs use it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub struct BackboneKeyParts<'a> {
     pub batch_tokens: usize,
 }
 
-/// Version of the operations of engines other than `cpu`, in keys.
+/// Version of the operations of engines other than `cpu`, for keys.
 const FUSED: &str = "fused";
 
 impl BackboneKeyParts<'_> {
@@ -41,11 +41,11 @@ impl BackboneKeyParts<'_> {
         let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
         if name != CPU.name {
             identity["engine"] = json!(name);
-            // Keys from before fused operations lack this field.
+            // Keys of versions without fused operations lack this field.
             identity["operations"] = json!(FUSED);
         }
-        // Earlier versions computed the output projection, and before that attention too, in f32. Their keys lack these
-        // fields.
+        // Earlier versions computed the output projection in f32, and even earlier versions also attention. Their keys
+        // lack these fields.
         if self.is_half() {
             identity["head"] = json!(dtype);
             identity["attention"] = json!(dtype);
@@ -56,8 +56,8 @@ impl BackboneKeyParts<'_> {
         identity
     }
 
-    /// Returns a prefix for the leases and journals of other engines, which do not share chunks with the CPU engine.
-    /// Empty for the CPU engine.
+    /// Returns a prefix for the leases and journals of engines other than the CPU engine, because engines do not share
+    /// chunks. Returns an empty string for the CPU engine.
     pub(crate) fn other_engine(&self) -> String {
         let head = if self.is_half() { " with its head and attention" } else { "" };
         let operations = if self.engine.name == CPU.name { "" } else { FUSED };
@@ -77,7 +77,7 @@ pub struct BackbonePlan {
     pub name: String,
     pub folder: PathBuf,
     pub config: Config,
-    /// SHA-256 of the inputs of the forward pass, independent of name and storage. Excludes the type of rounded
+    /// SHA-256 of the inputs of the forward pass, independent of name and storage. It excludes the type of rounded
     /// weights, which is in `config`.
     pub content: String,
     /// Unquantized backbone without cells, if weights are rounded but calibration uses the original ones.
@@ -86,7 +86,7 @@ pub struct BackbonePlan {
     pub batch_tokens: usize,
     /// Distinct calibrations of the cells.
     pub calibrations: Vec<CalibrationPlan>,
-    /// The grid's evaluations, in its order: perplexities, then tasks.
+    /// Evaluations in grid order: perplexities first, then tasks.
     pub evaluations: Vec<Evaluation>,
     /// Prompts for latency measurements, in grid order.
     pub latencies: Vec<Latency>,
@@ -150,7 +150,7 @@ pub struct Evaluation {
     /// Measurement. Together with a variant's identity it identifies its scores ([`Identity::measured`]).
     pub measure: Arc<MeasureId>,
     pub tokens: Arc<Key>,
-    /// Name of the journal and the leases.
+    /// Name of the journal, and prefix of the leases.
     pub journal: String,
     /// Whether variants generate text.
     pub generates: bool,
@@ -197,7 +197,7 @@ pub struct TrainingPlan {
 }
 
 impl CalibrationPlan {
-    /// Returns the size of the text, which is known without reading it.
+    /// Returns the load of the text, which is known without reading it.
     pub fn load(&self) -> Load {
         let Calibration { sequences, length, .. } = self.calibration;
         Load::windows(sequences.saturating_mul(length), length)

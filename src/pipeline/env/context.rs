@@ -137,7 +137,7 @@ impl<'a> RunContext<'a> {
         lock(&self.complete).len()
     }
 
-    /// Records stored scores, with their values unless they are generated answers.
+    /// Records scores that this process stored. `values` is `None` for generated answers.
     pub(crate) fn stored_scores(&self, key: &Key, values: Option<Vec<f64>>) {
         self.store_cache.insert(key);
         lock(&self.fresh_scores).insert(key.hash().to_owned(), values);
@@ -227,7 +227,7 @@ impl<'a> RunContext<'a> {
         }
     }
 
-    /// Fails if the user interrupts.
+    /// Fails if the user has interrupted the run.
     pub(crate) fn check_stop(&self) -> Result<()> {
         progress::check_stop(self.stop)
     }
@@ -271,7 +271,7 @@ impl<'a> RunContext<'a> {
     /// Waits for other processes, with exponential backoff.
     ///
     /// # Errors
-    /// Fails if the user interrupts, or if a worker's idle timeout expires ([`Self::left`]).
+    /// Fails if the user interrupts the run, or if the worker's idle timeout expires ([`Self::has_timed_out`]).
     pub(crate) fn pause(&self) -> Result<()> {
         let mut pause = lock(&self.idle).pause;
         pause.wait(self.store, self.stop)?;

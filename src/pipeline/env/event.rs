@@ -73,7 +73,7 @@ pub enum Event {
     Advanced {
         job: usize,
         tokens: usize,
-        /// Number of processed tokens, if generation may have ended early.
+        /// Number of tokens that were actually processed, if generation may have ended early.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ran: Option<usize>,
         elsewhere: bool,

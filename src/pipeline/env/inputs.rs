@@ -100,7 +100,7 @@ impl Inputs {
         })
     }
 
-    /// Returns the hash of a tokenizer file and of the tokens that adjacent files add.
+    /// Returns the hash of a tokenizer file, combined with the tokens that adjacent files add.
     fn tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer(folder);
         let file_hash = self.of(&file)?.to_owned();

@@ -11,7 +11,7 @@ use crate::model::Engine;
 
 /// Loader of engines, replaced in tests.
 pub(crate) trait Engines: Sync {
-    /// Loads a backbone, with limits in bytes on weights in memory and on device memory.
+    /// Loads a backbone. `weights` limits its weights in memory, and `device` its device memory, both in bytes.
     ///
     /// # Errors
     /// Fails if the backbone cannot be read.

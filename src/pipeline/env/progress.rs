@@ -60,7 +60,7 @@ impl Pause {
     /// Waits, then extends the interval.
     ///
     /// # Errors
-    /// Fails if the user interrupts.
+    /// Fails if the user interrupts the run.
     pub(crate) fn wait(&mut self, store: &Store, stop: &AtomicBool) -> Result<()> {
         store.sleep(self.0, stop);
         check_stop(stop)?;
@@ -78,7 +78,7 @@ impl Default for Pause {
 /// Acquires a lease, waiting while another process holds it.
 ///
 /// # Errors
-/// Fails if the store is not writable, or if the user interrupts.
+/// Fails if the store is not writable, or if the user interrupts the run.
 pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<Lease> {
     let mut warned = false;
     let mut pause = Pause::default();

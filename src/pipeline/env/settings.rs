@@ -88,7 +88,7 @@ impl WorkerLimits {
             return last_failure(attempts, false);
         }
         let last = last_failure(attempts, true).filter(|_| died >= Self::DEATHS)?;
-        Some(format!("{died} processes died during this job, the last one: {last}"))
+        Some(format!("{died} processes died during this job (last failure: {last})"))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::quantity::counted;
 use crate::quantity::distinct_sizes;
 use ghostlab_store::{InventoryItem, Lookup, Store};
 
-/// Place where a plan will run.
+/// Machine on which a plan will run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {
     /// This machine. The default memory limit is its free memory.
@@ -99,8 +99,8 @@ fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter)
         let drawn = windows.saturating_mul(calibration.length);
         if drawn > corpus_tokens {
             let text = format!(
-                "backbone {}: calibration {calibration} draws {drawn} tokens from a text of {corpus_tokens}: windows overlap \
-                 {:.1}-fold on average",
+                "backbone {}: calibration {calibration} draws {drawn} tokens from a text of {corpus_tokens}, so each token is \
+                 drawn {:.1} times on average",
                 backbone.name,
                 drawn as f64 / corpus_tokens.max(1) as f64
             );
@@ -179,7 +179,7 @@ fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
 fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(most) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
-        // Texts are drawn together, and each needs its ids twice while they are written.
+        // All texts are drawn at the same time, and each needs two copies of its token ids while they are written.
         let lacking = backbone.calibrations.iter().filter(|calibration| !store.has(&calibration.tokens));
         let wanted = lacking.clone().map(bytes_for_tokens).fold(0, u64::saturating_add);
         let largest = lacking.max_by_key(|artifact| bytes_for_tokens(artifact)).filter(|_| wanted > most);
@@ -229,7 +229,7 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Resu
     let mut quota = look()?;
     if !quota.going.is_empty() {
         let clearing = progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop)?;
-        // A run that started since then has reserved its objects.
+        // Look again, because runs that have started in the meantime may have reserved some of the objects.
         quota = look()?;
         for some in quota.going.chunks(64) {
             // After a long pause, newer runs may need the objects. Leave them to the next eviction.
@@ -249,7 +249,7 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Resu
         ));
     }
     if quota.beyond() > 0 {
-        note(format!("the store exceeds its limit by {}: this grid needs the space", gigabytes(quota.beyond())));
+        note(format!("the store exceeds its limit by {} because this grid needs the space", gigabytes(quota.beyond())));
     }
     Ok(())
 }
@@ -262,7 +262,7 @@ fn gigabytes(bytes: u64) -> String {
 struct MemoryNeed<'a> {
     backbone: &'a str,
     weights: u64,
-    /// Memory for a batch's activations, for operators, and for solving one.
+    /// Memory in bytes for the activations of a batch, for operators, and for solving an operator.
     reserve: u64,
 }
 

@@ -66,7 +66,7 @@ pub struct RunRecord {
     /// Estimated remaining seconds; `None` before any progress.
     #[serde(default)]
     pub seconds_left: Option<f64>,
-    /// Engine and machine; `None` in older records. Their rates are not comparable.
+    /// Engine and machine; `None` in older records. Rates are only comparable if both are equal.
     #[serde(default)]
     pub engine: Option<String>,
     #[serde(default)]

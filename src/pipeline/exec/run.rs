@@ -123,7 +123,7 @@ fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Op
     chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
-/// Runs the missing jobs, then `end`, which returns the number of complete and failed cells with the result.
+/// Runs the missing jobs, then `end`, which returns its result with the numbers of complete and failed cells.
 fn run_all<T>(
     grid: &Grid,
     env: RunEnv<'_>,
@@ -334,7 +334,7 @@ pub(super) fn attempt(
     }
     context.reporter.event(Event::WorkDone { work: job.lease_name(backbone) });
     if job.group.order == Order::First {
-        // The next job may write just as much.
+        // Free disk space now, because the next job may write as many bytes as this one.
         preflight::in_store(0, plan, &context.env)?;
     }
     if step == JobStatus::Done {

@@ -109,7 +109,7 @@ pub struct SampleCost {
     pub flops: f64,
 }
 
-/// Estimates the work of [`sample`]. Computes only tokens, which are stored.
+/// Estimates the work of [`sample`]. Only missing tokens are computed and stored.
 ///
 /// # Errors
 /// Fails like [`sample`].
@@ -234,7 +234,7 @@ fn scores(
             if drawn.is_empty() {
                 return Ok(());
             }
-            // Two cells may be one variant.
+            // Two cells may share a variant.
             let programs: BTreeMap<&str, (&Arc<Key>, &Program)> = members
                 .iter()
                 .map(|(variant, program)| (variant.scores[index].hash(), (&variant.scores[index], program)))
@@ -271,7 +271,7 @@ fn scores(
     Ok(all)
 }
 
-/// Returns the values of the drawn chunks. Other chunks have none.
+/// Returns the values of the drawn chunks, and an empty list for each other chunk.
 fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
     let chunks = variant.chunks.iter().enumerate();
     chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()

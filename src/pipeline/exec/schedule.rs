@@ -64,7 +64,7 @@ struct TaskQueue {
 /// Runs all tasks. `models` are the model sizes in bytes.
 ///
 /// # Errors
-/// Fails with the first error of a task. Running tasks finish, and no other one starts.
+/// Fails with the first error of a task. Running tasks finish, and no further task starts.
 pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
     let state = Mutex::new(TaskQueue { waiting: (0..tasks.len()).collect(), ..TaskQueue::default() });
     let changed = Condvar::new();

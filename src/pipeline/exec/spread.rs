@@ -52,7 +52,8 @@ impl SeatClaim {
 /// Prefix of seat lease names.
 const SEAT: &str = "at-";
 
-/// Last observed leases of other workers, by job. While the leases of a job are unchanged, it has no new work to take.
+/// Last observed leases of other workers, by job. While the leases of a job are unchanged, no work of it becomes
+/// available.
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<HashMap<String, (Vec<String>, Duration)>>);
 

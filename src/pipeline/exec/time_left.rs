@@ -21,7 +21,7 @@ pub struct TimeLeft {
 struct PlanPiece {
     group: RateGroup,
     planned: f64,
-    /// Work of started jobs, and the completed part of it.
+    /// Work of started jobs, and its completed part.
     begun: f64,
     done: f64,
     over: bool,
@@ -45,7 +45,7 @@ const AT_LEAST: f64 = 0.02;
 
 impl TimeLeft {
     pub fn see(&mut self, event: &Event, now: f64) {
-        // Solving and reading after a job's end belong to its piece.
+        // Solving and reading after the end of a job count towards its piece of work.
         if let Some((before, Some(group))) = &self.last {
             self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
         }

@@ -1,5 +1,5 @@
-//! Flattens identities and other JSON values to leaves, and compares them as canonical text. All settings are compared
-//! here, so that new ones are included automatically.
+//! Flattens identities and other JSON values to leaves, and compares them as canonical text. Comparisons cover all
+//! leaves, so that new settings are included automatically.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};

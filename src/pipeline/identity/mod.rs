@@ -395,7 +395,7 @@ mod tests {
             let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
             assert_eq!(ComputeId::from(request.choose(&folder).unwrap().id()), id);
         }
-        assert_eq!(compute_id("cpu", "bf16", "cpu-neon").request(), None, "a family that this program does not know");
+        assert_eq!(compute_id("cpu", "bf16", "cpu-neon").request(), None, "an unknown kernel family");
     }
 
     fn compute_id(name: &str, dtype: &str, device: &str) -> ComputeId {

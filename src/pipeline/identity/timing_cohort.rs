@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(cohort_of(&["none"], 0), cohort_of(&["none"], 1));
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["affine"], 0));
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["none", "affine"], 0));
-        assert_eq!(cohort_of(&["none", "affine"], 0), cohort_of(&["affine", "none"], 0), "in whatever order");
+        assert_eq!(cohort_of(&["none", "affine"], 0), cohort_of(&["affine", "none"], 0), "the order does not matter");
         // A change of the variant itself changes its difference from the others.
         assert_eq!(
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 1)]),

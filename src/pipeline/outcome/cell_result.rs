@@ -52,7 +52,7 @@ impl GridOutcome {
     }
 
     /// Returns the extent of a text as tokenized by a cell's backbone, taken from another cell of the backbone if
-    /// necessary. `None` if it is not tokenized.
+    /// necessary. Returns `None` if the text is not tokenized.
     pub fn text_read(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
         let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
         is_known_text(text, result).or_else(|| others.find_map(|result| is_known_text(text, result)))
@@ -69,12 +69,12 @@ impl GridOutcome {
         self.cells.iter().filter_map(|cell| cell.text(text)?.extent)
     }
 
-    /// Returns the extent of a task, which is the same for all backbones. `None` if nothing is stored.
+    /// Returns the extent of a task, which is the same for all backbones. Returns `None` if nothing is stored.
     pub fn task(&self, task: &EvalTask) -> Option<TaskExtent> {
         self.cells.first()?.task(task)?.extent
     }
 
-    /// Counts cells that are incomplete without a failure.
+    /// Counts the incomplete cells that have not failed.
     pub fn unmade(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_none() && cell.missing.is_some()).count()
     }
@@ -110,7 +110,7 @@ pub struct TaskScores {
 pub enum Answers {
     /// Choices of a built-in task.
     Native(Answered),
-    /// Answers to each document's requests, and each score's values of the documents.
+    /// Answers by document and request, and values by score and document.
     Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>> },
 }
 
@@ -157,7 +157,7 @@ pub struct Measured<A, E, S> {
     /// Request, as in the grid.
     pub requested: A,
     pub measure: Arc<MeasureId>,
-    /// Amount of data the backbone reads for it, the same for all variants; `None` if it is not stored.
+    /// Amount of data that the backbone reads, which is the same for all variants; `None` if it is not stored.
     pub extent: Option<E>,
     /// Measured values; `None` if the cell failed or was never computed.
     pub sample: Option<S>,
@@ -197,7 +197,7 @@ pub struct CellResult {
     /// Comparisons with the dense model, by text; `None` for texts without one.
     #[serde(skip)]
     pub damages: Vec<Option<Damages>>,
-    /// The run's record has only some values of each.
+    /// Measured tasks. The run's record contains only some of their values.
     #[serde(skip)]
     pub tasks: Vec<Measured<EvalTask, TaskExtent, TaskScores>>,
     #[serde(rename = "latencies", serialize_with = "prompts")]
@@ -231,8 +231,8 @@ pub struct MadeFrom {
 }
 
 impl CellResult {
-    /// Creates a cell without results. `layers` counts those of the dense backbone, and `failure` is the reason, if
-    /// any.
+    /// Creates a cell without results. `layers` is the number of layers of the dense backbone, and `failure` the reason
+    /// if the cell failed.
     pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
         Self { cell, layers, failure, ..Self::default() }
     }
@@ -256,7 +256,7 @@ impl CellResult {
         self.prompts.iter().find(|prompt| prompt.requested == *requested)
     }
 
-    /// Returns the scores of a group. `None` if one of its tasks has none.
+    /// Returns the scores of a group. Returns `None` if one of its tasks has no scores.
     pub fn group(&self, group_use: &GroupUse) -> Option<Vec<Score>> {
         let tasks = group_use.group.tasks.iter();
         let all = tasks.map(|name| Some(&self.task(&group_use.task(name))?.sample.as_ref()?.scores));

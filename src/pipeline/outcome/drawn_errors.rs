@@ -110,7 +110,7 @@ mod tests {
         let errors = DrawnErrors::of(&store, &key);
         assert_eq!(errors.error(aggregation, &sound).unwrap(), Some(expected));
         errors.keep();
-        // Replace the cached value by one that no draw could give, to show that it is used.
+        // Replace the cached value by one that cannot be computed, to show that the cache is used.
         let path = errors.path.clone().unwrap();
         let mut known = read(&store, &path);
         assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);

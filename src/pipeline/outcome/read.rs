@@ -240,7 +240,7 @@ impl<'a> BackboneReader<'a> {
         })
     }
 
-    /// Computes the savings of a variant as deployed. `None` if its selection or an operator is not stored.
+    /// Computes the savings of a variant as deployed. Returns `None` if its selection or an operator is not stored.
     fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
         let config = &self.backbone.config;
         let stored = [&variant.selection, &variant.repair().cloned()];

@@ -122,8 +122,8 @@ impl<'a> BackboneContents<'a> {
         Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
     }
 
-    /// Identifies the measurement of a task, and returns the key of its requests. Metrics and filters of a definition are
-    /// not part of the key, so another metric of the same answers computes nothing.
+    /// Identifies the measurement of a task, and returns the key of its requests. The key does not include the metrics
+    /// and filters of a definition, so a new metric can reuse stored answers.
     pub(super) fn task(&self, task: &EvalTask) -> Result<(MeasureId, Key)> {
         let data = self.grid.task(task);
         let definition = data.definition()?;

@@ -84,7 +84,7 @@ pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
     Ok(all)
 }
 
-/// Returns the memory in bytes for the weights of a backbone while its jobs run: what a job leaves of `memory`.
+/// Returns the part of `memory` in bytes that is left for the weights of a backbone while its jobs run.
 pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let config = &backbone.config;
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();

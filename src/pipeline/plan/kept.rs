@@ -59,8 +59,8 @@ impl KeepSet {
         }
     }
 
-    /// Returns whether an object is kept. If one member of a family is used, all members are kept, because other depths
-    /// or recoveries may use them.
+    /// Returns whether an object is kept. If one member of a family is used, all members are kept, because cells with
+    /// other depths or recoveries may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
         let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
         self.used.contains(&entry.hash)
@@ -82,7 +82,7 @@ pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     found
 }
 
-/// Collects the engines in a key and its ancestors. Keys on the CPU engine do not name the engine.
+/// Collects the engines in a key and its ancestors. Keys for the CPU engine do not name the engine.
 fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
     let Some(identity) = key["of"].as_object() else { return };
     let [engine, dtype, device] = ["engine", "dtype", "device"].map(|name| identity.get(name).and_then(Value::as_str));
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(quota(&store, 0, 1610, 0), (vec![], 0));
         assert_eq!(quota(&store, 0, 1609, 0), (vec![1000], 0));
         assert_eq!(quota(&store, 0, 1610, 1001), (vec![1000, 500], 0));
-        assert_eq!(quota(&store, 1000, 1100, 0), (vec![500, 100], 0), "the cheapest is needed");
+        assert_eq!(quota(&store, 1000, 1100, 0), (vec![500, 100], 0), "the plan needs the cheapest object");
         assert_eq!(quota(&store, 1000, 900, 0), (vec![500, 100, 10], 100));
     }
 

@@ -1,5 +1,5 @@
 //! Layer 1: the plan of a grid: keys of all required objects, which of them are stored, why others are missing, and the
-//! costs. Computes no results.
+//! costs. Planning computes no results.
 
 mod contents;
 mod cost;

@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn what_is_hardly_comparable_gives_no_reason() {
-        assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.5, "a")), "first time", "two settings: another cell");
+        assert_eq!(reason(&[key(0, 0.0, "a")], &key(3, 0.5, "a")), "first time", "two settings changed");
         let stored = [dense("llama", "a", "ptb")];
         assert_eq!(reason(&stored, &dense("qwen", "b", "ptb")), "first time", "another backbone");
         assert_eq!(reason(&stored, &dense("llama", "b", "c4")), "first time", "another text");

@@ -46,7 +46,7 @@ impl<'g> Plan<'g> {
         GridInputs { grid: self.grid, inputs: &self.inputs }
     }
 
-    /// Formats the engines of the backbones. There is usually one.
+    /// Formats the distinct engines of the backbones. Usually, there is only one.
     pub fn engines(&self) -> String {
         let ids: BTreeSet<String> = self.backbones.iter().map(|backbone| backbone.engine.id().to_string()).collect();
         ids.into_iter().collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! Numbers of trials that criteria need and that are stored.
+//! Counts the trials that criteria need, and those that are stored.
 
 use super::{BackbonePlan, Plan, StoreState, Variant};
 use crate::criterion::{Criterion, Depth, TrialMetric};

@@ -102,7 +102,7 @@ pub fn cost(config: &Config, shape: ActivationShape, load: &Load, [kept, spooled
     Cost { separate: flops, shared: flops, left: flops, disk: kept as u64 * site_bytes(config, load), inodes }
 }
 
-/// Reads stored sums. `None` if there is not one per pair.
+/// Reads stored sums. Returns `None` if the number of sums differs from `pairs`.
 pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
     let sums: Vec<f64> = object.read(SUMS).ok()?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
     (sums.len() == pairs).then_some(sums)
@@ -110,7 +110,7 @@ pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
 
 /// Plans the first pass.
 ///
-/// It keeps all sites if they fit the limit or nothing has to be selected. Otherwise, it keeps the sites that the
+/// The pass keeps all sites if they fit the limit or nothing has to be selected. Otherwise, it keeps the sites that the
 /// selection reads, if they fit.
 pub(crate) fn first_pass(
     job: &CalibrationJob<'_>,

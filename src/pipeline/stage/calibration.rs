@@ -194,7 +194,7 @@ fn selected_variants<'s>(
                 Some(key) => run.fail_at(variant.cell, key, reason.clone()),
                 None => run.fail(variant.cell, reason.clone()),
             },
-            Some(Picked::Waiting) | None => run.fail(variant.cell, "the criterion was not measured".to_string()),
+            Some(Picked::Waiting) | None => run.fail(variant.cell, "the criterion selected no layers".to_string()),
         }
     }
     chosen

@@ -106,8 +106,8 @@ impl ChunkRun<'_> {
         Ok(ChunkLease::Done)
     }
 
-    /// Computes a group of chunks, if it is not empty, and flushes their records if the last flush is long enough ago.
-    /// Chunks whose leases were lost meanwhile are left to other processes.
+    /// Computes a group of chunks, if it is not empty. Flushes their records if enough time has passed since the last
+    /// flush. Chunks whose leases were lost in the meantime are left to other processes.
     fn compute(
         &self,
         job: usize,

@@ -29,7 +29,7 @@ pub(crate) struct ChunkRun<'a> {
     pub(crate) journal: String,
     /// Lease of the calibration that these scores belong to.
     pub(crate) within: Option<&'a LeaseGuard<'a>>,
-    /// Chunks to score, `None` for all.
+    /// Chunks to score; `None` for all.
     pub(crate) sample: Option<&'a [usize]>,
 }
 
@@ -100,7 +100,7 @@ impl ChunkRun<'_> {
         Ok(scoring.candidates)
     }
 
-    /// Repeats [`Self::go_on`] until nothing is left.
+    /// Repeats [`Self::advance`] until nothing is left.
     pub(crate) fn finish(&self, scoring: &mut ChunkState) -> Result<()> {
         loop {
             match self.advance(scoring)? {

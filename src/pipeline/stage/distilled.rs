@@ -100,7 +100,7 @@ pub fn lessons_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cos
 /// Stores a trained operator.
 ///
 /// # Errors
-/// Fails if a figure is not finite, or the store cannot be written.
+/// Fails if a measured value is not finite, or the store cannot be written.
 pub fn store(
     store: &Store,
     key: &Key,
@@ -124,10 +124,10 @@ pub fn losses(object: &StoredObject) -> Result<Vec<f64>> {
     Ok(object.read(LOSSES)?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
 }
 
-/// Number of checkpoints during a training. Each replaces the one before.
+/// Number of checkpoints during a training. Each checkpoint replaces the previous one.
 const CHECKPOINTS: usize = 20;
 
-/// Trains the missing trained operators of some variants. A failed training fails only its own variant.
+/// Trains the operators of variants without a stored trained operator. A failed training fails only its own variant.
 ///
 /// # Errors
 /// Fails on errors that stop the run.
@@ -213,7 +213,7 @@ fn checkpoint_interval(plan: &TrainingPlan) -> usize {
     plan.finetune.sequences.div_ceil(CHECKPOINTS)
 }
 
-/// Stores a checkpoint after `steps` steps, and removes the one before.
+/// Stores a checkpoint after `steps` steps, and removes the previous one.
 fn replace_checkpoint(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,
@@ -238,13 +238,13 @@ fn latest_checkpoint(
     for number in (1..=CHECKPOINTS).rev() {
         let Some(artifact) = job.run.get(&self::checkpoint(&plan.key, number * every)) else { continue };
         let state = Checkpoint::from_bytes(&artifact.read(STATE)?)?;
-        job.run.note(format!("fine-tuning resumes after step {} of {}", number * every, plan.finetune.sequences));
+        job.run.note(format!("resuming fine-tuning after step {} of {}", number * every, plan.finetune.sequences));
         return Ok((state, artifact.meta().seconds));
     }
     Ok((start()?, 0.0))
 }
 
-/// Stores a trained operator in the format of a solved one, with its own figures and the loss of each step.
+/// Stores a trained operator in the format of a solved one, with its own measurements and the loss of each step.
 fn store_trained(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,

@@ -9,7 +9,8 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 
-/// Each variant is stored separately, because the length of its texts is not known in advance.
+/// Stage of generated answers. Each variant is stored separately, because the length of its texts is not known in
+/// advance.
 pub const STAGE: Stage = Stage {
     inodes: |_| 2,
     words: Some(Words { part: "generations", about: "Answers to a task.", what: "answers to", ..scores::WORDS }),

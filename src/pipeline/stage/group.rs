@@ -1,5 +1,5 @@
-//! Groups of objects that are made in one job and leased, scheduled and reported together. For example, all scores on a
-//! text share one trie. Also provides the variants' programs to jobs, with their operators in memory.
+//! Groups of objects that are computed in one job, and leased, scheduled and reported together. For example, all scores
+//! on a text share one trie. This module also provides the variants' programs to jobs, with their operators in memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use ghostlab_store::{Key, Lookup, Store, StoredObject};
 /// Properties of all jobs of one kind, for generic code. A backbone may have several such jobs, numbered from 0.
 pub struct Group {
     pub kind: WorkKind,
-    /// Returns the number of these jobs of a backbone.
+    /// Returns the number of jobs of this kind that a backbone has.
     pub places: fn(&BackbonePlan) -> usize,
     /// Returns the label of a job in events and records.
     pub label: fn(&BackbonePlan, usize) -> String,

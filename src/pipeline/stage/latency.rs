@@ -23,8 +23,8 @@ use crate::pipeline::env::progress::{self, JobStatus, timing_lease};
 use crate::pipeline::identity::{Identity, MeasureId};
 use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 
-// Version 2: tied embeddings count once if stored once, and operators are f32. Version 4: rounds continue until they
-// are quiet, and ten of them count.
+// Version 2: tied embeddings count once if stored once, and operators are f32. Version 4: rounds continue until the
+// times are stable, and ten of them count.
 pub const KIND: ObjectKind = ObjectKind::new("latency", 4);
 
 pub const STAGE: Stage = Stage {
@@ -66,8 +66,8 @@ pub fn key(
     Key::new(KIND, identity, operator).with_input_name(backbone.name).with_description(what)
 }
 
-/// Estimates the fixed cost of a decoding step, as an equivalent number of prefill rows. All weights are read, and
-/// small products fill neither tiles nor cores. Fitted to times at C = 128, 256 and 4096.
+/// Estimates the fixed cost of a decoding step, as an equivalent number of prefill rows. A step reads all weights, and
+/// its small matrix products fill neither tiles nor cores. Fitted to times at C = 128, 256 and 4096.
 fn beside_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }
@@ -340,7 +340,8 @@ impl TimedComparison<'_> {
         })
     }
 
-    /// Returns the times of `program`, which is the next of the session if it fits in memory.
+    /// Returns the next times of the session, which belong to `program`. Returns `None` if the program ran out of
+    /// memory. Does not advance the session if the program does not fit in memory.
     fn next_times(&self, session: &mut SessionTimes, program: &Program) -> Option<Vec<f64>> {
         match self.fits(program).then(|| session.timed.next())?? {
             Timed::Milliseconds(times) => Some(times),

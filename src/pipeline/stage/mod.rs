@@ -39,7 +39,7 @@ pub struct Stage {
     /// Returns the maximum number of files and folders of an object, including the folder named after the first digits
     /// of its hash. `small` is whether an operator of the backbone fits into one file with its record.
     pub inodes: fn(small: bool) -> u64,
-    /// Relations between objects that no plan names and objects that a plan names.
+    /// Relations of objects that no plan names to objects that a plan names.
     pub members: &'static [Member],
     /// Whether objects are valid on one machine only. Outlines do not count such objects, and workers do not compute
     /// them.
@@ -69,8 +69,8 @@ pub type Read = (String, Arc<Key>);
 #[derive(Debug, Clone, Copy)]
 pub enum Check {
     Whole,
-    /// Verifies everything if an object derived from it is missing, and otherwise only this payload, because the others
-    /// are large.
+    /// Verifies all payloads if an object derived from this one is missing. Otherwise, verifies only the named payload,
+    /// because the others are large.
     Only(&'static str),
     /// Verified by its reader.
     Never,
@@ -294,7 +294,7 @@ mod tests {
         }));
     }
 
-    /// Includes scores with an operator solved before rounding, whose key is that of the stored weights.
+    /// Covers scores with an operator solved before rounding, whose key is that of the stored weights.
     #[test]
     fn what_rounded_weights_score_has_keys_of_its_own() {
         use crate::model::WeightType;

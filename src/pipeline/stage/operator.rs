@@ -194,7 +194,7 @@ pub fn payload(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)
 /// Stores a variant's operators, encoded by [`payload`].
 ///
 /// # Errors
-/// Fails with kind `Job` if a figure is not finite. Also fails if the store cannot be written.
+/// Fails with kind `Job` if a measured value is not finite. Also fails if the store cannot be written.
 pub fn store(
     store: &Store,
     key: &Key,
@@ -211,7 +211,7 @@ pub fn store(
 /// Encodes the results of the boundaries.
 ///
 /// # Errors
-/// Fails with kind `Job` if a figure is not finite.
+/// Fails with kind `Job` if a measured value is not finite.
 pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     let figures = to_json(&results)?;
     // JSON writes non-finite numbers as `null`, which cannot be read back.
@@ -254,8 +254,8 @@ pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) ->
     program?.ok_or_else(misfit)
 }
 
-/// Builds the program of a repaired cut. `operator` returns the operator of a result, given its index and key. `None`
-/// if a repair of an MLP branch has no layer before it.
+/// Builds the program of a repaired cut. `operator` returns the operator of a result, given its index and key. Returns
+/// `None` if a repair of an MLP branch has no layer before it.
 ///
 /// # Errors
 /// Propagates errors of `operator`.

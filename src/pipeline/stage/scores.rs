@@ -26,7 +26,7 @@ use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 // rounding. Version 4: candle does not round logits in half precision.
 pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
-/// Scores are packed: one file contains many.
+/// Stage of scores, which are packed: one file contains many scores.
 pub const STAGE: Stage = Stage {
     inodes: |_| 0,
     members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE])],
@@ -118,7 +118,7 @@ pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Famil
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of a leave-one-out trial, which measures perplexity or logit distance without `removed`.
+/// Returns the key of a leave-one-out trial: the perplexity or logit distance of the backbone without `removed`.
 pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
     let removed = (REMOVED, json!(removed));
     match metric {
@@ -193,9 +193,9 @@ pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
 /// Variant whose scores are being computed.
 pub(crate) struct ScoredVariant {
     pub(crate) key: Arc<Key>,
-    /// Loaded when the first chunk is computed here, because operators are large.
+    /// Program of the variant, loaded when the first chunk is computed here, because operators are large.
     pub(super) program: Option<Program>,
-    /// Values by chunk; `None` where missing.
+    /// Values by chunk; `None` for missing chunks.
     pub(crate) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
     /// Whether the variant needs no more work: another process stored it, or it has no program.

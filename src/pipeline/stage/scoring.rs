@@ -148,8 +148,8 @@ fn report_scores(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, va
     run.forget_scores(variants.iter().map(|variant| &variant.scores[index]));
 }
 
-/// Computes the value of a score that progress shows. Reads the score from the store only if another process stored it
-/// or if it consists of generated answers.
+/// Computes the value of a score for the progress output. Reads the score from the store only if another process stored
+/// it or if it consists of generated answers.
 fn reported_value(
     run: &RunContext<'_>,
     evaluation: &Evaluation,

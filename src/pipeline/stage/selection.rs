@@ -163,8 +163,8 @@ impl<'a> Selections<'a> {
         Ok(Self { by_key })
     }
 
-    /// Returns the inputs that some variants need from the dense pass, given the selections so far. Variants with a
-    /// failed selection, and variants whose layers are removed one by one, need nothing.
+    /// Returns the inputs that some variants need from the dense pass, given the selections so far. Nothing is needed
+    /// for a failed selection, or for a variant whose layers are removed one by one.
     pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> Needs {
         Needs::of(variants.iter().filter_map(|variant| {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
@@ -286,7 +286,7 @@ impl<'a> Trials<'a> {
         Ok(cuts.iter().map(|cut| self.known[&(metric, cut.clone())]).collect())
     }
 
-    /// Returns the distances of the logits without each cut to those of the dense backbone. Missing distances are
+    /// Returns the distance of the logits without each cut from the logits of the dense backbone. Missing distances are
     /// measured in one trie and stored, so that a resumed run continues after the last complete step.
     fn distances(&self, distance: LogitDistance, cuts: &[&Cut]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;

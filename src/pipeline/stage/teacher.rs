@@ -33,7 +33,7 @@ const LOGITS: &str = "logits.f32";
 /// Cost of top-k selection per logit, in floating-point operations. Measured on three texts with a vocabulary of 2,048.
 const CHOSEN: f64 = 1400.0;
 
-/// Estimates a pass with the head, top-k selection, and writing tokens and stream.
+/// Estimates the operations of a pass that computes the head, selects the top tokens, and writes tokens and stream.
 pub(super) fn read_flops(config: &Config, load: &Load) -> f64 {
     let pass = Trie::new(&[Program::dense(config.layers)]).flops(config, load).shared;
     pass + CHOSEN * (load.tokens * config.vocab) as f64 + KEPT_BYTE * read_bytes(config, load.tokens) as f64

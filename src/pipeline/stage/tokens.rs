@@ -31,13 +31,13 @@ pub(crate) use make::{full_text, text, tokenise_missing, windows};
 // a task by the backbone's files that it reads, and a method by its version.
 pub const KIND: ObjectKind = ObjectKind::new("tokens", 4);
 
-/// Verified completely, because results are evaluated with them.
+/// Stage of tokens, which are verified completely because results are evaluated with them.
 pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 
 const IDS: &str = "ids.u32";
 const WINDOWS: &str = "windows.json";
 const REQUESTS: &str = "requests.json";
-/// Payload with the amount of text.
+/// Payload with the [`Load`] of the tokens.
 const LOAD: &str = "load.json";
 
 /// Returns the key of a text's windows. `corpus` is its name in the grid.
@@ -58,7 +58,7 @@ pub fn of_requests(name: &str, identity: Value) -> Key {
     Key::new(KIND, identity, []).with_input_name(name)
 }
 
-/// Returns the amount of text in stored tokens.
+/// Returns the load of stored tokens.
 ///
 /// # Errors
 /// Fails if the object is damaged.

@@ -43,7 +43,7 @@ pub enum AnswerKey {
 }
 
 impl AnswerKey {
-    /// Reads the answer key of an evaluation. `None` for a text, or a task that is not stored.
+    /// Reads the answer key of an evaluation. Returns `None` for a text, or for a task that is not stored.
     ///
     /// # Errors
     /// Fails if the object is damaged.
@@ -158,7 +158,7 @@ impl Documents {
     /// Scores answers according to a definition. `error` computes standard errors.
     ///
     /// # Errors
-    /// Fails like [`judged`].
+    /// Fails like [`score_task`].
     pub fn judge(
         &self,
         definition: &Definition,

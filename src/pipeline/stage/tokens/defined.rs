@@ -89,7 +89,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     let mut lengths = Vec::new();
     let mut rest = all.as_slice();
     while !rest.is_empty() {
-        // Documents of built-in tasks have no examples, and windows no common prefix: each is scored separately.
+        // Score documents of built-in tasks and windows one by one, because they share no few-shot examples or prefix.
         let (now, later) = rest.split_at(if windows || native.is_some() { 1 } else { together(rest) });
         rest = later;
         let joined = together_with(&mut ids, now.iter().flatten());
@@ -142,7 +142,7 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
     for document in &documents[1..] {
         let measured = measure(document);
         let with = (so_far.0 + measured.0, so_far.1 + measured.1, so_far.2.min(measured.2));
-        // A document's own texts may share a longer prefix.
+        // The texts of a single document may share a longer prefix.
         let inputs: BTreeSet<&[u32]> = document.iter().map(|text| text.input_ids.as_slice()).collect();
         let mut each = inputs.iter();
         let head = each.next().copied().unwrap_or_default();
@@ -170,7 +170,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
     if max_tokens >= context {
         return Err(Error::bad_input("the new tokens leave no room for a prompt")
             .at(format!("task {}", used.name))
-            .expected(format!("fewer than {context} new tokens (context of the backbone)"))
+            .expected(format!("fewer than {context} new tokens (context length of the backbone)"))
             .found(format!("{max_tokens} new tokens"))
             .hint("set `max_gen_toks` in `generation_kwargs` of the definition"));
     }
@@ -233,7 +233,7 @@ mod tests {
         let [one, two] = [[&[0][..], &long, &[1]].concat(), [&[0][..], &long, &[2]].concat()];
         assert_eq!(together(&[row(&[&[0, 5]]), row(&[&one, &two])]), 1);
         let large: Vec<u32> = (0..2000).collect();
-        assert_eq!(together(&[row(&[&more(&large, 1)]), row(&[&more(&large, 2)])]), 1, "more than go together");
+        assert_eq!(together(&[row(&[&more(&large, 1)]), row(&[&more(&large, 2)])]), 1, "too many tokens");
         assert_eq!(together(&[row(&[])]), 1);
     }
 

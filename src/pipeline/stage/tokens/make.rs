@@ -85,7 +85,7 @@ pub(crate) fn tokenise_missing(
     Ok(())
 }
 
-/// Returns the tokens of a text or task, or of its scored sample, remaking damaged ones.
+/// Returns the tokens of a text or task, or of its scored sample. Tokenizes again if they are damaged.
 pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
     let full_tokens = full_text(run, backbone, target, key)?;
     match target.draw() {
@@ -183,7 +183,7 @@ fn tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer
 /// Corpora and tasks to tokenize, read once for all backbones.
 struct Sources {
     rows: BTreeMap<String, Vec<String>>,
-    /// Documents of tasks, by task use.
+    /// Documents of tasks, by [`source_name`].
     tasks: BTreeMap<String, ghostlab_definitions::Task>,
 }
 
@@ -314,7 +314,7 @@ fn note_of_overlap(calibration: &Calibration, windows: &Windows) -> Option<Strin
     let fold = drawn.checked_div(windows.corpus_tokens)?;
     (fold > 1).then(|| {
         format!(
-            "calibration on corpus `{corpus}` draws {drawn} of {} tokens: windows overlap {fold}-fold",
+            "calibration on corpus `{corpus}` draws {drawn} tokens from a text of {}, each about {fold} times",
             windows.corpus_tokens
         )
     })

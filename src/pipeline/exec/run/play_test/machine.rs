@@ -48,7 +48,7 @@ pub(super) struct WorkerProcess {
 type Failure = Box<dyn FnMut() + Send>;
 
 impl WorkerProcess {
-    /// Starts a process that spends the time for solving when an operator is stored.
+    /// Starts a process. When it stores an operator, the process spends the simulated time for solving that operator.
     pub(super) fn new(
         pace: Arc<Pace>,
         server: &Arc<Server>,

@@ -62,7 +62,7 @@ impl Engine for PacedEngine {
         _: &Batch,
         _: &mut dyn Observer<dyn ResidualStream>,
     ) -> Result<Vec<Option<Vec<Prediction>>>> {
-        Err(Error::job("it passes over a trie or shows its streams"))
+        Err(Error::job("the simulated engine does not support `run`"))
     }
 
     fn score(&self, trie: &Trie, parts: &[Batch], seconds: &mut [f64]) -> Result<Vec<Vec<Option<Vec<Prediction>>>>> {
