@@ -209,6 +209,17 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
     assert_eq!(results["n-samples"]["made"]["original"], 4);
     let record = json(&world.path("results/grid/run.json"));
     assert_eq!(record["grid"]["definitions"]["made"]["hub"]["repository"], "datasets/org/texts@main");
+
+    // With a revision, a local folder replaces the dataset if it exists.
+    let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
+    world.write("grid.yaml", grid.replace("shots: 1", "shots: 1, data: rows, revision: main"));
+    run(&world, &server, &["run", "grid.yaml"], 0);
+    world.write("rows/test.jsonl", labelled_rows(20));
+    world.write("rows/train.jsonl", labelled_rows(30));
+    fs::remove_dir_all(world.path("cache")).unwrap();
+    run(&world, &server, &["run", "grid.yaml"], 0);
+    world.write("grid.yaml", grid.replace("shots: 1", "shots: 1, data: absent"));
+    assert!(run(&world, &server, &["run", "grid.yaml"], 3).contains("the task's data is missing"));
 }
 
 fn labelled_rows(from: usize) -> String {

@@ -257,7 +257,8 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         }
         Some(DataEntry::Place(folder)) => {
             let Positioned { value, position } = resolve_path(folder, &at);
-            return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(value), None, position))));
+            let want = entry.revision.is_some().then(|| hub_rows(entry, definition)).transpose()?;
+            return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(value), want, position))));
         }
         None => {}
     }
@@ -290,6 +291,13 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     if local(path).is_dir() {
         return Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, Some(local(path)), None, at.position()))));
     }
+    let want = hub_rows(entry, definition)?;
+    Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, None, Some(want), at.position()))))
+}
+
+/// Returns the dataset on the hub that the definition names, at the entry's revision.
+fn hub_rows(entry: &DefinitionEntry, definition: &Definition) -> Result<RepoFiles> {
+    let Data { path, options, .. } = &definition.data;
     check_builder(definition, path)?;
     let revision = entry.revision.as_deref().or_else(|| options.get("revision")?.as_text());
     let source = Repo::new(RepoKind::Dataset, path).and_then(|repo| Source::new(repo, revision)).map_err(|error| {
@@ -297,8 +305,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
             .at(format!("{}, dataset_path", definition.place))
             .hint("set `data: FOLDER` or `data: {SPLIT: FILE}` in the grid")
     })?;
-    let want = RepoFiles { source, files: Vec::new() };
-    Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, None, Some(want), at.position()))))
+    Ok(RepoFiles { source, files: Vec::new() })
 }
 
 /// Returns the files of one split relative to the working directory.

@@ -154,7 +154,8 @@ struct TaskUseMap {
     /// Dataset files: a folder (`SPLIT.jsonl`, `NAME/SPLIT.parquet`, …), a file, or files by split. Defaults to the
     /// Hugging Face dataset named in the definition.
     data: Option<DataEntry>,
-    /// Branch, tag or commit of the Hugging Face dataset.
+    /// Branch, tag or commit of the Hugging Face dataset. With `data`, the dataset is used if the local files are
+    /// missing.
     revision: Option<String>,
     /// Whether the rows are synthetic.
     #[serde(default)]

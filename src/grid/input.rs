@@ -290,11 +290,12 @@ impl InputRef {
         })
     }
 
-    /// Creates the input for the rows of a definition: a path or a hub dataset.
+    /// Creates the input for the rows of a definition: a path, a hub dataset, or a dataset that a local path replaces.
     pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<RepoFiles>, position: YamlPosition) -> Self {
         let kind = EntryKind::Task;
         let name = name.to_owned();
-        Self { kind, name, want, package: None, path, position, either: false, shards: None, whole: true }
+        let either = path.is_some() && want.is_some();
+        Self { kind, name, want, package: None, path, position, either, shards: None, whole: true }
     }
 
     /// Describes the position of the entry, for messages.
