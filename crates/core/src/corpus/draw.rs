@@ -6,9 +6,9 @@ use rand_mt::Mt;
 
 use crate::error::{Error, Result};
 
-/// Generator that reproduces Python's `random.seed(n)`, `random.randint(low, high)` and related calls.
+/// Random number generator that reproduces Python's `random.seed(n)`, `random.randint(low, high)` and related calls.
 ///
-/// The reference code draws its calibration windows with them, so a seed must select the same windows here. Source:
+/// The reference code uses these calls to draw its calibration windows, so a seed must select the same windows here. Source:
 /// CPython 3.11, `Modules/_randommodule.c` (`random_seed`, `init_by_array`, `getrandbits`) and `Lib/random.py`
 /// (`randint`, `_randbelow_with_getrandbits`), unchanged since Python 3.2.
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ impl PythonRandom {
     pub fn randint(&mut self, low: u64, high: u64) -> Result<u64> {
         let Some(last) = high.checked_sub(low) else {
             return Err(Error::bad_input("cannot draw from an empty range")
-                .expected("a maximum that is not below the minimum")
+                .expected("a maximum of at least the minimum")
                 .found(format!("minimum {low}, maximum {high}")));
         };
         // The full range of `u64` has one value more than `u64` can hold.
@@ -95,7 +95,7 @@ impl PythonRandom {
         Ok(drawn)
     }
 
-    /// Implements `random.getrandbits(count)` for 1 to 65 bits: words from lowest to highest, of which the last
+    /// Implements `random.getrandbits(count)` for 1 to 65 bits. Draws 32-bit words from lowest to highest. The last word
     /// contributes its highest bits.
     fn bits(&mut self, count: u32) -> u128 {
         let mut value = 0;

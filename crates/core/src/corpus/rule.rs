@@ -183,7 +183,7 @@ pub fn streamed_evaluation(
     draw_windows(shards, EVALUATION_SEED, tokenizer, (count, length), &mut PythonRandom::new(EVALUATION_SEED))
 }
 
-/// Calls `make` with the rows as the only shard.
+/// Calls `make` with a single shard that contains all rows.
 fn one_shard(rows: &[String], make: impl FnOnce(&Shards<'_>) -> Result<Windows>) -> Result<Windows> {
     let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
     make(&Shards { count: 1, order: ShardOrder::default(), open: &open })
@@ -198,7 +198,7 @@ fn check_length(length: usize) -> Result<()> {
     if length >= 2 {
         return Ok(());
     }
-    Err(Error::bad_input("the window is too short to predict a token")
+    Err(Error::bad_input("the windows are too short to predict a token")
         .expected("windows of at least 2 tokens")
         .found(length))
 }

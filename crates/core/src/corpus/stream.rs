@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// Size of the shuffle buffer in rows, as in the paper's loader.
 const BUFFER: usize = 10_000;
-/// Number of buffer positions drawn at a time. Unused positions are discarded when the rows end.
+/// Number of random buffer positions that are drawn at a time. Unused positions are discarded when the rows end.
 const BLOCK: usize = 1000;
 /// Maximum number of shard groups that are interleaved.
 const GROUPS: usize = 10;
@@ -28,8 +28,8 @@ pub enum ShardOrder {
     /// One shard after the other (`datasets` up to 4.8).
     #[default]
     OneByOne,
-    /// Up to ten groups of shards take turns, each filling a tenth of the buffer; a full buffer releases half of its
-    /// rows (`datasets` 5.2).
+    /// Up to ten groups of shards take turns. Each group fills a tenth of the buffer, and a full buffer releases half of
+    /// its rows (`datasets` 5.2).
     ByTurns,
 }
 
@@ -263,7 +263,7 @@ mod tests {
         match std::fs::read(&path) {
             Ok(bytes) => Some(serde_json::from_slice(&bytes).unwrap()),
             Err(_) if std::env::var_os("CI").is_none() => {
-                eprintln!("skipped: there is no {}", path.display());
+                eprintln!("skipped: {} does not exist", path.display());
                 None
             }
             Err(error) => panic!("{}: {error}", path.display()),

@@ -27,7 +27,7 @@ const FILES: RowFiles = RowFiles {
 /// name, because older versions read the same bytes unchanged.
 ///
 /// # Errors
-/// Fails if the extension is unknown to [`read_rows`].
+/// Fails if [`read_rows`] does not support the extension.
 pub fn format(path: &Path) -> Result<&'static str> {
     Ok(match FILES.form(path)? {
         RowForm::Text if is_changed(path) => "text, line ends as \\n",
@@ -162,7 +162,7 @@ fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<
     }))
 }
 
-/// Maximum size in bytes of a row that is parsed again for an error message.
+/// Maximum size in bytes of an invalid row that is parsed a second time, to describe its content in the error.
 const MAX_DESCRIBED: usize = 1 << 20;
 
 /// Returns the error for a row without text, describing its content.

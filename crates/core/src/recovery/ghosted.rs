@@ -146,7 +146,11 @@ impl Recovery for Ghosted {
                 let svd = tall.solve(CUTOFF)?;
                 let mut notes = Vec::new();
                 if svd.rank < channels {
-                    notes.push(format!("rank {} of {channels} ({} tokens): least norm", svd.rank, tall.rows()));
+                    notes.push(format!(
+                        "rank {} of {channels} ({} tokens): the minimum-norm solution is used",
+                        svd.rank,
+                        tall.rows()
+                    ));
                 }
                 let system = System { rank: svd.rank, condition: svd.condition };
                 Solved { matrix: svd.solution, system, notes }

@@ -10,7 +10,7 @@ use crate::options::{self, Options};
 
 /// A method that repairs the boundary of removed layers without training.
 pub trait Recovery: Send + Sync {
-    /// Rejects a backbone that the method cannot repair, before anything is computed.
+    /// Rejects a backbone that the method cannot repair. Called before anything is computed.
     fn check(&self, config: &Config) -> Result<()> {
         let _ = config;
         Ok(())
@@ -42,7 +42,7 @@ pub trait Recovery: Send + Sync {
         }
     }
 
-    /// Rejects a method whose repairs cannot be exported, before anything is computed for an export.
+    /// Rejects a method whose repairs cannot be exported. Called before anything is computed for an export.
     fn check_export(&self) -> Result<()> {
         Ok(())
     }

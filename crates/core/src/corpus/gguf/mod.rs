@@ -35,7 +35,7 @@ fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str
     merges.into_iter().map(|(_, left, right)| [tokens[left], tokens[right]]).collect()
 }
 
-/// Pre-tokenizer known by name in `tokenizer.ggml.pre`.
+/// Pre-tokenizer that `tokenizer.ggml.pre` identifies by name.
 struct Splitter {
     /// Accepted names. The first one is written.
     names: &'static [&'static str],
