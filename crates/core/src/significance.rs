@@ -1,11 +1,11 @@
 //! Significance tests for differences between variants: exact tests of counts, and a paired bootstrap of losses.
 //!
-//! All tests are paired or exact. Two variants answer the same questions and read the same windows, so only their
-//! differences matter, not the uncertainty of each mean.
+//! All tests are paired or exact. Two variants answer the same questions and are scored on the same windows, so the
+//! tests use their differences instead of the uncertainty of each mean.
 //!
 //! Binomial tails are summed here because the incomplete beta function of statrs 0.18 loses precision for large counts:
-//! for 4,800 against 5,200 answers it has ten correct digits, this code thirteen (compared with exact integer sums in
-//! Python).
+//! for 4,800 against 5,200 answers it has ten correct digits, and this code has thirteen (compared with exact integer
+//! sums in Python).
 //!
 //! ```
 //! // Five documents answered correctly only by the second model: p = 2·(1/2)⁵.

@@ -370,7 +370,7 @@ mod tests {
         let message = refused("a.json", "[\n{\"text\": \"a\"},\n3]\n", None);
         assert!(message.contains("a.json, row 2") && message.contains("a number: 3"), "{message}");
         assert!(refused("a.json", "[{\"text\": \"a\"}, {\"te", None).contains("truncated"));
-        assert!(refused("a.json", "[{\"text\": \"a\"}]\n{}", None).contains("follows the list"));
+        assert!(refused("a.json", "[{\"text\": \"a\"}]\n{}", None).contains("after the list"));
         assert!(refused("a.jsonl", "{\"text\": NaN}", None).contains("the number NaN"));
     }
 

@@ -182,7 +182,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
                     .found("the end of the file"));
             }
             if self.layout == JsonLayout::EndedList && !available.trim_ascii().is_empty() {
-                return Err(Error::bad_input("text follows the list of rows")
+                return Err(Error::bad_input("unexpected text after the list of rows")
                     .at(format!("{}, line {}", self.path.display(), self.line))
                     .expected(self.files.expected));
             }

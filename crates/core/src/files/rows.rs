@@ -35,7 +35,7 @@ pub const TABLES: [Ending; 5] = [
     (".parquet", RowForm::Parquet),
 ];
 
-/// Kind of row file, with its wording for messages.
+/// Kind of row file, with the terms that describe it in messages.
 #[derive(Debug)]
 pub struct RowFiles {
     /// `corpus` or `task`.

@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// No additional rounds.
+    /// Limit that allows no additional rounds.
     const NONE: Patience = Patience { rounds: 0, seconds: 0.0 };
 
     fn measured(most: usize) -> (Vec<Timed>, Vec<usize>, usize) {
@@ -294,7 +294,11 @@ mod tests {
             timed[1..].iter().all(|variant| matches!(variant, Timed::Milliseconds(all) if all.len() == 3)),
             "{timed:?}"
         );
-        assert_eq!(ran.iter().filter(|&&steps| steps == 10).count(), 1, "the variant was tried again");
+        assert_eq!(
+            ran.iter().filter(|&&steps| steps == 10).count(),
+            1,
+            "a variant without enough memory was run again"
+        );
     }
 
     /// Engine whose passes take the given times in turn, then repeat the last one.
