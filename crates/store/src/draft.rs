@@ -147,7 +147,7 @@ impl Draft {
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
         let moved = moved.and_then(|()| disk.sync(parent));
-        moved.map(|()| moved_away).map_err(|error| Error::io("move into its place", destination, &error))
+        moved.map(|()| moved_away).map_err(|error| Error::io("replace", destination, &error))
     }
 }
 

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 
 /// Random number generator that reproduces Python's `random.seed(n)`, `random.randint(low, high)` and related calls.
 ///
-/// The reference code uses these calls to draw its calibration windows, so a seed must select the same windows here. Source:
-/// CPython 3.11, `Modules/_randommodule.c` (`random_seed`, `init_by_array`, `getrandbits`) and `Lib/random.py`
+/// The reference code uses these calls to draw its calibration windows, so a seed must select the same windows here.
+/// Source: CPython 3.11, `Modules/_randommodule.c` (`random_seed`, `init_by_array`, `getrandbits`) and `Lib/random.py`
 /// (`randint`, `_randbelow_with_getrandbits`), unchanged since Python 3.2.
 #[derive(Debug, Clone)]
 pub struct PythonRandom {
@@ -95,8 +95,8 @@ impl PythonRandom {
         Ok(drawn)
     }
 
-    /// Implements `random.getrandbits(count)` for 1 to 65 bits. Draws 32-bit words from lowest to highest. The last word
-    /// contributes its highest bits.
+    /// Implements `random.getrandbits(count)` for 1 to 65 bits. Draws 32-bit words from lowest to highest. The last
+    /// word contributes its highest bits.
     fn bits(&mut self, count: u32) -> u128 {
         let mut value = 0;
         let mut filled = 0;

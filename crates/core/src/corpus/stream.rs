@@ -28,8 +28,8 @@ pub enum ShardOrder {
     /// One shard after the other (`datasets` up to 4.8).
     #[default]
     OneByOne,
-    /// Up to ten groups of shards take turns. Each group fills a tenth of the buffer, and a full buffer releases half of
-    /// its rows (`datasets` 5.2).
+    /// Up to ten groups of shards take turns. Each group fills a tenth of the buffer, and a full buffer releases half
+    /// of its rows (`datasets` 5.2).
     ByTurns,
 }
 

@@ -16,7 +16,7 @@ const MAX_TEXT: usize = 1 << 16;
 
 /// Returns the reason why a tokenizer file is unsafe to load with `tokenizers`, or `None` if it is safe.
 pub(super) fn complaint(file: &Value) -> Option<String> {
-    let Some(file) = file.as_object() else { return Some("no JSON object".to_owned()) };
+    let Some(file) = file.as_object() else { return Some("not a JSON object".to_owned()) };
     let model = file.get("model").and_then(Value::as_object);
     let vocab = model.and_then(|model| model.get("vocab"));
     let mut ids = vocab.and_then(Value::as_object).into_iter().flat_map(Map::values);
@@ -102,7 +102,8 @@ fn charsmap(text: &str) -> Option<String> {
         .fold(0u64, |bits, base64_digit| bits << 6 | u64::from(base64_digit));
     let size = u32::swap_bytes((bits >> 4) as u32);
     let most = text.len() as u64 / 4 * 3;
-    (text.len() < 8 || u64::from(size) > most).then(|| format!("a precompiled_charsmap of {size} bytes in {most}"))
+    (text.len() < 8 || u64::from(size) > most)
+        .then(|| format!("a precompiled_charsmap that declares {size} bytes but has {most}"))
 }
 
 fn base64_digit(c: u8) -> Option<u8> {

@@ -22,7 +22,8 @@ pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize
 }
 
 /// Removes `depth` sublayers one by one. In each step, measures the removal of every remaining sublayer and removes the
-/// one with the lowest cost. The first wins ties. The scores are the removed sublayers in order, each with the cost after its removal.
+/// one with the lowest cost. The first wins ties. The scores are the removed sublayers in order, each with the cost
+/// after its removal.
 pub(super) fn remove_greedily(
     name: &str,
     cut: &PruneSpec<'_>,

@@ -97,7 +97,7 @@ impl RowFiles {
         self.json_with(PhantomData::<T>, bytes, part, locate)
     }
 
-    /// Extends [`Self::json`] with a seed that selects what to deserialize.
+    /// Like [`Self::json`], but deserializes with a seed, which selects the parts to keep.
     ///
     /// # Errors
     /// See [`Self::json`].

@@ -233,8 +233,8 @@ impl MetricEntry {
         self
     }
 
-    /// Returns whether a run has a column for the metric. `unlike` states whether the vocabularies differ. `named` lists
-    /// the metrics that the grid names.
+    /// Returns whether a run has a column for the metric. `unlike` states whether the vocabularies differ. `named`
+    /// lists the metrics that the grid names.
     pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
         match self.shown {
             Shown::Always => true,

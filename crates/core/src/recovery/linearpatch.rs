@@ -29,7 +29,7 @@ pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchO
 const DEVIATIONS: &[Deviation] = &[
     Deviation {
         applies: |case| case.one_block && case.sequences < OFFICIAL_SEQUENCES,
-        text: "divides LinearPatch's sums by 128 instead of the number of calibration sequences, so its scales are too small",
+        text: "divides LinearPatch's sums by 128 instead of the number of sequences, so its scales are too small",
     },
     Deviation {
         applies: |case| fitted_sequences(case) > OFFICIAL_SEQUENCES,

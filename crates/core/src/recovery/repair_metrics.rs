@@ -97,7 +97,8 @@ fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
     }
 }
 
-/// Computes `X̂ − X_post` for the given rows, `[rows, C]`. To avoid cancellation, the streams are subtracted before products are added.
+/// Computes `X̂ − X_post` for the given rows, `[rows, C]`. To avoid cancellation, the streams are subtracted before
+/// products are added.
 fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>) -> Result<Vec<f64>> {
     let channels = boundary.channels();
     let pre = boundary.pre(rows.clone())?;

@@ -1,8 +1,8 @@
 //! Accumulation of `XᵀX` and `XᵀY` for least squares on the backbone's device.
 //!
 //! Devices with f64 (CUDA) accumulate the products of all rows. Devices without f64 (Metal) multiply blocks of rows in
-//! f32, and the CPU accumulates the products in f64. The CPU solves the system. If the device runs out of memory, the CPU takes
-//! over.
+//! f32, and the CPU accumulates the products in f64. The CPU solves the system. If the device runs out of memory, the
+//! CPU takes over.
 
 use candle_core::{DType, Device, Tensor};
 
