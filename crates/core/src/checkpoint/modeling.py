@@ -2,8 +2,8 @@
 
 Written by ghostlab. All other code is from transformers. `config.ghostlab["operators"]` lists the positions of the
 maps: `layer` is the index among the remaining layers, and `at` is `before` or `after` the layer, or the name of the norm
-at the end of a branch.
-`config.ghostlab["dropped"]` lists the sublayers that the remaining layers lack, such as "attention 3" or "mlp 5".
+at the end of a branch. `config.ghostlab["dropped"]` lists the sublayers that the remaining layers lack, such as
+"attention 3" or "mlp 5".
 """
 
 import torch

@@ -21,7 +21,7 @@ impl PythonRandom {
     pub fn new(seed: u64) -> Self {
         let low = (seed & u64::from(u32::MAX)) as u32;
         let high = (seed >> 32) as u32;
-        // CPython passes the seed as 32-bit chunks, lowest first, without leading zeros except for a seed of 0.
+        // CPython splits the seed into 32-bit words, lowest first, and drops leading zero words unless the seed is 0.
         let twister = if high == 0 { Mt::new_with_key([low]) } else { Mt::new_with_key([low, high]) };
         Self { twister }
     }
@@ -66,7 +66,7 @@ impl PythonRandom {
                 .expected(format!("at most {count}"))
                 .found(wanted));
         }
-        // CPython selects one of two algorithms by the size that a set of the indices would have.
+        // CPython selects one of two algorithms, depending on the estimated size of a set of the indices.
         let mut set_size = 21;
         if wanted > 5 {
             let mut table = 1;

@@ -1,4 +1,4 @@
-//! Windows of a text that is too large to load: one window from each sufficiently long row of a streaming shuffle.
+//! Windows of a text that is too large to load. Each sufficiently long row of a shuffled stream gives one window.
 //!
 //! The shuffle reproduces Hugging Face's `load_dataset(…, streaming=True).shuffle(seed, buffer_size=10_000)`, which the
 //! paper's C4 loader uses. It shuffles the shards and passes their rows through a shuffle buffer.
@@ -201,8 +201,8 @@ impl<'a> Shuffled<'a> {
     }
 }
 
-/// Draws one window from each of the next `count` documents with more than `length` tokens, from the stream shuffled by
-/// seed `stream`. `random` draws the start of each window.
+/// Draws one window from each of the first `count` documents that have more than `length` tokens, in the stream
+/// shuffled with seed `stream`. `random` draws the start of each window.
 ///
 /// # Errors
 /// Fails if a shard cannot be read, a document cannot be tokenized, or the stream ends before enough documents are

@@ -14,7 +14,7 @@ use crate::files::json_rows::JsonRows;
 use crate::files::limit::{HeldRows, TextLimit};
 use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, bad, describe, not_utf8};
 
-/// Default column names in order of preference: C4 and WikiText, then PTB.
+/// Default names of the text column in order of preference. C4 and WikiText use the first, PTB the second.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
 
 const FILES: RowFiles = RowFiles {

@@ -89,8 +89,8 @@ pub trait Recovery: Send + Sync {
 
 /// Cost of an f64 operation relative to an f32 operation in a matrix product.
 pub const F64_COST: f64 = 2.0;
-/// Cost of reading a number and converting it to f64, relative to an f32 operation in a matrix product. Measured on two
-/// cores.
+/// Cost of reading a number and converting it to f64, relative to an f32 operation in a matrix product. The ratio was
+/// measured on two cores.
 pub(super) const ELEMENT_COST: f64 = 50.0;
 
 /// Estimates the cost of a least-squares problem in f64.

@@ -43,7 +43,7 @@ struct Splitter {
     pattern: Option<&'static str>,
     /// Whether digits are split individually first.
     digits: bool,
-    /// Whether a word in the vocabulary is one token regardless of the merges.
+    /// Whether a word that is in the vocabulary becomes one token without applying merges.
     ignore_merges: bool,
     /// Whether the original tokenizer applies NFC normalization, which llama.cpp does not.
     nfc: bool,
