@@ -61,9 +61,9 @@ const COUNTED: u64 = 1 << 20;
 /// hypothesis, each discordant question is equally likely to favor either variant. The p-value is the share of
 /// assignments whose difference is at least as far from zero as the observed one.
 ///
-/// Exact if there are few enough distinct outcomes, as for a single task (McNemar's test) or tasks of few sizes.
-/// Otherwise estimated from `draws` random assignments, with one added to both counts so that it is never 0. A seed
-/// gives the same p-value on every machine.
+/// The p-value is exact if there are few enough distinct outcomes, as for a single task (McNemar's test) or tasks of
+/// few sizes. Otherwise it is estimated from `draws` random assignments, with one added to both counts so that it is
+/// never 0. A seed gives the same p-value on every machine.
 pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
     // Questions of tasks with equal size have equal weight, so pool them.
     let mut piles: Vec<Discordant> = Vec::new();

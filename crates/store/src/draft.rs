@@ -19,7 +19,7 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;
 
-/// Private folder of an unfinished object. Removed on drop unless committed.
+/// Private folder of an unfinished object. It is removed on drop unless it is committed.
 pub struct Draft {
     disk: Arc<dyn Disk>,
     folder: PathBuf,

@@ -22,7 +22,7 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;
 
-/// Interval between heartbeats. Shorter in tests.
+/// Interval between heartbeats. It is shorter in tests.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 
 /// Time for which a listed lease of another process counts as held without checking its owner. Waiting for many leases
@@ -35,7 +35,7 @@ const PROBES: usize = 4;
 /// Maximum number of immediate retries while other processes take and release the same lease.
 const ATTEMPTS: usize = 10;
 
-/// Time for which this process trusts its own lease without a check. A fraction of [`STALE_AFTER`].
+/// Time for which this process trusts its own lease without a check. It is a fraction of [`STALE_AFTER`].
 const LEASE_RECHECK: Duration = Duration::from_secs(30);
 
 /// Time for which a listing of all leases is reused.
@@ -76,7 +76,7 @@ pub enum LeaseResult {
     Theirs(Process),
 }
 
-/// Lease of a job. Released on drop if this process still holds it.
+/// Lease of a job. It is released on drop if this process still holds it.
 pub struct Lease {
     disk: Arc<dyn Disk>,
     path: PathBuf,

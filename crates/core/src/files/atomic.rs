@@ -11,8 +11,8 @@ use tempfile::{NamedTempFile, TempDir};
 use super::owner::Owner;
 use crate::error::{Error, Result};
 
-/// Age after which an unchanged temporary file counts as abandoned if its owner process cannot be checked. Longer than
-/// the cache timeout of shared file systems.
+/// Age after which an unchanged temporary file counts as abandoned if its owner process cannot be checked. It is
+/// longer than the cache timeout of shared file systems.
 pub const STALE_AFTER: Duration = Duration::from_secs(180);
 
 const ENDING: &str = ".ghostlab-tmp";

@@ -7,7 +7,7 @@ use super::sha256;
 const READABLE: usize = 120;
 
 /// Returns a unique, readable file name for any text: at most 137 bytes of ASCII letters, digits and `-.=_`, ending in
-/// 16 hexadecimal digits of the text's SHA-256. Also unique on case-insensitive file systems.
+/// 16 hexadecimal digits of the text's SHA-256. The name is also unique on case-insensitive file systems.
 pub fn of(text: &str) -> String {
     let readable: String = text
         .chars()

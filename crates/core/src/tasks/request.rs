@@ -28,8 +28,8 @@ pub struct Prefix {
     pub text: String,
 }
 
-/// Whether contexts begin with the tokenizer's special tokens. Part of the evaluation protocol: published results of
-/// Llama models before lm-eval 0.4.9.2 correspond to [`Bos::Never`].
+/// Whether contexts begin with the tokenizer's special tokens. This setting is part of the evaluation protocol:
+/// published results of Llama models before lm-eval 0.4.9.2 correspond to [`Bos::Never`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bos {
