@@ -57,8 +57,11 @@ fn a_dead_channel_is_repaired_around_and_said() {
     let log = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{log}");
     let rows = results(&world, &log);
-    assert!(note(&rows, "linearpatch-diag").contains("1 silent channels keep scale 1"), "{rows:?}");
-    assert!(note(&rows, "prune-and-comp").contains("1 silent channels keep factor 1"), "{rows:?}");
+    assert!(
+        note(&rows, "linearpatch-diag").contains("1 channels are zero in all sequences and keep scale 1"),
+        "{rows:?}"
+    );
+    assert!(note(&rows, "prune-and-comp").contains("1 channels that are always zero keep factor 1"), "{rows:?}");
     for recovery in ["replaceme-ls", "ghosted"] {
         assert!(note(&rows, recovery).contains("rank 63 of 64"), "{rows:?}");
     }
@@ -77,7 +80,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
         let repaired = !["dense", "none", ""].contains(&row[5].as_str());
         assert_eq!(row[notes].contains("constant in the calibration"), repaired, "{row:?}");
         // Every cut has this second note, because its layers have no effect on a constant input.
-        assert_eq!(row[notes].contains("one token over and over"), row[5] != "dense" && !row[5].is_empty(), "{row:?}");
+        assert_eq!(row[notes].contains("repeats one token"), row[5] != "dense" && !row[5].is_empty(), "{row:?}");
     }
     let table = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
     for (recovery, expected) in [("ghosted", "rank 1 of 64"), ("affine", "rank 0 of 64")] {
@@ -90,7 +93,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
     let log = world.runs(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
     for row in &results(&world, &log)[2..] {
         let explicit = row.iter().any(|cell| cell.contains("explicit"));
-        assert_eq!(row[notes].contains("one token over and over"), !explicit, "{row:?}");
+        assert_eq!(row[notes].contains("repeats one token"), !explicit, "{row:?}");
     }
     // Fewer tokens than channels.
     let world = World::new();
@@ -98,9 +101,9 @@ fn undetermined_calibration_is_noted_and_never_best() {
     let log = world.runs(&[&["--set", all, "--set", "depth=1"], &set[..]].concat());
     let rows = results(&world, &log);
     let note = rows.iter().find(|row| row[5] == "linearpatch-rotate").unwrap()[notes].clone();
-    assert!(note.contains("only 32 tokens of calibration for 64 channels"), "{note}");
+    assert!(note.contains("only 32 calibration tokens for 64 channels"), "{note}");
     let note = rows.iter().find(|row| row[5] == "none").unwrap()[notes].clone();
-    assert!(note.contains("chosen by 32 tokens of calibration: fewer than 64 channels"), "{note}");
+    assert!(note.contains("fewer tokens (32) than the backbone has channels (64)"), "{note}");
     assert!(rows.iter().any(|row| row[notes].contains("rank 32 of 64 (32 tokens)")), "{rows:?}");
     let markdown = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
     assert!(!markdown.contains("**"), "{markdown}");

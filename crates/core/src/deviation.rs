@@ -8,8 +8,8 @@
 //! assert!(criterion::deviations("llm-streamline", &case).is_empty());
 //! ```
 
-/// Number of calibration sequences that the official code reads, and by which it divides LinearPatch's sums, regardless
-/// of how many there are.
+/// Number of calibration sequences that the official code reads, regardless of the actual number. It also divides
+/// LinearPatch's sums by this number.
 pub const OFFICIAL_SEQUENCES: usize = 128;
 
 /// Properties of a cell that determine whether a deviation applies.
@@ -27,6 +27,6 @@ pub struct PruneCase<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Deviation {
     pub applies: fn(&PruneCase<'_>) -> bool,
-    /// Behavior of the official code, as a sentence without a final period.
+    /// Behavior of the official code, as a clause without subject and final period.
     pub text: &'static str,
 }

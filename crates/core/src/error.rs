@@ -37,7 +37,7 @@ pub enum ErrorKind {
     Interrupted,
 }
 
-/// Error with all information needed to fix the problem.
+/// Error with its location, the expected and found values, and a hint.
 #[derive(Debug)]
 pub struct Error(Box<ErrorParts>);
 
@@ -75,7 +75,7 @@ impl Error {
         Self::new(ErrorKind::BadInput, what)
     }
 
-    /// Creates an error for something that is missing (exit code 3).
+    /// Creates an error for a missing resource (exit code 3).
     pub fn missing(what: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Missing, what)
     }
@@ -228,8 +228,8 @@ pub fn hidden(c: char) -> bool {
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Escapes control characters and text direction marks, so that untrusted text cannot move the cursor or hide text.
-/// Keeps line breaks.
+/// Escapes control characters and text direction marks, so that untrusted strings cannot move the cursor or hide other
+/// text. Keeps line breaks.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(hidden) {
         return Cow::Borrowed(text);

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::model::{Cut, Engine, Program, Step, Sublayer};
 use crate::recovery::{self, Boundary, Recovery, RemainingLayer, Repair, RepairMetrics, Solution, Span, layer_before};
 
-/// Callback that receives the token count of each batch of a pass and may stop the pass by returning an error.
+/// Callback that receives the token count of each batch of a pass. It may return an error to stop the pass.
 pub type Progress<'a> = dyn FnMut(usize) -> Result<()> + 'a;
 
 /// A backbone from which layers or sublayers are removed one by one.
@@ -26,7 +26,7 @@ pub struct ShrinkingModel<'a> {
     windows: &'a Windows,
     batch_tokens: usize,
     recovery: &'a dyn Recovery,
-    /// Number of leading sequences that repairs are fitted on.
+    /// Number of sequences, counted from the first, on which repairs are fitted.
     fitted: usize,
     removed: Cut,
     repaired: Vec<SolvedSpan>,
@@ -122,7 +122,7 @@ impl<'a> ShrinkingModel<'a> {
         selection.scores.iter().try_for_each(|&(candidate, _)| self.remove(&removal(unit, candidate), progress))
     }
 
-    /// Returns a request for the criterion's pairs whose streams still exist in the model.
+    /// Returns a request for those pairs of the criterion whose streams still exist in the model.
     fn comparisons(&self, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<PassRequest> {
         let places: BTreeSet<HookPoint> = places(&self.program()?).into_iter().map(|(_, site)| site).collect();
         let pairs = rule.pairs(cut).into_iter().filter(|pair| pair.ends().iter().all(|site| places.contains(site)));
@@ -173,7 +173,7 @@ impl<'a> ShrinkingModel<'a> {
         let started = Instant::now();
         let mut solution = self.recovery.solve(&boundary)?;
         let seconds = started.elapsed().as_secs_f64();
-        // Without a preceding layer, branch factors become factors of the embedding output.
+        // If no layer precedes the span, the factors of branches are applied to the output of the embedding.
         if let Repair::Branches { operator, attention: true } = &solution.repair
             && host.is_none()
         {

@@ -21,15 +21,16 @@ use crate::style::Style;
 
 pub type Options = Map<String, Value>;
 
-/// Appearance of a method in tables and figures.
+/// Name, label and style of a method in tables and figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appearance {
     pub name: &'static str,
-    /// Label in the paper, or the name.
+    /// Label in the paper, or the name if the paper does not include the method.
     pub label: &'static str,
     /// Style in figures. `None` lets figures choose.
     pub style: Option<Style>,
-    /// Whether this is the paper's own method. Its rows are highlighted and tested against the best other method.
+    /// Whether this is the method that the paper proposes. Its rows are highlighted and tested against the best other
+    /// method.
     pub ours: bool,
 }
 
@@ -49,7 +50,7 @@ pub struct Variant {
 pub struct Registered<M: ?Sized> {
     pub shown: Appearance,
     pub variants: &'static [Variant],
-    /// Reference: the official repository or another description of the method. Empty if there is none.
+    /// URL of the official repository or of a description of the method. Empty if there is none.
     pub source: &'static str,
     /// Whether the method is not part of the paper. Tables of the paper's methods leave it out.
     pub beyond: bool,
@@ -116,7 +117,7 @@ impl<M: ?Sized> Registered<M> {
         self
     }
 
-    /// Marks the entry as the paper's own method.
+    /// Marks the entry as the method that the paper proposes.
     #[must_use]
     pub const fn mark_as_papers(mut self) -> Self {
         self.shown.ours = true;
@@ -194,7 +195,7 @@ impl Described {
         self.options["properties"].get(option).is_some()
     }
 
-    /// Returns whether an option takes a list, so that only a list of lists is a sweep axis.
+    /// Returns whether the values of an option are lists. For such options, only a list of lists is a sweep axis.
     pub fn takes_list(&self, option: &str) -> bool {
         match &self.options["properties"][option]["type"] {
             Value::String(kind) => kind == "array",

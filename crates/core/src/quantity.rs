@@ -13,8 +13,8 @@ use serde::Deserialize;
 
 /// Maximum of any count: sequences, tokens of a window, windows, documents. The product of two counts fits a `u64`.
 pub const MAX: usize = 1 << 30;
-/// Maximum tokens of a text drawn for calibration or training. The paper uses at most 10,240,000; this many would take
-/// months.
+/// Maximum number of tokens drawn for calibration or training. The paper uses at most 10,240,000 tokens. A pass over
+/// the maximum would take months.
 pub const MAX_TOKENS: usize = 1 << 32;
 /// Maximum retries of a failed job.
 pub const MAX_RETRIES: u32 = 1000;
@@ -122,7 +122,7 @@ pub fn counted(count: usize, noun: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Values that every bounded number rejects.
+    /// Strings that every bounded number rejects.
     const NONE: [&str; 9] = ["nan", "inf", "-inf", "-1", "1e30", "1e400", "-0.001", "", "many"];
 
     #[test]

@@ -1,11 +1,11 @@
 //! Significance tests for differences between variants: exact tests of counts, and a paired bootstrap of losses.
 //!
-//! All tests are paired or exact. Two variants answer the same questions and read the same windows, so only their
-//! differences matter, not the uncertainty of each mean.
+//! All tests are paired or exact. Two variants answer the same questions and are scored on the same windows, so the
+//! tests use their differences instead of the uncertainty of each mean.
 //!
 //! Binomial tails are summed here because the incomplete beta function of statrs 0.18 loses precision for large counts:
-//! for 4,800 against 5,200 answers it has ten correct digits, this code thirteen (compared with exact integer sums in
-//! Python).
+//! for 4,800 against 5,200 answers it has ten correct digits, and this code has thirteen (compared with exact integer
+//! sums in Python).
 //!
 //! ```
 //! // Five documents answered correctly only by the second model: p = 2·(1/2)⁵.
@@ -61,9 +61,9 @@ const COUNTED: u64 = 1 << 20;
 /// hypothesis, each discordant question is equally likely to favor either variant. The p-value is the share of
 /// assignments whose difference is at least as far from zero as the observed one.
 ///
-/// Exact if there are few enough distinct outcomes, as for a single task (McNemar's test) or tasks of few sizes.
-/// Otherwise estimated from `draws` random assignments, with one added to both counts so that it is never 0. A seed
-/// gives the same p-value on every machine.
+/// The p-value is exact if there are few enough distinct outcomes, as for a single task (McNemar's test) or tasks of
+/// few sizes. Otherwise it is estimated from `draws` random assignments, with one added to both counts so that it is
+/// never 0. A seed gives the same p-value on every machine.
 pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
     // Questions of tasks with equal size have equal weight, so pool them.
     let mut piles: Vec<Discordant> = Vec::new();

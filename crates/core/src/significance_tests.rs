@@ -1,10 +1,10 @@
-//! Tests of the significance tests against values computed by hand.
+//! Comparison of the significance tests with values computed by hand.
 
 use super::*;
 
 #[track_caller]
 fn close(found: f64, wanted: f64) {
-    assert!((found - wanted).abs() <= 1e-12 * wanted.abs(), "{found} instead of {wanted}");
+    assert!((found - wanted).abs() <= 1e-12 * wanted.abs(), "found {found}, expected {wanted}");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn one_large_task_does_not_decide_a_mean_of_tasks() {
     tasks.push(task(10_000, 300, 500));
     let p = sign_flips(&tasks, 10_000, 0);
     assert!(p < 1e-3, "{p}");
-    // The pooled test answers a different question and finds the loss.
+    // The pooled test compares totals over questions, so it detects the loss.
     assert!(mcnemar_exact(300 + 64, 500 + 16) < 1e-6);
 }
 

@@ -2,7 +2,7 @@
 //! `ghostlab status` explain unfinished work.
 //!
 //! Each attempt is a separate file, written atomically, so no process modifies files of another. Attempts are grouped
-//! by the lease name of the job, or by the hash of the object that could not be made.
+//! by the lease name of the job, or by the hash of the object that could not be computed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,7 +41,7 @@ impl Attempt {
         Self { what, reason, died: false, process, host: owner::host(), time }
     }
 
-    /// Creates the record of the death of a process whose lease was found.
+    /// Creates the record of the death of a process that still held the lease of the job.
     pub(super) fn of_the_dead(process: &Process) -> Self {
         let reason = format!("process {} died during the job", process.owner.pid);
         Self { died: true, ..Self::failed(&process.id, "", &reason) }
@@ -100,7 +100,7 @@ pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
     remove(disk, &folder(root, name), |attempt| attempt.died);
 }
 
-/// Removes the recorded death of a process that is alive.
+/// Removes the recorded death of a process that turned out to be alive.
 pub(super) fn take_back(disk: &dyn Disk, root: &Path, name: &str, process: &str) {
     remove(disk, &folder(root, name), |attempt| attempt.died && attempt.process == process);
 }
@@ -122,7 +122,7 @@ fn remove(disk: &dyn Disk, folder: &Path, which: impl Fn(&Attempt) -> bool) {
 }
 
 impl Store {
-    /// Records a failed attempt at a job, under its lease name or the hash of the object that could not be made.
+    /// Records a failed attempt at a job, under its lease name or the hash of the object that could not be computed.
     pub fn note_attempt(&self, name: &str, what: &str, reason: &str) {
         let Ok(worker) = self.worker() else { return };
         let attempt = Attempt::failed(worker.id(), what, reason);

@@ -1,7 +1,8 @@
 //! Abstraction of the file system, clock and process identity that a store uses. Tests replace it with a simulated
 //! network file system, which caches, loses replies and delays the visibility of changes, and with a simulated clock.
 //!
-//! There is no lock operation. Some file systems grant a lock to every process, which the store could not detect.
+//! There is no lock operation. Some file systems grant the same lock to every process, and the store could not detect
+//! this.
 
 use std::any::Any;
 use std::fmt;
@@ -113,10 +114,11 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
     fn list(&self, folder: &Path) -> Vec<String>;
 
-    /// Returns the time by the clock of the file system that holds `folder`.
+    /// Returns the current time according to the file system of `folder`.
     fn clock(&self, folder: &Path) -> SystemTime;
 
-    /// Returns the time from the last modification of a file to `now`, a time of [`Self::clock`], if known.
+    /// Returns the time from the last modification of a file to `now`, which is a result of [`Self::clock`]. Returns
+    /// `None` if the modification time is unknown.
     fn age(&self, path: &Path, now: SystemTime) -> Option<Duration>;
 
     /// Returns the monotonic time of this process.
@@ -324,7 +326,7 @@ impl Disk for SystemDisk {
 
     fn now(&self) -> Duration {
         static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        // Add an offset, so that a record may count as unchanged since before this process started.
+        // Add an offset, so that times before the start of this process are positive too.
         ORIGIN.get_or_init(Instant::now).elapsed() + Duration::from_secs(1 << 20)
     }
 

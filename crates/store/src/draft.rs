@@ -19,7 +19,7 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;
 
-/// Private folder of an unfinished object. Removed on drop unless committed.
+/// Private folder of an unfinished object. It is removed on drop unless it is committed.
 pub struct Draft {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
@@ -75,8 +75,8 @@ impl Draft {
             .map_err(|error| unwritten(&self.folder.join(name), &error))
     }
 
-    /// Hashes and flushes the payloads, writes `meta.json`, and renames the folder into place. `keep` decides whether
-    /// an existing object is intact and stays, so that its readers are not disturbed.
+    /// Hashes and flushes the payloads, writes `meta.json`, and renames the folder into place. An existing object is
+    /// replaced unless `keep` returns that it is intact, so that readers of an intact object are not disturbed.
     pub(super) fn commit(
         mut self,
         destination: &Path,
@@ -102,7 +102,7 @@ impl Draft {
         let path = folder.join(META);
         let written = disk.create(&path, &text).and_then(|()| disk.sync(folder));
         written.map_err(|error| Error::io("write", &path, &error))?;
-        // If an intact object was already there, the draft is dropped.
+        // If an intact object exists, the draft is dropped.
         self.committed = self.put(folder, destination, &keep)?;
         Ok(())
     }
@@ -147,7 +147,7 @@ impl Draft {
             if moved.is_err() && keep() { Ok(()) } else { moved }
         });
         let moved = moved.and_then(|()| disk.sync(parent));
-        moved.map(|()| moved_away).map_err(|error| Error::io("move into its place", destination, &error))
+        moved.map(|()| moved_away).map_err(|error| Error::io("replace", destination, &error))
     }
 }
 

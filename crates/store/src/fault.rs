@@ -20,7 +20,7 @@ pub fn set(name: &str) -> bool {
 }
 
 /// Marks a fault point, at which a test can delay, kill, stop or panic the program.
-#[allow(clippy::panic, reason = "the test asked for this panic")]
+#[allow(clippy::panic, reason = "the injected fault is a panic")]
 pub fn fault_point(point: &str) {
     if requested_faults().is_empty() {
         return;
@@ -38,7 +38,7 @@ pub fn fault_point(point: &str) {
         *passed
     };
     if set(&format!("kill@{point}:{passed}")) {
-        // Like `kill -9`, without cleanup.
+        // Abort without cleanup, like `kill -9`.
         std::process::abort();
     }
     if set(&format!("stop@{point}:{passed}")) {

@@ -85,8 +85,8 @@ impl GcRoots {
         act(&|hash| pinned.contains_key(hash))
     }
 
-    /// Rewrites the complete list after another process considered this one dead and removed it. If writing fails, this
-    /// process still counts as dead.
+    /// Rewrites the complete list after another process considered this process dead and removed the list. If writing
+    /// fails, this process still counts as dead.
     pub(super) fn note_again(&self) {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let lines: String = noted.hashes.iter().map(|hash| format!("{hash}\n")).collect();
@@ -105,7 +105,8 @@ impl Drop for GcRoots {
     }
 }
 
-/// Removes lists without a process record, after the time a shared file system may take to show one.
+/// Removes lists of processes without a record. A grace period covers the time that a shared file system may take to
+/// show a new record.
 pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
     let folder = root.join("uses");
     let left: Vec<PathBuf> = disk

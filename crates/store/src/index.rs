@@ -1,8 +1,8 @@
 //! Cached hashes of large input files, and detection of inputs that change after hashing.
 //!
-//! The cache only saves time. A touched file is hashed again, and only the hash decides. A cached hash is trusted only
-//! if the file was unmodified for some time before hashing, because a change within one tick of the file system's clock
-//! is invisible.
+//! The cache only saves time. A touched file is hashed again, and it counts as changed only if its hash differs. A
+//! cached hash is trusted only if the file was unmodified for some time before hashing, because the timestamps do not
+//! show a change within one tick of the file system's clock.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,7 +27,7 @@ struct IndexEntry {
     /// File stamp, limited to fields that all machines sharing the store agree on.
     stamp: Stamp,
     sha256: String,
-    /// Checksum of the preceding fields, because a damaged entry must not give a wrong hash.
+    /// Checksum of the preceding fields, so that a damaged entry never gives a wrong hash.
     check: String,
 }
 
@@ -131,7 +131,7 @@ fn is_large(stamp: &&Stamp) -> bool {
     stamp.bytes >= LARGE
 }
 
-/// Hashes a file. Returns its stamp if a later change would be visible.
+/// Hashes a file. Also returns its stamp if a later change would be visible in the stamp.
 fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
     // Flush first, so that later writes through a shared mapping change the modification time. If that fails, the file
     // is hashed anyway.
@@ -292,7 +292,7 @@ mod tests {
         let path = folder.path().join("weights");
         old(&path, &vec![7; 2 << 20]);
         let here = Stamp::at(&path).unwrap().unwrap();
-        // The stamp as another client of the same server sees it, with a different device number.
+        // Stamp of the same file on another client of the server, with a different device number.
         let there = Stamp { file: (here.file.0 + 77, here.file.1), ..here.clone() };
         let of_server = place(&index, &path, &here).unwrap();
         remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();
@@ -360,7 +360,7 @@ mod tests {
             assert_eq!(read(input, &|| ()).unwrap(), b"as hashed");
         }
         fs::write(&path, "as hashed").unwrap();
-        assert_eq!(read(&settled, &|| ()).unwrap(), b"as hashed", "the same content again");
+        assert_eq!(read(&settled, &|| ()).unwrap(), b"as hashed", "the original content was restored");
         let refused = |input: &Input, during: &dyn Fn()| {
             let error = read(input, during).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("weights"), "{error}");

@@ -47,8 +47,8 @@ impl Found {
 }
 
 impl InventoryItem {
-    /// Returns whether the current program version can use the object, i.e. its stage and those of its inputs are
-    /// current.
+    /// Returns whether the current program version can use the object, which requires that the stage versions of the
+    /// object and its inputs are current.
     pub fn current(&self) -> bool {
         fn current(key: &Value, words: StoreWords) -> bool {
             let is_key = key.get("kind").is_some() && key.get("of").is_some();
@@ -64,7 +64,7 @@ impl InventoryItem {
         }
     }
 
-    /// Returns whether the object is intact but unused, because an older program version made it.
+    /// Returns whether the object is intact but unused, because an older program version wrote it.
     pub fn older(&self) -> bool {
         matches!(self.found, Found::Whole(_)) && !self.current() && !self.later()
     }
@@ -85,7 +85,7 @@ impl InventoryItem {
         parent.get("kind").is_some().then(|| Key::hash_of(parent))
     }
 
-    /// Returns whether a newer program version made the object or one of its inputs.
+    /// Returns whether a newer program version wrote the object or one of its inputs.
     pub fn later(&self) -> bool {
         fn later(key: &Value, words: StoreWords) -> bool {
             let (Some(kind), Some(version)) = (key["kind"].as_str(), key["version"].as_u64()) else { return false };
@@ -119,7 +119,7 @@ impl InventoryItem {
         }
     }
 
-    /// Returns the time since the last modification, by the system clock.
+    /// Returns the time since the last modification according to the system clock.
     pub fn age(&self) -> Duration {
         let written = fs::metadata(&self.folder).and_then(|data| data.modified());
         written.ok().and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default()
@@ -138,7 +138,7 @@ impl Store {
             for group in self.folders(&stage) {
                 let many = name_of(&group) == Packs::FOLDER;
                 for path in self.folders(&group) {
-                    // Other names were not written by this program. Such entries are never removed.
+                    // This program does not write other names, so entries with other names are never removed.
                     let hash = name_of(&path);
                     let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match many {
@@ -186,7 +186,7 @@ impl Store {
         }
     }
 
-    /// Returns the number of objects of older stage versions, from listings and pack headers only.
+    /// Returns the number of objects of older stage versions. Reads only directory listings and pack headers.
     pub fn of_older_stages(&self) -> usize {
         self.folders(&self.root)
             .iter()
@@ -261,7 +261,8 @@ impl Store {
     }
 }
 
-/// Ignores a missing path. Another process removed it, or the reply to the rename was lost.
+/// Converts the error for a missing path into success: another process removed the path, or the reply to the rename was
+/// lost.
 fn ignore_missing(result: std::io::Result<()>, folder: &Path) -> Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -42,7 +42,7 @@ pub struct Journal {
 
 impl Journal {
     pub(super) fn open(disk: Arc<dyn Disk>, folder: PathBuf, process: &str) -> Self {
-        // Gives each writer its own file. Two jobs of one process share a folder if a backbone has two names.
+        // Each writer needs its own file, because two jobs of one process share a folder if a backbone has two names.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let path = folder.join(format!("{process}.{}.jsonl", OPENINGS.fetch_add(1, Relaxed)));
         Self { disk, folder, own: path, buffer: Vec::new(), read: BTreeMap::new() }
@@ -68,7 +68,7 @@ impl Journal {
                 }
                 line_start += length + 1;
             }
-            // A line without a newline is still being written, or its process died.
+            // A line without a newline is still being written, or the process that wrote it died.
             self.read.insert(path, start + line_start as u64);
         }
         (records, damages)
@@ -99,13 +99,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes this process's journal after another process stored the work.
+    /// Removes this process's journal of work that another process stored.
     pub(super) fn leave(self) {
         self.disk.remove(&self.own).ok();
         self.disk.remove_empty(&self.folder).ok();
     }
 
-    /// Removes this process's journal of stored work, and those of dead processes whose records are all stored.
+    /// Removes this process's journal of stored work, and the journals of dead processes whose records are all stored.
     pub(super) fn retire(self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
         self.disk.remove(&self.own).ok();
         clear(&*self.disk, &self.folder, &gone, &stored);

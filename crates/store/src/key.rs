@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use ghostlab_core::files::sha256;
 
-/// Kind of object, with the version of the stage that makes it. The version is bumped when the stage's output changes,
-/// so that objects of older versions are no longer found.
+/// Kind of object, with the version of the stage that computes it. The version is bumped when the output of the stage
+/// changes, so that objects of older versions are no longer found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKind {
     name: &'static str,
@@ -39,7 +39,7 @@ impl ObjectKind {
 #[derive(Debug, Clone, Copy)]
 pub struct StoreWords {
     pub kinds: &'static [ObjectKind],
-    /// Kind of the many small objects that share pack files.
+    /// Kind of small objects that are stored together in pack files.
     pub packed: ObjectKind,
     /// Whether the death of a process that held the lease counts as a failed attempt at its job.
     pub counts_death: fn(claim: &str) -> bool,
@@ -67,11 +67,12 @@ pub struct Key {
     /// Name of the input in the grid. Not part of the identity, so a backbone may have several names. If the content
     /// under one name differs, the input has changed.
     input: Option<String>,
-    /// Description of the object by its maker. Not part of the identity or of the records of derived objects.
+    /// Description of the object, provided by the stage that computes it. Not part of the identity, or of the records
+    /// of derived objects.
     about: Option<Arc<dyn About>>,
 }
 
-/// Description of an object by its maker, for the object's record.
+/// Description of an object for its record, provided by the stage that computes the object.
 pub trait About: fmt::Debug + Send + Sync {
     fn json(&self) -> Value;
 }

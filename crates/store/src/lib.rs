@@ -87,7 +87,7 @@ use worker::Worker;
 pub struct Store {
     root: PathBuf,
     words: StoreWords,
-    /// Folder on the disk that needs free space, if not the store's own.
+    /// Folder on the disk to which new objects are written, if it is not the folder of the store.
     room: Option<PathBuf>,
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
@@ -95,17 +95,17 @@ pub struct Store {
     packs: Arc<Packs>,
     /// Hashes of objects of the packed kind that older programs stored separately.
     apart: Arc<OnceLock<HashSet<String>>>,
-    /// Whether to hash every input again, once per process.
+    /// Whether every input is hashed again once per process, instead of using cached hashes.
     rehash: bool,
     /// Input hashes shared by all grids of this process.
     inputs: Arc<KnownInputs>,
     /// Function that returns the `made` entry of object records.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
-    /// Attempts that could not be written. They bound the retries of this process.
+    /// Failed attempts that could not be written to the store. They bound the retries of this process.
     untold: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
     /// Overlay for new objects of a read-only store. Removed when the store closes.
     scratch: Option<Arc<Scratch>>,
-    /// Whether the folder is a store already, so caches may be written.
+    /// Whether the folder is already a store, so that caches may be written to it.
     begun: bool,
 }
 
@@ -178,7 +178,7 @@ impl Store {
         }
     }
 
-    /// Returns a folder on the disk that needs space for new objects.
+    /// Returns a folder on the disk to which new objects are written, for checks of the free space.
     pub fn room(&self) -> &Path {
         self.room.as_deref().unwrap_or(&self.root)
     }
@@ -203,7 +203,7 @@ impl Store {
     }
 
     /// Rewrites a missing or damaged `store.json` if everything else in the folder belongs to a store. Returns whether
-    /// this was necessary.
+    /// a rewrite was necessary.
     ///
     /// # Errors
     /// Fails with exit code 3 if the folder contains anything else or is not writable.
@@ -211,7 +211,7 @@ impl Store {
         StoreMarker::mend(root, words)
     }
 
-    /// Sets whether to hash every input again.
+    /// Sets whether every input is hashed again instead of using cached hashes.
     #[must_use]
     pub fn rehashing(mut self, rehash: bool) -> Self {
         self.rehash = rehash;
@@ -242,7 +242,7 @@ impl Store {
         self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
-    /// Tries to take the lease of a job, so that no other process does the job at the same time.
+    /// Tries to take the lease of a job, so that no other process works on the job at the same time.
     pub fn lease(&self, name: &str) -> Result<LeaseResult> {
         Ok(self.worker()?.lease(name))
     }
@@ -283,13 +283,13 @@ impl Store {
         Ok(Journal::open(Arc::clone(&to.disk), to.root.join("journals").join(name), to.worker()?.id()))
     }
 
-    /// Removes a journal whose work is stored.
+    /// Removes a journal of work that is stored.
     pub fn retire(&self, journal: Journal, stored: impl Fn(&str) -> bool) {
         let living = self.living();
         journal.retire(|owner| !living.iter().any(|id| id == owner), stored);
     }
 
-    /// Removes a journal whose work was stored by another process.
+    /// Removes a journal of work that another process stored.
     pub fn leave(&self, journal: Journal) {
         journal.leave();
     }
@@ -333,7 +333,7 @@ impl Store {
         self.inputs.input(path, || index::input(&*self.disk, index.as_deref(), path, self.rehash))
     }
 
-    /// Caches the result of `find` by the content of a large input. `what` names the result.
+    /// Caches the result of `find` under the content hash of a large input. `what` identifies the result.
     ///
     /// # Errors
     /// Fails with the error of `find`.

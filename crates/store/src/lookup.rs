@@ -12,7 +12,7 @@ impl Store {
     /// Returns the object of a key after checking all payload hashes.
     pub fn get(&self, key: &Key) -> Lookup {
         if self.worker.get().is_some() {
-            // If this fails, a concurrent `cache gc` may remove the object, which is then computed again.
+            // Ignore failures: a concurrent `cache gc` may then remove the object, which is computed again.
             self.reserve([key.hash()]).ok();
         }
         match self.look(key) {
@@ -56,7 +56,7 @@ impl Store {
         self.scratch.as_deref().map_or(Ok(self), |scratch| scratch.store(self.words))
     }
 
-    /// Lists the hashes of all objects of a kind. Costs a few hundred directory listings.
+    /// Lists the hashes of all objects of a kind. This takes a few hundred directory listings.
     pub fn present(&self, kind: ObjectKind) -> HashSet<String> {
         let mut present = self.listed(kind);
         if self.among_many(kind) {

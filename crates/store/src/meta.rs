@@ -13,8 +13,8 @@ use ghostlab_core::files::sha256;
 
 pub(super) const META: &str = "meta.json";
 
-/// Content of `meta.json`. The file includes a checksum of itself, so that a record that lost a payload entry does not
-/// pass as complete.
+/// Content of `meta.json`. The file includes a checksum of its other fields, so that a record that lost a payload entry
+/// is detected as damaged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {

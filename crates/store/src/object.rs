@@ -23,7 +23,7 @@ pub struct StoredObject {
 #[derive(Debug, Clone)]
 enum ObjectPlace {
     Folder(PathBuf),
-    /// File, payload offset, and the packs to search if the object moved.
+    /// File, payload offset, and the packs that are searched if the object has moved.
     File(PathBuf, u64, Option<Arc<Packs>>),
 }
 

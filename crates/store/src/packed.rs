@@ -17,7 +17,7 @@ use ghostlab_core::files::sha256;
 /// Maximum payload size of a small object in bytes.
 pub(super) const SMALL: usize = 1 << 20;
 
-/// Maximum number of members per pack. All member lines are read at once.
+/// Maximum number of members per pack. It is bounded because all member lines are read at once.
 pub(super) const MAX_PACK_MEMBERS: usize = 400;
 /// Maximum size of a pack in bytes.
 const MAX_PACK_BYTES: usize = 16 << 20;

@@ -180,7 +180,7 @@ fn all_that_a_cut_file_lost_is_written_again_and_stays() {
         fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
     }
     let lost = (0..8).filter(|&value| !whole(&store, value)).count();
-    assert!(lost > 3, "{lost} of two files");
+    assert!(lost > 3, "only {lost} damaged objects were reported for two files");
     put(&store, 0..8);
     for store in [&store, &Store::look_at(folder.path(), WORDS).unwrap()] {
         assert!((0..8).all(|value| whole(store, value)));

@@ -22,7 +22,7 @@ pub struct Process {
 impl Process {
     pub(super) fn current() -> Self {
         let owner = Owner::this();
-        // A process may open a store several times, and each opening has its own id.
+        // A process may open a store several times, and each open store needs its own id.
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let opening = OPENINGS.fetch_add(1, Relaxed);
         let unique = sha256::of_bytes(format!("{owner:?} {opening} {:?}", SystemTime::now()));

@@ -1,8 +1,9 @@
 //! Liveness of the processes that use a store.
 //!
 //! The operating system decides for local processes. A process of another boot, container or machine is dead if its
-//! record has not changed for longer than the cache timeout of shared file systems. That time comes from the clock of the
-//! store's file system or from local observation ([`super::worker`]). Clocks of different machines are never compared.
+//! record has not changed for longer than the cache timeout of shared file systems. That time is measured with the
+//! clock of the store's file system or by local observation ([`super::worker`]). Clocks of different machines are never
+//! compared.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -22,7 +22,7 @@ impl DamagedRecord {
         Error::damaged("a record is damaged")
             .at(self.path.display())
             .expected("JSON with a matching checksum")
-            .found("other bytes")
+            .found("content that does not match its checksum")
             .hint("run `ghostlab cache verify --repair` to remove the record; no results are lost")
     }
 

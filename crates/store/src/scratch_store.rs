@@ -1,5 +1,5 @@
-//! Temporary stores. [`ScratchStore`] mirrors a store for commands that must not leave anything behind, and its new objects
-//! are dropped with it. [`Scratch`] is an overlay that holds the new objects of a read-only store.
+//! Temporary stores. [`ScratchStore`] mirrors a store for commands that must not leave anything behind. Its new objects
+//! are removed when it is dropped. [`Scratch`] is an overlay that holds the new objects of a read-only store.
 
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -17,8 +17,8 @@ pub struct ScratchStore {
 }
 
 impl ScratchStore {
-    /// Creates a mirror of a store, which need not exist. Objects and cached hashes are links. Kinds in `made` are
-    /// linked object by object, so that new ones can be added.
+    /// Creates a mirror of a store, which need not exist. Objects and cached hashes are links. Objects of the
+    /// kinds in `made` are linked one by one, so that new objects can be added.
     ///
     /// # Errors
     /// Fails if temporary files cannot be written.
@@ -66,7 +66,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(from, to)
 }
 
-/// Creates no link, so everything is computed again.
+/// Does nothing, so all objects are computed again.
 #[cfg(not(unix))]
 fn link(_: &Path, _: &Path) -> io::Result<()> {
     Ok(())
@@ -75,7 +75,7 @@ fn link(_: &Path, _: &Path) -> io::Result<()> {
 /// Overlay of a read-only store, created on the first write.
 #[derive(Default)]
 pub(super) struct Scratch {
-    /// The store, which is dropped before its folder.
+    /// Store and its temporary folder. The store is dropped first.
     made: OnceLock<(Store, TempDir)>,
     beginning: Mutex<()>,
 }

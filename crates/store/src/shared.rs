@@ -21,7 +21,7 @@ pub enum Shared {
 }
 
 impl Shared {
-    /// Names of the modes on the command line.
+    /// Names of the modes that the command line accepts.
     pub const NAMES: [&str; 2] = ["group", "all"];
 
     /// Returns the permission bits added to a file.
@@ -60,7 +60,7 @@ impl Shared {
         if self == Self::Umask {
             return fs::create_dir_all(path);
         }
-        // The last ancestor of a relative path is empty.
+        // Skip the last ancestor of a relative path, which is empty.
         let lacking = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
         let lacking: Vec<&Path> = lacking.collect();
         for folder in lacking.into_iter().rev() {

@@ -91,7 +91,7 @@ impl StoreMarker {
                 .at(path.display())
                 .expected(format!("format {FORMAT}"))
                 .found(format!("format {format}"))
-                .hint("use the newer version, or another folder with --store"));
+                .hint("use that version, or another folder with --store"));
         }
         serde_json::from_value(value).map(Some).map_err(|_| damaged_mark(preview(&text), &path))
     }
@@ -100,7 +100,7 @@ impl StoreMarker {
     fn unmarked(root: &Path, words: StoreWords) -> Result<Option<Self>> {
         match (names(root)?.is_empty(), root.join(MARK).exists()) {
             (true, _) => Ok(None),
-            // Another process created the store in the meantime.
+            // Another process created the store after the first check.
             (false, true) => Self::read(root, words),
             (false, false) => Err(no_store(root, words, "no `store.json`")),
         }
@@ -134,8 +134,8 @@ impl StoreMarker {
         put(file, &root.join(MARK)).map_err(|error| error.error)
     }
 
-    /// Rewrites a missing or damaged marker if all other entries belong to a store and one of them was certainly
-    /// written by this program. Returns whether this was necessary.
+    /// Rewrites a missing or damaged marker if all other entries belong to a store and at least one of them can only
+    /// have been written by this program. Returns whether a rewrite was necessary.
     ///
     /// # Errors
     /// Fails with exit code 3 if the folder contains anything else or is not writable.
@@ -218,7 +218,7 @@ fn is_lost_store(root: &Path, words: StoreWords) -> bool {
 }
 
 /// Returns whether a folder contains an object or a process record, which only this program writes. Folder names alone
-/// are no proof.
+/// do not identify a store.
 fn has_store_content(root: &Path, words: StoreWords) -> bool {
     let objects = names(root).unwrap_or_default();
     let mut objects = objects.iter().filter(|name| words.of_folder(name).is_some()).map(|name| root.join(name));

@@ -1,4 +1,5 @@
-//! Store entries of the wrong type, such as pipes, sockets, devices or folders in place of files, and the reverse.
+//! Store entries of the wrong type, such as a pipe, socket, device or folder in place of a file, or a file in place of
+//! a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ impl Store {
 
 impl UnknownEntry {
     pub fn error(&self) -> Error {
-        Error::damaged("the store contains a foreign entry")
+        Error::damaged("the store contains an entry of the wrong type")
             .at(self.path.display())
             .expected(self.expected)
             .found(self.found)
@@ -55,7 +56,7 @@ impl UnknownEntry {
     pub fn remove(&self) -> Result<()> {
         let removed = if self.path.is_dir() { fs::remove_dir(&self.path) } else { fs::remove_file(&self.path) };
         removed.map_err(|error| {
-            Error::damaged("cannot remove foreign entries of the store")
+            Error::damaged("cannot remove an entry of the wrong type from the store")
                 .at(self.path.display())
                 .found(error)
                 .hint("move the entry out of the store")

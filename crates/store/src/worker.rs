@@ -1,6 +1,6 @@
 //! Heartbeat and leases of a process that works on a store.
 //!
-//! Correctness does not depend on leases: objects are content-addressed, and two processes that make the same object
+//! Correctness does not depend on leases: objects are content-addressed, and two processes that compute the same object
 //! write the same bytes. Leases only avoid duplicate work. A lease is a hard link to the process record, so it appears
 //! atomically. Without hard links it is a copy, and if it cannot be written at all, work may be duplicated.
 
@@ -22,7 +22,7 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;
 
-/// Interval between heartbeats. Shorter in tests.
+/// Interval between heartbeats. It is shorter in tests.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 
 /// Time for which a listed lease of another process counts as held without checking its owner. Waiting for many leases
@@ -35,13 +35,13 @@ const PROBES: usize = 4;
 /// Maximum number of immediate retries while other processes take and release the same lease.
 const ATTEMPTS: usize = 10;
 
-/// Time for which this process trusts its own lease without a check. A fraction of [`STALE_AFTER`].
+/// Time for which this process trusts its own lease without a check. It is a fraction of [`STALE_AFTER`].
 const LEASE_RECHECK: Duration = Duration::from_secs(30);
 
 /// Time for which a listing of all leases is reused.
 const LISTING: Duration = Duration::from_millis(200);
 
-/// State of this process as a worker on a store.
+/// Worker state of this process in a store.
 pub(crate) struct Worker {
     disk: Arc<dyn Disk>,
     words: StoreWords,
@@ -76,7 +76,7 @@ pub enum LeaseResult {
     Theirs(Process),
 }
 
-/// Lease of a job. Released on drop if this process still holds it.
+/// Lease of a job. It is released on drop if this process still holds it.
 pub struct Lease {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -85,8 +85,8 @@ pub struct Lease {
     record: PathBuf,
     /// Whether the lease was written. If not, other processes may do the same work unnoticed.
     marked: bool,
-    /// Last time at which the lease was known to be held, by the monotonic and the system clock. The monotonic clock
-    /// stops while the machine sleeps.
+    /// Last time at which the lease was known to be held, according to the monotonic clock and the system clock. Both
+    /// are needed because the monotonic clock stops while the machine sleeps.
     known: Mutex<(Duration, SystemTime)>,
     held: Arc<Mutex<HashSet<PathBuf>>>,
 }
@@ -205,7 +205,7 @@ impl Worker {
         &self.process.id
     }
 
-    /// Returns a number below `count` that differs between processes.
+    /// Returns a number below `count` that usually differs between processes.
     pub(crate) fn start_offset(&self, count: usize) -> usize {
         let digits = self.process.id.rsplit('-').next().and_then(|digits| u64::from_str_radix(digits, 16).ok());
         (digits.unwrap_or_default() % count.max(1) as u64) as usize
@@ -344,8 +344,8 @@ impl Worker {
         if let Some(lives) = process.owner.lives() {
             return lives;
         }
-        // The heartbeat is in the process record, because a copied lease does not change. Without a record the process
-        // is dead.
+        // Read the heartbeat from the process record, because a copied lease does not change. A process without a
+        // record is dead.
         let record = self.processes.join(format!("{}.json", process.id));
         let now_at = match processes::read(&*self.disk, &record) {
             Some(Process { beat, .. }) => beat,

@@ -36,7 +36,7 @@ impl fmt::Display for HookPoint {
     }
 }
 
-/// Approximate size of a shard. Small in this crate's tests, so that a few rows fill several shards.
+/// Approximate size of a shard in bytes. Tests use small shards, so that a few rows fill several of them.
 const SHARD_BYTES: usize = if cfg!(test) { 4096 } else { 16 << 20 };
 
 /// Division of a calibration's rows into shards. A sequence is never split.
@@ -80,7 +80,7 @@ pub trait Spool {
     /// Appends rows of a hook point. Rows of hook points that were not requested are ignored.
     ///
     /// # Errors
-    /// Fails if storage is full.
+    /// Fails if the rows cannot be stored, for example because the disk is full.
     fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()>;
 }
 
@@ -188,15 +188,14 @@ impl Activations {
     /// # Errors
     /// Fails if the hook point was not captured or the range is not within one shard.
     pub fn rows(&self, site: HookPoint, rows: Range<usize>) -> Result<&[f32]> {
-        let shards =
-            self.sites.get(&site).ok_or_else(|| Error::job("the activations of a site are missing").at(site))?;
+        let shards = self.sites.get(&site).ok_or_else(|| Error::job("missing activations of a hook point").at(site))?;
         let shard_rows = self.shape.shard_rows();
         let channels = self.shape.channels;
         let shard = rows.start / shard_rows;
         let within = (rows.start - shard * shard_rows) * channels..(rows.end - shard * shard_rows) * channels;
         let values = shards.get(shard).map_or(&[][..], Shard::values);
         values.get(within).ok_or_else(|| {
-            Error::job("a block of activations spans several shards")
+            Error::job("the requested activations span several shards")
                 .at(site)
                 .found(format!("rows {rows:?} of {}", self.shape.rows()))
         })
@@ -231,7 +230,7 @@ mod tests {
             let rows = activations.rows(kept, block.clone()).unwrap();
             assert_eq!((rows[0], rows[rows.len() - 1]), (sample_value(block.start, 0), sample_value(block.end - 1, 9)));
         }
-        assert!(activations.rows(kept, 63..65).is_err(), "expected a block across two shards");
+        assert!(activations.rows(kept, 63..65).is_err(), "rows of two shards were accepted");
     }
 
     fn sample_value(row: usize, channel: usize) -> f32 {

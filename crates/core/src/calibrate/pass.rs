@@ -25,7 +25,7 @@ impl PassRequest {
         self.pairs.is_empty() && self.sites.is_empty()
     }
 
-    /// Returns the maximum number of streams held at a time for later comparisons.
+    /// Returns the maximum number of streams that are kept at the same time for later comparisons.
     pub fn streams(&self) -> usize {
         let longest = self.pairs.iter().map(|pair| pair.to.saturating_sub(pair.from)).max();
         longest.unwrap_or(0) + 2
@@ -41,7 +41,7 @@ impl PassRequest {
     }
 }
 
-/// Calibration windows that are measured separately, with the spool that receives their rows.
+/// Part of the calibration windows whose similarities are computed separately, with the spool for its rows.
 pub struct Piece<'a> {
     pub windows: Vec<&'a [u32]>,
     /// Index of the first sequence, used in error messages.
@@ -66,8 +66,8 @@ pub fn run(
     run_program(engine, &request.program(engine.config().layers), pieces, batch_tokens, request, progress)
 }
 
-/// Runs the calibration pass through a pruned program. A site is measured only if an adjacent sublayer is still
-/// present.
+/// Runs the calibration pass with a pruned program. A site is measured only if the program contains a sublayer
+/// adjacent to it.
 ///
 /// # Errors
 /// See [`run`].
@@ -108,7 +108,7 @@ pub fn run_program(
     Ok(similarities)
 }
 
-/// Piece that a batch belongs to, and the index of the batch's first sequence.
+/// Index of the piece that a batch belongs to, and index of the first sequence of the batch.
 #[derive(Clone, Copy)]
 struct OfPiece {
     piece: usize,
@@ -116,7 +116,7 @@ struct OfPiece {
 }
 
 impl Piece<'_> {
-    /// Splits the windows into batches of at most `most` tokens, but at least one window.
+    /// Splits the windows into batches of at most `most` tokens. Each batch has at least one window.
     fn batches(&self, piece: usize, most: usize) -> Vec<(OfPiece, Batch)> {
         let each = (most / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
         self.windows
@@ -232,7 +232,7 @@ fn refuse_non_finite(stream: &[f32], boundary: usize, channels: usize, batch: &B
             row - batch.segments[segment].start,
             index % channels
         ))
-        .hint("check the weights and the float type: the backbone overflows on this text"))
+        .hint("check the weights, or use a float type with a larger range: the backbone overflows on this text"))
 }
 
 /// Returns the index of the first NaN or infinity.

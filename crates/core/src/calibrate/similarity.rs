@@ -76,7 +76,7 @@ impl Similarities {
         self.sums.get(&pair).map(|sum| sum / self.sequences as f64)
     }
 
-    /// Returns the pairs whose later stream is at `site`.
+    /// Returns the pairs whose second stream is at `site`.
     pub(super) fn ending_at(&self, site: HookPoint) -> Vec<Pair> {
         self.sums.keys().filter(|pair| pair.ends()[1] == site).copied().collect()
     }

@@ -11,10 +11,10 @@ use crate::model::experts::{DENSE_LAYERS, STEP};
 use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
 
-/// Converts a backbone's config to a variant's: renumbers the layers and drops the settings of removed layers. If
-/// operators are stored next to the weights or layers lack a sublayer, the config names the modeling file and an
-/// unknown activation, so that loaders that ignore the file fail. `model_type` stays unchanged, so that transformers
-/// finds the tokenizer class without remote code.
+/// Converts the config of a backbone to the config of a variant. Renumbers the layers and drops the settings of removed
+/// layers. If operators are stored next to the weights or layers lack a sublayer, the config names the modeling file
+/// and an unknown activation, so that loaders that ignore the file fail. `model_type` stays unchanged, so that
+/// transformers finds the tokenizer class without remote code.
 ///
 /// # Errors
 /// Fails if an operator cannot be exported.
@@ -26,8 +26,8 @@ pub fn trimmed(
 ) -> Result<Map<String, Value>> {
     let architecture = unpruned.architecture;
     count_layers(&mut config, unpruned, &layout.kept);
-    // With `true` and a separate head, transformers 5 keeps both tables, but other loaders use the embedding for both.
-    // The default of some classes is true.
+    // Some classes tie the embeddings by default. If this is `true` and the checkpoint has a separate head,
+    // transformers 5 keeps both tables, but other loaders use the embedding for both.
     if layout.has_head() && config.get("tie_word_embeddings").map_or(architecture.is_tied(), |tied| *tied == true) {
         config.insert("tie_word_embeddings".into(), false.into());
     }
@@ -114,7 +114,7 @@ fn count_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usiz
 
 /// File name of the modeling file.
 pub const MODELING: &str = "modeling_ghostlab.py";
-/// Template of the modeling file for all architectures, which differ only in the names of transformers' classes.
+/// Template of the modeling file. Only the names of transformers' classes differ between architectures.
 const TEMPLATE: &str = include_str!("modeling.py");
 
 /// Value that replaces the activation's name in `config.json`. A loader that does not run the modeling file fails on
@@ -216,7 +216,7 @@ mod tests {
         Config::read_file(&file).unwrap()
     }
 
-    /// Expected values follow the rules by which transformers reads such configs.
+    /// The expected values follow from how transformers reads such configs.
     #[test]
     fn derived_position_settings_follow_the_kept_layers() {
         let base = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,

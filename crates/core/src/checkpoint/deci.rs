@@ -34,11 +34,11 @@ const LAYERS: &str = "model.layers.";
 pub fn fits_deci(config: &Config) -> Result<()> {
     let architecture = config.architecture;
     let lacks = [
-        (config.architecture.gguf.is_none(), "an architecture of llama.cpp"),
+        (config.architecture.gguf.is_none(), "an architecture that llama.cpp supports"),
         (config.experts.is_some(), "an MLP without experts"),
         (architecture.query_key_norm != QueryKeyNorm::None, "no query and key norms"),
         (Sublayer::BOTH.iter().any(|&half| config.ends_in_norm(half)), "no norms after attention and MLP"),
-        (architecture.fused || architecture.rope != RopeEntries::One, "layers like Llama's"),
+        (architecture.fused || architecture.rope != RopeEntries::One, "layers with the structure of Llama"),
         (config.activation != Activation::Silu, "the activation silu"),
         (config.biases.inputs && config.heads * config.head_dim != config.hidden, "query biases of the hidden size"),
     ];

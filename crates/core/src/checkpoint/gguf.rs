@@ -36,7 +36,7 @@ pub struct GgufText {
 /// or if it would ignore the sliding windows.
 pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     let form = if layout.needs_code() { Some(deci::form(config, layout)?) } else { config.architecture.gguf };
-    let form = form.ok_or_else(|| refused("an architecture of llama.cpp", config.architecture.class))?;
+    let form = form.ok_or_else(|| refused("an architecture that llama.cpp supports", config.architecture.class))?;
     let context = config.max_positions.unwrap_or(usize::MAX);
     let windows = || layout.kept.iter().map(|&layer| config.windows[layer].filter(|&window| window < context));
     let unlike = |pattern: &dyn Fn(usize) -> bool, original: &dyn Fn(usize) -> bool| {
@@ -54,7 +54,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
             return Err(refused(&expected, format!("{found} in remaining layer {index}")));
         }
         if windows().flatten().collect::<BTreeSet<_>>().len() > 1 {
-            return Err(refused("the same width for all windows", "several"));
+            return Err(refused("the same size for all sliding windows", "several sizes"));
         }
     }
     if let GgufPlaces::Unrotated(every) = form.places
@@ -93,7 +93,7 @@ fn is_in_window(index: usize, every: usize) -> bool {
     index % every < every - 1
 }
 
-/// Returns the period of llama.cpp's layers without a window, or `None` if the form has no windows.
+/// Returns the period of the layers to which llama.cpp applies no window, or `None` if the form has no windows.
 fn window_of(form: GgufForm) -> Option<usize> {
     if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
 }
@@ -140,7 +140,7 @@ impl Layout {
         Ok(self.gguf_tensors(config, numbers)?.iter().map(|tensor| tensor.info.bytes() as u64).sum())
     }
 
-    /// Writes the variant as a GGUF file. `wrote` receives the number of bytes of each written block.
+    /// Writes the variant as a GGUF file. Calls `wrote` with the number of bytes of each written block.
     ///
     /// # Errors
     /// See [`fits_gguf`] and [`Layout::write`].
@@ -267,7 +267,7 @@ impl Layout {
         ];
         let mut pairs = pairs.to_vec();
         if window_of(form).is_some() {
-            // If no layer has a window, write one that is never reached.
+            // If no layer has a window, write a window size that no context reaches.
             let window = self.kept.iter().find_map(|&layer| config.windows[layer]).unwrap_or(context);
             pairs.push(("attention.sliding_window", count_value(window)));
         }

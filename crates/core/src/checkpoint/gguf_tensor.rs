@@ -32,7 +32,7 @@ impl GgufType {
         }
     }
 
-    /// Returns the type a tensor is written in. Rows that are not whole blocks stay f16.
+    /// Returns the type in which a tensor is written. A tensor whose rows are not whole blocks is written in f16.
     pub(super) fn of(self, shape: &[usize]) -> GgmlDType {
         match self {
             _ if shape.len() < 2 => GgmlDType::F32,
@@ -63,7 +63,7 @@ pub(super) enum GgufContent<'a> {
     Checkpoint(&'a CheckpointTensor),
     /// Values in f32.
     Numbers(Vec<f32>),
-    /// All zeros, in any type.
+    /// Zeros, which have the same bytes in any type.
     Zeros,
 }
 

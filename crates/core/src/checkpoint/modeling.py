@@ -1,8 +1,9 @@
-"""A pruned BACKBONE model: linear maps where layers were removed, and layers without attention or MLP. Written by ghostlab.
+"""A pruned BACKBONE model with linear maps in place of removed layers, and layers without attention or MLP.
 
-Everything else is transformers' own. `config.ghostlab["operators"]` says where the maps are: `layer` counts the layers that
-stayed, `at` is `before` or `after` the layer, or the norm that one of its branches ends in. `config.ghostlab["dropped"]`
-lists the sublayers that these layers do not have, such as "attention 3" or "mlp 5".
+Written by ghostlab. All other code is from transformers. `config.ghostlab["operators"]` lists the positions of the
+maps: `layer` is the index among the remaining layers, and `at` is `before` or `after` the layer, or the name of the norm
+at the end of a branch. `config.ghostlab["dropped"]` lists the sublayers that the remaining layers lack, such as
+"attention 3" or "mlp 5".
 """
 
 import torch
@@ -10,12 +11,12 @@ from torch import nn
 from transformers import INNERConfig, BACKBONEForCausalLM, INNERModel
 from transformers.models.FOLDER.modeling_FOLDER import BACKBONEDecoderLayer
 
-# Names of a layer's norms, before and after the attention, before and after the MLP.
+# Names of the norms of a layer: before and after the attention, before and after the MLP.
 NORMS = NORM_NAMES
 
 
 class InputNorm(nn.Module):
-    """The weight of the norm that a map reads the stream through."""
+    """Weight of the norm that is applied to the input of a map."""
 
     def __init__(self, channels):
         super().__init__()
@@ -23,15 +24,15 @@ class InputNorm(nn.Module):
 
 
 class Operator(nn.Module):
-    """A map of the stream at every position, with a bias where it has one: x·W, a factor for each channel, nothing but the
-    bias, or x + RMSNorm(x)·M."""
+    """Map of the stream at every position, with an optional bias: x·W, a factor per channel, only a bias, or
+    x + RMSNorm(x)·M."""
 
     def __init__(self, place, config):
         super().__init__()
         channels, form = config.hidden_size, place["form"]
         self.eps = config.rms_norm_eps if form.startswith("normed") else None
         self.input_norm = InputNorm(channels) if form == "normed" else None
-        # Wᵀ or Mᵀ [channels, channels] as nn.Linear has it, or the diagonal [channels].
+        # Wᵀ or Mᵀ [channels, channels] in the layout of nn.Linear, or the diagonal [channels].
         shape = {"diagonal": (channels,), "bias": None}.get(form, (channels, channels))
         self.weight = nn.Parameter(torch.zeros(shape)) if shape else None
         self.bias = nn.Parameter(torch.zeros(channels)) if place["bias"] else None
@@ -48,7 +49,7 @@ class Operator(nn.Module):
 
 
 class BoundaryLayer(BACKBONEDecoderLayer):
-    """A layer with a map on the stream that enters it, or that leaves it."""
+    """Layer with a map of its input, its output, or both."""
 
     def __init__(self, config, layer_idx, before=None, after=None):
         super().__init__(config, layer_idx)
@@ -61,12 +62,12 @@ class BoundaryLayer(BACKBONEDecoderLayer):
         out = super().forward(hidden_states, *args, **kwargs)
         if self.boundary_after is None:
             return out
-        # Before 4.54 a layer gave a tuple.
+        # Before transformers 4.54, layers returned a tuple.
         return (self.boundary_after(out[0]), *out[1:]) if isinstance(out, tuple) else self.boundary_after(out)
 
 
 class MappedNorm(nn.Module):
-    """The norm that a branch ends in, with a map behind it."""
+    """Norm at the end of a branch, followed by a map."""
 
     def __init__(self, norm, place, config):
         super().__init__()
@@ -77,12 +78,12 @@ class MappedNorm(nn.Module):
         return self.branch_map(self.norm(x))
 
 
-# A name that ends in Attention would tell transformers that this file has attention of its own.
+# The name must not end in Attention, because transformers would take this for a custom attention implementation.
 class DroppedAttn(nn.Module):
     """Replaces a dropped attention: adds nothing to the stream.
 
-    transformers takes the length of the text from the KV cache of single layers, so the cache of this one counts the tokens,
-    with one number for each.
+    transformers reads the sequence length from the KV cache of individual layers, so this layer stores one number per
+    token in its cache.
     """
 
     def __init__(self, layer_idx):
@@ -90,13 +91,13 @@ class DroppedAttn(nn.Module):
         self.layer_idx = layer_idx
 
     def forward(self, hidden_states, *args, **kwargs):
-        # The argument was renamed in 4.56 and in 5.24.
+        # transformers renamed the argument in 4.56 and in 5.24.
         caches = (kwargs.get(name) for name in ("cache", "past_key_values", "past_key_value"))
         cache = next((cache for cache in caches if cache is not None), None)
         if cache is not None:
             layers = getattr(cache, "layers", [])
             keys = layers[self.layer_idx].keys if self.layer_idx < len(layers) else None
-            # A static cache may have been made for heads already.
+            # A static cache may already be allocated with the shape of attention heads.
             heads, width = (keys.shape[1], keys.shape[3]) if keys is not None and keys.dim() == 4 else (1, 1)
             token = hidden_states.new_ones(hidden_states.shape[0], heads, hidden_states.shape[1], width)
             cache.update(token, token, self.layer_idx, {"cache_position": kwargs.get("cache_position")})
@@ -111,8 +112,8 @@ class DroppedMlp(nn.Module):
 
 
 class GhostedBACKBONEConfig(INNERConfig):
-    # config.json names no activation there is, so that nothing takes these weights for the whole model: what does not run
-    # this file stops before it reads them. Tokenizers load without it, and nobody is asked anything.
+    # config.json names an activation that does not exist, so that loaders that ignore this file fail instead of loading
+    # an incomplete model. Tokenizers load without this file and without a prompt for remote code.
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
         return super().from_dict({**config_dict, "ACTIVATION": config_dict["ghostlab"]["activation"]}, **kwargs)
@@ -133,8 +134,8 @@ def drop(layer, kind, index):
 
 
 def attach(model):
-    """Puts the maps into a base model whose layers are plain, and removes dropped sublayers. Returns the names of the maps,
-    which stay in float32 in a model of another type."""
+    """Adds the maps to a base model and removes dropped sublayers. Returns the module names of the maps, which stay in
+    float32 regardless of the type of the model."""
     config = model.config
     places = {(place["layer"], place["at"]): place for place in config.ghostlab["operators"]}
     for layer in sorted({layer for layer, at in places if at in ("before", "after")}):

@@ -16,11 +16,11 @@ use crate::error::{Error, Result};
 use crate::model::FloatType;
 use crate::model::weights::Weights;
 
-/// Index file that maps tensors to files if there are several.
+/// Name of the index file, which maps tensors to weight files. Written if there are several weight files.
 pub const INDEX: &str = "model.safetensors.index.json";
-/// Elements converted and written at a time.
+/// Number of elements that are converted and written at a time.
 const BLOCK: usize = 1 << 20;
-/// Elements converted by one thread at a time.
+/// Number of elements that one thread converts at a time.
 const SHARE: usize = 1 << 14;
 
 #[derive(Debug)]

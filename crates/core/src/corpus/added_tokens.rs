@@ -18,7 +18,7 @@ const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 /// Key of `tokenizer_config.json` that disables the two older files.
 const DECODER: &str = "added_tokens_decoder";
-/// Keys of tokens with a role.
+/// Keys that assign a role to a token.
 const NAMED: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 /// Added token in the format of `tokenizer.json`, without its id.
@@ -110,7 +110,7 @@ fn read_json(file: &Path) -> Result<Value> {
 }
 
 /// Returns the tokens that the files next to a `tokenizer.json` add or change, for use in cache keys. Returns `None` if
-/// they change nothing.
+/// there are no such tokens.
 ///
 /// # Errors
 /// Fails if a file cannot be read.

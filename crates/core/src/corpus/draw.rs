@@ -6,10 +6,10 @@ use rand_mt::Mt;
 
 use crate::error::{Error, Result};
 
-/// Generator that reproduces Python's `random.seed(n)`, `random.randint(low, high)` and related calls.
+/// Random number generator that reproduces Python's `random.seed(n)`, `random.randint(low, high)` and related calls.
 ///
-/// The reference code draws its calibration windows with them, so a seed must select the same windows here. Source:
-/// CPython 3.11, `Modules/_randommodule.c` (`random_seed`, `init_by_array`, `getrandbits`) and `Lib/random.py`
+/// The reference code uses these calls to draw its calibration windows, so a seed must select the same windows here.
+/// Source: CPython 3.11, `Modules/_randommodule.c` (`random_seed`, `init_by_array`, `getrandbits`) and `Lib/random.py`
 /// (`randint`, `_randbelow_with_getrandbits`), unchanged since Python 3.2.
 #[derive(Debug, Clone)]
 pub struct PythonRandom {
@@ -21,7 +21,7 @@ impl PythonRandom {
     pub fn new(seed: u64) -> Self {
         let low = (seed & u64::from(u32::MAX)) as u32;
         let high = (seed >> 32) as u32;
-        // CPython passes the seed as 32-bit chunks, lowest first, without leading zeros except for a seed of 0.
+        // CPython splits the seed into 32-bit words, lowest first, and drops leading zero words unless the seed is 0.
         let twister = if high == 0 { Mt::new_with_key([low]) } else { Mt::new_with_key([low, high]) };
         Self { twister }
     }
@@ -33,7 +33,7 @@ impl PythonRandom {
     pub fn randint(&mut self, low: u64, high: u64) -> Result<u64> {
         let Some(last) = high.checked_sub(low) else {
             return Err(Error::bad_input("cannot draw from an empty range")
-                .expected("a maximum that is not below the minimum")
+                .expected("a maximum of at least the minimum")
                 .found(format!("minimum {low}, maximum {high}")));
         };
         // The full range of `u64` has one value more than `u64` can hold.
@@ -66,7 +66,7 @@ impl PythonRandom {
                 .expected(format!("at most {count}"))
                 .found(wanted));
         }
-        // CPython selects one of two algorithms by the size that a set of the indices would have.
+        // CPython selects one of two algorithms, depending on the estimated size of a set of the indices.
         let mut set_size = 21;
         if wanted > 5 {
             let mut table = 1;
@@ -95,8 +95,8 @@ impl PythonRandom {
         Ok(drawn)
     }
 
-    /// Implements `random.getrandbits(count)` for 1 to 65 bits: words from lowest to highest, of which the last
-    /// contributes its highest bits.
+    /// Implements `random.getrandbits(count)` for 1 to 65 bits. Draws 32-bit words from lowest to highest. The last
+    /// word contributes its highest bits.
     fn bits(&mut self, count: u32) -> u128 {
         let mut value = 0;
         let mut filled = 0;

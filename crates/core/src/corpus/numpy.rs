@@ -1,6 +1,6 @@
 //! Port of NumPy's `default_rng`.
 
-/// Generator that reproduces `numpy.random.default_rng(seed)`: PCG64 (XSL-RR) seeded by `SeedSequence`.
+/// Random number generator that reproduces `numpy.random.default_rng(seed)`: PCG64 (XSL-RR) seeded by `SeedSequence`.
 ///
 /// The streaming shuffle of Hugging Face's `datasets` uses it, so a seed must select the same rows here. Source: NumPy
 /// 2, `bit_generator.pyx` (`SeedSequence`), `pcg64.c`, `distributions.c` (Lemire's bounded integers, and

@@ -10,7 +10,7 @@ use crate::files::limit::{HeldRows, TextLimit};
 use crate::files::parquet::{self, broken};
 use crate::files::rows::bad;
 
-/// Reads the text column of a parquet file. `pick` selects it by name.
+/// Reads the text column of a parquet file. `pick` selects the column from the names.
 ///
 /// # Errors
 /// Fails if the file is damaged, or the column does not exist, is not text or contains a null.

@@ -13,7 +13,7 @@ const C4_WINDOWS: usize = 256;
 /// Seed of the C4 perplexity windows and of the streaming shuffle they are drawn from.
 pub const EVALUATION_SEED: u64 = 0;
 
-/// Rule that cuts windows from a corpus, named after the corpus it has in the reference code.
+/// Rule that cuts windows from a corpus. Each rule is named after the corpus to which the reference code applies it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
     /// Joins rows with blank lines and tokenizes them once. Calibration draws from the first 90 % of the tokens.
@@ -22,7 +22,7 @@ pub enum Rule {
     Ptb,
     /// Tokenizes each row as a separate document. A window lies within one document.
     C4,
-    /// Draws from the documents of `C4` in streaming order, like the paper's own loader.
+    /// Draws from the documents of a sharded corpus in streaming order, like the C4 loader of the paper.
     C4Stream,
 }
 
@@ -183,7 +183,7 @@ pub fn streamed_evaluation(
     draw_windows(shards, EVALUATION_SEED, tokenizer, (count, length), &mut PythonRandom::new(EVALUATION_SEED))
 }
 
-/// Calls `make` with the rows as the only shard.
+/// Calls `make` with a single shard that contains all rows.
 fn one_shard(rows: &[String], make: impl FnOnce(&Shards<'_>) -> Result<Windows>) -> Result<Windows> {
     let open = |_| -> Result<Rows<'_>> { Ok(Box::new(rows.iter().cloned().map(Ok))) };
     make(&Shards { count: 1, order: ShardOrder::default(), open: &open })
@@ -198,7 +198,7 @@ fn check_length(length: usize) -> Result<()> {
     if length >= 2 {
         return Ok(());
     }
-    Err(Error::bad_input("the window is too short to predict a token")
+    Err(Error::bad_input("the windows are too short to predict a token")
         .expected("windows of at least 2 tokens")
         .found(length))
 }

@@ -1,4 +1,4 @@
-//! Windows of a text that is too large to load: one window from each sufficiently long row of a streaming shuffle.
+//! Windows of a text that is too large to load. Each sufficiently long row of a shuffled stream gives one window.
 //!
 //! The shuffle reproduces Hugging Face's `load_dataset(…, streaming=True).shuffle(seed, buffer_size=10_000)`, which the
 //! paper's C4 loader uses. It shuffles the shards and passes their rows through a shuffle buffer.
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 
 /// Size of the shuffle buffer in rows, as in the paper's loader.
 const BUFFER: usize = 10_000;
-/// Number of buffer positions drawn at a time. Unused positions are discarded when the rows end.
+/// Number of random buffer positions that are drawn at a time. Unused positions are discarded when the rows end.
 const BLOCK: usize = 1000;
 /// Maximum number of shard groups that are interleaved.
 const GROUPS: usize = 10;
@@ -28,8 +28,8 @@ pub enum ShardOrder {
     /// One shard after the other (`datasets` up to 4.8).
     #[default]
     OneByOne,
-    /// Up to ten groups of shards take turns, each filling a tenth of the buffer; a full buffer releases half of its
-    /// rows (`datasets` 5.2).
+    /// Up to ten groups of shards take turns. Each group fills a tenth of the buffer, and a full buffer releases half
+    /// of its rows (`datasets` 5.2).
     ByTurns,
 }
 
@@ -201,8 +201,8 @@ impl<'a> Shuffled<'a> {
     }
 }
 
-/// Draws one window from each of the next `count` documents with more than `length` tokens, from the stream shuffled by
-/// seed `stream`. `random` draws the start of each window.
+/// Draws one window from each of the first `count` documents that have more than `length` tokens, in the stream
+/// shuffled with seed `stream`. `random` draws the start of each window.
 ///
 /// # Errors
 /// Fails if a shard cannot be read, a document cannot be tokenized, or the stream ends before enough documents are
@@ -263,7 +263,7 @@ mod tests {
         match std::fs::read(&path) {
             Ok(bytes) => Some(serde_json::from_slice(&bytes).unwrap()),
             Err(_) if std::env::var_os("CI").is_none() => {
-                eprintln!("skipped: there is no {}", path.display());
+                eprintln!("skipped: {} does not exist", path.display());
                 None
             }
             Err(error) => panic!("{}: {error}", path.display()),

@@ -14,7 +14,7 @@ use crate::files::json_rows::JsonRows;
 use crate::files::limit::{HeldRows, TextLimit};
 use crate::files::rows::{BYTE_ORDER_MARK, RowFiles, RowForm, bad, describe, not_utf8};
 
-/// Default column names in order of preference: C4 and WikiText, then PTB.
+/// Default names of the text column in order of preference. C4 and WikiText use the first, PTB the second.
 const COLUMNS: [&str; 2] = ["text", "sentence"];
 
 const FILES: RowFiles = RowFiles {
@@ -27,7 +27,7 @@ const FILES: RowFiles = RowFiles {
 /// name, because older versions read the same bytes unchanged.
 ///
 /// # Errors
-/// Fails if the extension is unknown to [`read_rows`].
+/// Fails if [`read_rows`] does not support the extension.
 pub fn format(path: &Path) -> Result<&'static str> {
     Ok(match FILES.form(path)? {
         RowForm::Text if is_changed(path) => "text, line ends as \\n",
@@ -162,7 +162,7 @@ fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<
     }))
 }
 
-/// Maximum size in bytes of a row that is parsed again for an error message.
+/// Maximum size in bytes of an invalid row that is parsed a second time, to describe its content in the error.
 const MAX_DESCRIBED: usize = 1 << 20;
 
 /// Returns the error for a row without text, describing its content.
@@ -370,7 +370,7 @@ mod tests {
         let message = refused("a.json", "[\n{\"text\": \"a\"},\n3]\n", None);
         assert!(message.contains("a.json, row 2") && message.contains("a number: 3"), "{message}");
         assert!(refused("a.json", "[{\"text\": \"a\"}, {\"te", None).contains("truncated"));
-        assert!(refused("a.json", "[{\"text\": \"a\"}]\n{}", None).contains("follows the list"));
+        assert!(refused("a.json", "[{\"text\": \"a\"}]\n{}", None).contains("after the list"));
         assert!(refused("a.jsonl", "{\"text\": NaN}", None).contains("the number NaN"));
     }
 

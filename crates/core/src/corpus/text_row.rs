@@ -1,10 +1,10 @@
-//! Text of a JSON row. Other columns are only checked for syntax, which takes no memory.
+//! Text of a JSON row. The other columns are checked for valid syntax but not kept in memory.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Requested columns that a row has. A value that is not an object has none, only its text.
+/// Requested columns of a row. If the row is a string instead of an object, only `text` is set.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TextRow {
     pub(super) columns: Vec<(String, TextRow)>,

@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{caught, parts, regular};
 
-/// Maximum tokens per byte of text, plus a constant. Tokenizers that exceed the sum are rejected.
+/// Maximum number of tokens per byte of text. A constant is added for short texts. A tokenizer that returns more tokens
+/// is rejected.
 const MAX_TOKENS_PER_BYTE: usize = 64;
 const MAX_EXTRA_TOKENS: usize = 4096;
 
@@ -132,7 +133,7 @@ impl Tokenizer {
     /// Fails if the id is not in the vocabulary or the decoder fails.
     pub fn decode(&self, id: u32) -> Result<String> {
         if self.inner.id_to_token(id).is_none() {
-            return Err(self.decoding_error(id, "no token").expected("an id in the vocabulary"));
+            return Err(self.decoding_error(id, "not in the vocabulary").expected("an id in the vocabulary"));
         }
         caught::catch(|| self.inner.decode(&[id], false))
             .map_err(|panic| self.decoding_error(id, &format!("the decoder panicked: {panic}")))?
@@ -194,7 +195,7 @@ pub fn token_id(path: &Path, token: &str) -> Result<Option<u32>> {
     }
 }
 
-/// Extends [`description`] with the texts of the tokens that only neighboring files add.
+/// Like [`description`], but also returns the texts of the tokens that only neighboring files add.
 fn description_beside(path: &Path, rows: usize) -> Result<(Vec<u8>, Vec<String>)> {
     if is_gguf(path) {
         return Ok((gguf::of_gguf(&Gguf::open(path)?)?.to_string().into_bytes(), Vec::new()));

@@ -5,18 +5,18 @@ use serde_json::{Map, Value};
 
 /// Exclusive upper bound of token ids, far above any real vocabulary.
 const MAX_IDS: u64 = 1 << 24;
-/// Maximum special tokens of a post-processor, and maximum pieces of a template.
+/// Maximum number of special tokens of a post-processor, and of pieces of a template.
 const MAX_SPECIAL: usize = 64;
-/// Maximum combined growth factor of a text by the normalizer's replacements.
+/// Maximum factor by which the replacements of the normalizer, taken together, may lengthen a text.
 const MAX_GROWTH: usize = 4096;
-/// Maximum entries of a list in the settings.
+/// Maximum number of entries of a list in the settings.
 const MAX_ENTRIES: usize = 1 << 16;
-/// Maximum length of a string in the settings.
+/// Maximum length of a string in the settings, in bytes.
 const MAX_TEXT: usize = 1 << 16;
 
 /// Returns the reason why a tokenizer file is unsafe to load with `tokenizers`, or `None` if it is safe.
 pub(super) fn complaint(file: &Value) -> Option<String> {
-    let Some(file) = file.as_object() else { return Some("no JSON object".to_owned()) };
+    let Some(file) = file.as_object() else { return Some("not a JSON object".to_owned()) };
     let model = file.get("model").and_then(Value::as_object);
     let vocab = model.and_then(|model| model.get("vocab"));
     let mut ids = vocab.and_then(Value::as_object).into_iter().flat_map(Map::values);
@@ -36,7 +36,7 @@ fn beyond(id: &Value) -> bool {
     id.as_u64().is_none_or(|id| id >= MAX_IDS)
 }
 
-/// Checks the settings of a part recursively.
+/// Checks the settings of a part of the tokenizer recursively.
 fn setting(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
     match value {
         Value::Object(map) => {
@@ -102,7 +102,8 @@ fn charsmap(text: &str) -> Option<String> {
         .fold(0u64, |bits, base64_digit| bits << 6 | u64::from(base64_digit));
     let size = u32::swap_bytes((bits >> 4) as u32);
     let most = text.len() as u64 / 4 * 3;
-    (text.len() < 8 || u64::from(size) > most).then(|| format!("a precompiled_charsmap of {size} bytes in {most}"))
+    (text.len() < 8 || u64::from(size) > most)
+        .then(|| format!("a precompiled_charsmap that declares {size} bytes but has {most}"))
 }
 
 fn base64_digit(c: u8) -> Option<u8> {
@@ -127,7 +128,7 @@ mod tests {
     fn a_sound_file_has_nothing_to_complain_of() {
         assert_eq!(complaint(&sample::description()), None);
         let mut plain = sample::description();
-        // "AAQAAA…" declares 1,024 bytes.
+        // "AAQAAA…" decodes to a trie size of 1,024 bytes.
         plain["normalizer"] =
             json!({"type": "Precompiled", "precompiled_charsmap": "AAQAAA==".to_owned() + &"A".repeat(1400)});
         assert_eq!(complaint(&plain), None);

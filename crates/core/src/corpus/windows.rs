@@ -19,7 +19,7 @@ pub struct Windows {
     /// Tokens per window, at least 2.
     pub length: usize,
     pub starts: Vec<Start>,
-    /// Tokens of the corpus. Under [`Rule::C4`](super::Rule::C4) only drawn documents count.
+    /// Number of tokens in the corpus. With [`Rule::C4`](super::Rule::C4), only drawn documents are counted.
     pub corpus_tokens: usize,
     /// Bytes of text covered by the predicted tokens, which are all but the first of each window.
     pub bytes: usize,
@@ -67,9 +67,9 @@ impl Windows {
     }
 }
 
-/// Returns the last start that the reference allows, `tokens − length − 1`, or `None` if it is negative.
+/// Returns the last window start that the reference code allows, `tokens − length − 1`, or `None` if it is negative.
 ///
-/// This is one less than possible, because the reference reserves the token after the window.
+/// The last possible start is one token later, but the reference code reserves the token after the window.
 pub(super) fn last_start(tokens: usize, length: usize) -> Option<u64> {
     tokens.checked_sub(length)?.checked_sub(1).map(|last| last as u64)
 }
@@ -117,8 +117,8 @@ impl<'a> Documents<'a> {
 
     /// Draws documents until one is long enough, and appends a window of it to `out`.
     ///
-    /// Fails once every document has been drawn and none is long enough. If one is, repeated draws are cheap because no
-    /// document is tokenized twice.
+    /// Fails if all documents have been drawn and none is long enough. Repeated draws are cheap, because each document
+    /// is tokenized only once.
     fn draw(&mut self, random: &mut PythonRandom, out: &mut Windows) -> Result<()> {
         while self.waiting > 0 || self.long > 0 {
             let document = random.randint(0, self.rows.len() as u64 - 1)? as usize;

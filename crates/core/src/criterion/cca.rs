@@ -105,7 +105,7 @@ impl Criterion for Cca {
     }
 }
 
-/// Function that returns rows `[rows, C]` of one of the two variables in f64.
+/// Function that returns rows `[rows, C]` of a variable in f64.
 pub(super) type RowsOf<'a> = &'a dyn Fn(Range<usize>) -> Result<Vec<f64>>;
 
 /// Converts rows to f64.

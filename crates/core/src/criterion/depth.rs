@@ -53,8 +53,8 @@ impl DepthUnit {
         if self == Self::Sublayers { 2 * layers } else { layers }
     }
 
-    /// Returns the sublayers that a cut in this unit may remove: all attentions, then all MLPs. Ties are resolved in
-    /// this order, as in the published code.
+    /// Returns the sublayers that a cut in this unit may remove: all attentions, then all MLPs. If candidates
+    /// have equal scores, the first in this order is removed, as in the published code.
     pub fn candidates(self, layers: usize) -> Vec<(usize, Sublayer)> {
         let kinds = Sublayer::BOTH.into_iter().filter(|kind| match self {
             Self::Attention => *kind == Sublayer::Attention,

@@ -101,7 +101,11 @@ mod tests {
     fn listed_layers_are_removed() {
         assert_eq!(removed(&json!({"layers": [4, 1]}), 2).unwrap(), [1, 4]);
         assert_eq!(removed(&json!({"order": [4, 1, 2]}), 2).unwrap(), [1, 4]);
-        assert_eq!(removed(&json!({"layers": [1, 2, 3, 4, 5]}), 5).unwrap(), [1, 2, 3, 4, 5], "all but the first");
+        assert_eq!(
+            removed(&json!({"layers": [1, 2, 3, 4, 5]}), 5).unwrap(),
+            [1, 2, 3, 4, 5],
+            "all layers except the first may be removed"
+        );
     }
 
     #[test]

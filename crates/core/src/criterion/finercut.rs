@@ -30,7 +30,7 @@ struct FinerCut {
     distance: LogitDistance,
 }
 
-/// Returns the candidates sorted by their names in the published code, which resolves ties:
+/// Returns the candidates sorted by their names in the published code. The order determines which candidate wins ties:
 /// `model.layers.10.mlp.down_proj` comes before `model.layers.10.self_attn.o_proj` and `model.layers.2.mlp.down_proj`.
 fn in_order_of_names(cut: &PruneSpec<'_>) -> Vec<(usize, Sublayer)> {
     let mut candidates = cut.unit.candidates(cut.layers);

@@ -67,7 +67,7 @@ impl Criterion for Lorp {
         let labels = spectral::cluster(&affinity, layers, clusters)?;
         let order = Clusters::new(&values, &labels, clusters).order(cut.depth);
         let removed: Vec<usize> = order.iter().map(|(layer, _)| *layer).collect();
-        // The only layer of a cluster has no redundancy.
+        // A layer that is alone in its cluster has no redundancy.
         let scores = order.into_iter().filter_map(|(layer, redundancy)| Some((layer, redundancy?))).collect();
         Ok(Selection::of_layers(removed, scores))
     }

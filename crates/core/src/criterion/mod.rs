@@ -84,7 +84,7 @@ fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
     Err(Error::bad_input(format!("`{}` has no iterative variant", entry.shown.name))
         .expected(format!("`{ITERATIVE}` with one of {}", known.collect::<Vec<_>>().join(", ")))
         .found(format!("`{ITERATIVE}: {}`", options[ITERATIVE]))
-        .hint("remove `iterative`: this criterion removes a block, clusters all layers, needs no measurement, or is greedy"))
+        .hint("remove `iterative`, because this criterion does not rank single layers or sublayers by a measurement"))
 }
 
 /// Builds a criterion and returns it with its complete options, including defaults, as they appear in keys.

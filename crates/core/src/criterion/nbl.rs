@@ -1,7 +1,7 @@
 //! Neural Block Linearization (arXiv 2505.21077), an extension beyond the paper: removes the attentions that an affine
 //! map of their input approximates best.
 //!
-//! The bound is that of [`super::cca`], applied to the streams before and after the attention, as in the published
+//! The bound is the one of [`super::cca`], applied to the streams before and after the attention, as in the published
 //! scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the attention, with `h + a`, where `a` is its
 //! output.
 

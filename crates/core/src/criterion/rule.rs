@@ -13,7 +13,7 @@ use crate::evaluate::logit_distance::LogitDistance;
 use crate::model::{Cut, RmsNorm};
 use crate::options::{self, Options};
 
-/// A request to remove layers or sublayers from a backbone.
+/// Request to remove layers or sublayers from a backbone.
 #[derive(Debug, Clone, Copy)]
 pub struct PruneSpec<'a> {
     /// Name of the backbone in the grid.
@@ -190,12 +190,13 @@ pub trait Criterion: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the quantity that [`Self::select`] measures in its trials.
+    /// Returns the quantity by which [`Self::select`] ranks its trials.
     fn trial_metric(&self) -> TrialMetric {
         TrialMetric::Perplexity
     }
 
-    /// Returns prior knowledge about the backbone, such as a published layer order. It is part of the selection's key.
+    /// Returns the order of layers if it is known in advance, such as a published one. It is part of the selection's
+    /// key.
     ///
     /// # Errors
     /// See [`Self::check`].
@@ -251,7 +252,7 @@ impl Selection {
         let scores = pairs.into_iter().map(|pair| Ok((pair.from, stats.similarity(pair)?)));
         let scores = scores.collect::<Result<Vec<(usize, f64)>>>()?;
         let best = scores.iter().copied().reduce(|best, next| if score(next.1) > score(best.1) { next } else { best });
-        let (start, _) = best.ok_or_else(|| Error::job("no block of layers to choose from"))?;
+        let (start, _) = best.ok_or_else(|| Error::job("no block of layers can be removed"))?;
         Ok(Self::of_layers(start..start + cut.depth, scores))
     }
 
@@ -331,13 +332,13 @@ pub(super) fn check_depth(name: &str, why: &str, max: usize, cut: &PruneSpec<'_>
         .found(cut.depth))
 }
 
-/// Reason passed to [`check_depth`] by rules that consider all layers.
+/// Reason that rules without restrictions on layers pass to [`check_depth`].
 pub(super) const TOO_FEW_LAYERS: &str = "has too few layers to choose from";
 
 /// Deviation of the criteria that the official repository implements.
 pub(super) const READS_FIRST_SEQUENCES: &[Deviation] = &[Deviation {
     applies: |case| case.sequences > OFFICIAL_SEQUENCES,
-    text: "selects layers by the first 128 calibration sequences, however many there are",
+    text: "selects layers using only the first 128 calibration sequences",
 }];
 
 pub(super) type CriterionEntry = options::Registered<dyn Criterion>;
@@ -350,7 +351,7 @@ pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
     Ok(Box::new(options::read::<T>(name, options)?))
 }
 
-/// Relative difference below which scores count as equal, because they derive from f32 streams.
+/// Relative difference up to which scores count as equal. Smaller differences are rounding errors of the f32 streams.
 const EQUAL_SCORES: f64 = 1e-9;
 
 /// Returns the reasons why the calibration data cannot distinguish the layers, or an empty list.
@@ -372,20 +373,19 @@ pub fn degenerate(
     let first = calibration.ids.first();
     let mut reasons = Vec::new();
     if tokens == 1 {
-        reasons.push("the layers were chosen by one token of calibration".to_owned());
+        reasons.push("the calibration text has only one token".to_owned());
     } else if calibration.ids.iter().all(|id| Some(id) == first) {
-        reasons.push(
-            "the layers were chosen by a calibration of one token over and over: its channels do not change".to_owned(),
-        );
+        reasons.push("the calibration text repeats one token, so its channels are constant".to_owned());
     }
     if tokens > 1 && tokens < channels && compares {
-        reasons
-            .push(format!("the layers were chosen by {tokens} tokens of calibration: fewer than {channels} channels"));
+        reasons.push(format!(
+            "the calibration text has fewer tokens ({tokens}) than the backbone has channels ({channels})"
+        ));
     }
     let min = selection.scores.iter().map(|(_, score)| *score).fold(f64::INFINITY, f64::min);
     let max = selection.scores.iter().map(|(_, score)| *score).fold(f64::NEG_INFINITY, f64::max);
     if selection.scores.len() > 1 && max - min <= EQUAL_SCORES * min.abs().max(max.abs()) {
-        reasons.push("all scores that the layers were chosen by are the same".to_owned());
+        reasons.push("all candidates have the same score".to_owned());
     }
     reasons
 }

@@ -20,7 +20,7 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortenedLlamaOpt
     .label("Shortened LLaMA")
     .short("shortened");
 
-/// Orders published in the reference repository, by backbone and score.
+/// Layer orders published in the reference repository, one per backbone and score.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
 
 /// Removal of the layers whose individual removal increases the perplexity least.

@@ -31,7 +31,7 @@ impl Criterion for Sleb {
     }
 
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
-        // The cost estimate assumes that layers in the middle are removed first.
+        // The cost estimate assumes that the layers in the middle of the model are removed first.
         let start = (cut.layers - cut.depth) / 2;
         let steps = (0..cut.depth).flat_map(|step| candidates(cut.layers, &Cut::layers(start..start + step)));
         steps.map(|(_, trial)| trial).collect()

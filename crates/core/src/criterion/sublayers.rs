@@ -21,8 +21,9 @@ pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize
     Selection { removed, scores }
 }
 
-/// Repeats `depth` times: measures the removal of each remaining sublayer and removes the cheapest one. The first wins
-/// ties. The scores are the removed sublayers in order, each with the cost after its removal.
+/// Removes `depth` sublayers one by one. In each step, measures the removal of every remaining sublayer and removes the
+/// one with the lowest cost. The first wins ties. The scores are the removed sublayers in order, each with the cost
+/// after its removal.
 pub(super) fn remove_greedily(
     name: &str,
     cut: &PruneSpec<'_>,

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::model::candle::{End, ops};
 use crate::model::{Config, FrozenWeights, Sublayer};
 
-/// Layers from a given one on, with the final norm and the output projection.
+/// Layers from a given index on, with the final norm and the output projection.
 pub struct LayersAfter {
     config: Config,
     weights: FrozenWeights,

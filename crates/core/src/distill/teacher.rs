@@ -29,7 +29,7 @@ pub fn top_tokens(logits: &Tensor, kept: usize) -> Result<TopTokens> {
     let rows: Vec<f32> = logits.flatten_all()?.to_vec1()?;
     if rows.iter().any(|logit| logit.is_nan()) {
         return Err(Error::job("a logit of the teacher is not a number")
-            .hint("check the weights and the float type: the backbone overflows on this text"));
+            .hint("check the weights, or use a float type with a larger range: the backbone overflows on this text"));
     }
     let tokens: Vec<u32> = rows.par_chunks(vocab).flat_map_iter(|row| top_of_row(row, kept)).collect();
     let positions = tokens.chunks(kept.max(1)).zip(rows.chunks(vocab.max(1)));
@@ -37,7 +37,7 @@ pub fn top_tokens(logits: &Tensor, kept: usize) -> Result<TopTokens> {
     Ok(TopTokens { kept, tokens, logits })
 }
 
-/// Returns the indices of the `kept` largest values, by descending value, then by ascending index.
+/// Returns the indices of the `kept` largest values, sorted by descending value, then by ascending index.
 fn top_of_row(row: &[f32], kept: usize) -> Vec<u32> {
     let by_logit = |&a: &u32, &b: &u32| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b));
     let mut order: Vec<u32> = (0..row.len() as u32).collect();
@@ -61,7 +61,7 @@ mod tests {
         let top = top_tokens(&logits, 3).unwrap();
         assert_eq!(top.tokens, [1, 2, 0, 2, 3, 0]);
         assert_eq!(top.logits, [5.0, 5.0, 1.0, 2.0, 1.0, 0.5]);
-        assert_eq!(top_tokens(&logits, 100).unwrap().kept, 4, "more tokens than the vocabulary");
+        assert_eq!(top_tokens(&logits, 100).unwrap().kept, 4, "`kept` is limited by the vocabulary");
         assert!(top_tokens(&(logits * f64::NAN).unwrap(), 2).is_err());
     }
 }

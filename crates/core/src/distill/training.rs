@@ -125,7 +125,7 @@ impl<'a> Training<'a> {
         let loss = divergence(&self.tail.logits(&stream)?, teacher)?;
         let gradients = loss.backward()?;
         let gradient =
-            gradients.get(&matrix).ok_or_else(|| Error::job("no gradient of the loss with respect to the matrix"))?;
+            gradients.get(&matrix).ok_or_else(|| Error::job("the loss has no gradient with respect to the matrix"))?;
         let gradient = gradient.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         Ok((f64::from(loss.to_dtype(DType::F32)?.to_scalar::<f32>()?), gradient))
     }
@@ -147,8 +147,8 @@ fn divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
     Ok((divergence.sum_all()? / positions as f64)?)
 }
 
-/// Training text of an operator: sequences drawn from the calibration's corpus by its rule. Each sequence is used for
-/// one step.
+/// Training text of an operator: sequences drawn from the calibration corpus with the rule of the calibration. Each
+/// sequence is used for one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Finetune {

@@ -28,7 +28,7 @@ pub struct Scored {
     pub greedy: bool,
 }
 
-/// Inputs divided into their common prefix and one branch each.
+/// Common prefix of several inputs, and the remaining tokens of each input as a branch.
 struct PrefixTree<'a> {
     prefix: &'a [u32],
     branches: Vec<&'a [u32]>,

@@ -44,7 +44,7 @@ impl PrefixToken<'_> {
         let (Self { role, .. }, SpecialToken::Id(id)) = (self, self.token) else { return None };
         self.is_of_config.then(|| {
             format!(
-                "the tokenizer's files name neither BOS nor EOS: using token {id}, the {role}_token_id of config.json, for empty \
+                "the tokenizer files define neither BOS nor EOS: using token {id}, the {role}_token_id of config.json, for empty \
                  contexts"
             )
         })
@@ -65,7 +65,7 @@ pub fn prefix_token<'a>(
     if let Some(bos) = token_text(&tokenizer_config["bos_token"]) {
         return named_prefix("bos", SpecialToken::Text(bos));
     }
-    // In a list of end tokens the first is the main one.
+    // If `eos_token_id` is a list, use its first token.
     let [bos_id, eos_id] =
         ["bos_token_id", "eos_token_id"].map(|key| config[key].as_u64().or_else(|| config[key][0].as_u64()));
     let class = tokenizer_config["tokenizer_class"].as_str().map(|class| class.trim_end_matches("Fast"));
@@ -177,8 +177,8 @@ mod tests {
 
     use super::*;
 
-    /// Expected tokens: `HFLM.prefix_token_id` of lm-evaluation-harness 0.4.13 with transformers 5.24. Cases that rely
-    /// on config.json alone follow our own rule. `</s>` is token 2, `<s>` token 1.
+    /// Expected tokens: `HFLM.prefix_token_id` of lm-evaluation-harness 0.4.13 with transformers 5.24. Cases that
+    /// use only config.json follow the fallback of [`prefix_token`]. `</s>` is token 2, `<s>` token 1.
     #[test]
     fn prefix_is_the_tokenizers_bos_then_eos_then_config() {
         let ids = json!({"bos_token_id": 1, "eos_token_id": [2, 7]});
@@ -190,7 +190,7 @@ mod tests {
             (json!({"bos_token": {"content": "<s>"}}), &ids, json!("<s>"), false),
             (json!({"bos_token": null, "eos_token": "</s>"}), &ids, json!("</s>"), false),
             (json!({"eos_token": "</s>", "tokenizer_class": fast}), &ids, json!("</s>"), false),
-            // A base model whose BOS and EOS are the same token keeps its cache key.
+            // The cache key of a base model whose BOS and EOS are the same token must not change.
             (json!({"bos_token": null, "eos_token": "</s>"}), &one, json!(2), false),
             (json!({"eos_token": "</s>"}), &only_eos, json!("</s>"), false),
             (json!({"eos_token": "</s>", "tokenizer_class": "LlamaTokenizerFast"}), &ids, json!(1), false),

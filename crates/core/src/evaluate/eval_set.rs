@@ -14,7 +14,7 @@ pub trait EvalSet: Sync {
     /// Returns the number of tokens of a chunk.
     fn tokens(&self, chunk: usize) -> usize;
 
-    /// Returns the number of tokens actually processed per program in a chunk, or `None` if always all of them.
+    /// Returns the number of tokens actually processed per program in a chunk, or `None` if all tokens are processed.
     fn processed_tokens(&self, _chunk: usize, _of_programs: &[&[f64]]) -> Option<usize> {
         None
     }
@@ -35,7 +35,7 @@ pub trait EvalSet: Sync {
     /// Runs the given chunks together. Adds the time of each step to `seconds[node]`.
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues>;
 
-    /// Returns the number of values per program in a chunk, or a lower bound if it depends on the program.
+    /// Returns the number of values per program in a chunk, or a lower bound if the number depends on the program.
     fn count(&self, chunk: usize) -> usize;
 
     /// Returns whether `values` is a complete set of values of a chunk for one program.

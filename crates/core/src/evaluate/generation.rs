@@ -35,7 +35,7 @@ impl<'a> GenerationEval<'a> {
     pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a dyn Detokenizer) -> Self {
         let mut eval = Self { prompts, settings, text, together: usize::MAX.into(), device_tokens: 0 };
         let tokens: usize = prompts.iter().map(|prompt| eval.size(prompt)).sum();
-        // Add half a chunk, because chunks differ in size.
+        // Allow half a chunk more, because chunks differ in size.
         let together = tokens * (2 * DEVICE_PROMPTS + CHUNK) / (2 * prompts.len().max(1));
         eval.device_tokens = together.min(DEVICE_TOKENS);
         eval
@@ -120,7 +120,7 @@ impl EvalSet for GenerationEval<'_> {
         self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt)).sum()
     }
 
-    /// Counts each prompt once, plus the average number of generated tokens per program.
+    /// Returns the tokens of all prompts plus the average number of generated tokens per program.
     fn processed_tokens(&self, chunk: usize, of_programs: &[&[f64]]) -> Option<usize> {
         let mut new = 0;
         for values in of_programs {
@@ -138,7 +138,7 @@ impl EvalSet for GenerationEval<'_> {
         Load { tokens, scored: count * self.settings.max_new_tokens, length: tokens / count.max(1) }
     }
 
-    /// Requests several chunks per pass if the device is faster with more sequences.
+    /// Returns the tokens of several chunks if the device is faster with more sequences.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
         let least = if engine.sums_device().is_some() { self.device_tokens } else { 0 };
         engine.pass_tokens(programs).max(least)
@@ -167,7 +167,7 @@ impl EvalSet for GenerationEval<'_> {
         Ok(of_chunks)
     }
 
-    /// Counts the two values that precede each prompt's tokens.
+    /// Returns two values per prompt, the end reason and the token count, as a lower bound.
     fn count(&self, chunk: usize) -> usize {
         2 * self.members(chunk).len()
     }

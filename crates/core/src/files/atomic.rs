@@ -11,8 +11,8 @@ use tempfile::{NamedTempFile, TempDir};
 use super::owner::Owner;
 use crate::error::{Error, Result};
 
-/// Age after which an unchanged temporary file counts as abandoned if its owner process cannot be checked. Longer than
-/// the cache timeout of shared file systems.
+/// Age after which an unchanged temporary file counts as abandoned if its owner process cannot be checked. It is
+/// longer than the cache timeout of shared file systems.
 pub const STALE_AFTER: Duration = Duration::from_secs(180);
 
 const ENDING: &str = ".ghostlab-tmp";
@@ -27,7 +27,7 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     if let Some(name) = names.iter().find(|name| dir.join(name).is_dir()) {
         return Err(Error::missing("cannot write the results")
             .at(dir.join(name).display())
-            .expected("a file, or nothing")
+            .expected("a file, or an unused name")
             .found("a folder")
             .hint("move or rename the folder"));
     }
@@ -38,7 +38,7 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Checks by permissions and names whether [`ensure_writable`] would succeed, without writing anything.
+/// Checks permissions and names to predict whether [`ensure_writable`] would succeed. Does not write anything.
 ///
 /// # Errors
 /// Fails with the errors of [`ensure_writable`].
@@ -73,7 +73,7 @@ pub fn sweep(dir: &Path) {
     for entry in left {
         let name = entry.file_name().to_string_lossy().into_owned();
         let tag = name.strip_suffix(ENDING).filter(|_| is_temporary(&name)).and_then(|name| name.rsplit('.').nth(1));
-        // Skip files with the suffix that `temporary` did not name.
+        // Skip files that have the suffix but were not created by `temporary`.
         let Some(tag) = tag.filter(|tag| Owner::is_tag(tag)) else { continue };
         let dead = match Owner::of_tag_lives(tag) {
             Some(lives) => !lives,
@@ -289,7 +289,7 @@ mod tests {
         assert!(!left(&killed) && !left(&far_dead), "files of dead processes remain");
         assert!(
             left(&living) && left(&far_living) && left(&others),
-            "files of running processes or of others were removed"
+            "files of running or unknown processes were removed"
         );
         assert!(theirs.iter().all(|path| left(path)), "an unrelated file with the suffix was removed");
     }

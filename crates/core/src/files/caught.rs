@@ -9,8 +9,8 @@ thread_local! {
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `read` and converts a panic into its message. State that a panic could leave inconsistent must not outlive
-/// `read`.
+/// Runs `read` and converts a panic into an error with the panic message. Any state that a panic could leave
+/// inconsistent must be dropped with `read`.
 ///
 /// # Errors
 /// Fails with the panic message if `read` panics.

@@ -15,7 +15,7 @@ pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Resul
     let mut reader = Reader::from_reader(text.as_bytes());
     let found = reader.headers().map_err(|error| broken(file, &error))?.clone();
     if !found.iter().eq(head.iter().copied()) {
-        return Err(Error::damaged("unexpected columns of the table")
+        return Err(Error::damaged("unexpected columns in the table")
             .at(format!("{file}:1"))
             .expected(head.join(","))
             .found(found.iter().collect::<Vec<_>>().join(",")));

@@ -11,8 +11,8 @@ use candle_core::quantized::{GgmlDType, QTensor, ggml_file};
 use super::{caught, regular};
 use crate::error::{Error, Result, shortened};
 
-/// Maximum size of a header. The largest known headers, with half a million BPE merges, take 20 MB. In memory, a value
-/// takes up to 32 times its size in the file.
+/// Maximum size of a header in bytes. The largest known headers, with half a million BPE merges, take 20 MB. In memory,
+/// a value takes up to 32 times its size in the file.
 const MAX_HEADER: u64 = 1 << 25;
 /// Supported tensor types.
 pub const TYPES: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K or Q6_K";
@@ -161,7 +161,7 @@ impl Gguf {
     /// # Errors
     /// Fails if the entry has another type.
     pub fn counts(&self, key: &str) -> Result<Option<Vec<u64>>> {
-        self.typed(key, "a whole number, or one for each layer", |value| match value {
+        self.typed(key, "a whole number, or a list with one for each layer", |value| match value {
             Value::Array(list) => list.iter().map(as_unsigned).collect(),
             value => as_unsigned(value).map(|count| vec![count]),
         })
@@ -180,7 +180,7 @@ impl Gguf {
     /// # Errors
     /// Fails if the entry has another type.
     pub fn text(&self, key: &str) -> Result<Option<&str>> {
-        self.typed(key, "a text", |value| if let Value::String(text) = value { Some(text.as_str()) } else { None })
+        self.typed(key, "a string", |value| if let Value::String(text) = value { Some(text.as_str()) } else { None })
     }
 
     /// Reads a boolean.

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// Alignment of tensor data in bytes.
 const ALIGNMENT: usize = 32;
 
-/// Header information of a tensor: name, type, and dimensions with rows first.
+/// Header entry of a tensor: name, type, and dimensions with rows first.
 pub struct GgufInfo {
     pub name: String,
     pub dtype: GgmlDType,

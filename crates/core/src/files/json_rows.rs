@@ -32,7 +32,7 @@ pub struct JsonRows<'a, R> {
     layout: JsonLayout,
     /// JSON of the last row.
     row: Vec<u8>,
-    /// Number of the last line, starting at 1.
+    /// Number of the line that was read last, starting at 1.
     line: usize,
     /// Number of list items read.
     count: usize,
@@ -69,7 +69,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
         self.next_with(PhantomData::<T>)
     }
 
-    /// Extends [`Self::next_value`] with a seed that selects what to deserialize.
+    /// Like [`Self::next_value`], but deserializes with a seed, which selects the parts to keep.
     ///
     /// # Errors
     /// See [`Self::next_value`].
@@ -182,7 +182,7 @@ impl<'a, R: BufRead> JsonRows<'a, R> {
                     .found("the end of the file"));
             }
             if self.layout == JsonLayout::EndedList && !available.trim_ascii().is_empty() {
-                return Err(Error::bad_input("text follows the list of rows")
+                return Err(Error::bad_input("unexpected text after the list of rows")
                     .at(format!("{}, line {}", self.path.display(), self.line))
                     .expected(self.files.expected));
             }

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::error::{Error, Result};
 
-/// Process-wide limit. It never changes results, only which files are rejected.
+/// Process-wide limit in bytes. It determines which files are rejected but never changes results.
 static MOST: AtomicU64 = AtomicU64::new(TextLimit::DEFAULT);
-/// A JSON row is parsed into a tree, which may take twenty times the size of its text.
+/// Divisor of the limit for JSON. The parsed tree of a row may take twenty times the size of its text.
 const ROW_SHARE: u64 = 10;
-/// Maximum rows of task data, which are all in memory as trees.
+/// Maximum number of rows of task data, which are all held in memory as JSON trees.
 pub const MAX_ROWS: usize = 1_000_000;
 
 /// Maximum bytes of text that a file may hold or decompress to.
@@ -71,7 +71,8 @@ impl TextLimit {
     }
 }
 
-/// Counter of the memory of rows, including empty ones: a few megabytes can decompress to a hundred million empty rows.
+/// Counter of the memory that rows take. Empty rows are included, because a few megabytes can decompress to a hundred
+/// million of them.
 #[derive(Debug)]
 pub struct HeldRows<'a> {
     limit: TextLimit,

@@ -2,11 +2,12 @@
 
 use super::sha256;
 
-/// Maximum bytes of the readable part. File systems allow 255 bytes per name, and temporary files need a longer name.
+/// Maximum length of the readable part in bytes. File systems allow 255 bytes per name, and the names of temporary
+/// files are longer.
 const READABLE: usize = 120;
 
 /// Returns a unique, readable file name for any text: at most 137 bytes of ASCII letters, digits and `-.=_`, ending in
-/// 16 hexadecimal digits of the text's SHA-256. Also unique on case-insensitive file systems.
+/// 16 hexadecimal digits of the text's SHA-256. The name is also unique on case-insensitive file systems.
 pub fn of(text: &str) -> String {
     let readable: String = text
         .chars()

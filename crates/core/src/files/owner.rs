@@ -28,8 +28,8 @@ impl Owner {
         Self { pid, system: system(), started }
     }
 
-    /// Returns whether the process is alive, or `None` if unknown: for processes of another boot, container or machine,
-    /// and for hidden processes of other users.
+    /// Returns whether the process is alive. Returns `None` if this is unknown, as for processes of another boot,
+    /// container or machine, and for hidden processes of other users.
     pub fn lives(&self) -> Option<bool> {
         let here = self.system.is_some() && self.system == system();
         if here { lives(Path::new(PROC), self.pid, self.started) } else { None }
@@ -113,7 +113,7 @@ fn process_state(proc: &Path, pid: u32) -> Seen {
     }
 }
 
-/// Returns whether a process with this id exists. Returns true if in doubt.
+/// Returns whether a process with this id exists. Returns true if this cannot be determined.
 #[cfg(target_os = "linux")]
 fn exists(pid: u32) -> bool {
     unsafe extern "C" {

@@ -79,8 +79,8 @@ fn stored_type(field: &ParquetType) -> ParquetType {
     }
 }
 
-/// Returns whether every polars build supports a type's logical type: text, unsigned integers of 32 and 64 bits, and
-/// none.
+/// Returns whether every polars build supports the logical type of a column: text, unsigned integers of 32 and 64 bits,
+/// or no logical type.
 fn is_plain(primitive: &PrimitiveType) -> bool {
     use PrimitiveConvertedType as Converted;
     use PrimitiveLogicalType as Logical;

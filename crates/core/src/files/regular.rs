@@ -27,7 +27,7 @@ pub fn open(path: &Path) -> Result<File> {
     if metadata.len() <= MAX_POINTER_BYTES && is_lfs_pointer(&mut file).map_err(|error| open_error(&error, path))? {
         return Err(Error::missing("the file is a Git LFS pointer, not the content")
             .at(path.display())
-            .expected("the content")
+            .expected("the content of the file")
             .found(format!("{} bytes that begin with `{LFS_POINTER}`", metadata.len()))
             .hint("run `git lfs install` and `git lfs pull` in that repository, or download the file itself"));
     }
@@ -38,7 +38,7 @@ fn open_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("open", path, error)
 }
 
-/// Prefix of a Git LFS pointer.
+/// First bytes of a Git LFS pointer file.
 const LFS_POINTER: &str = "version https://git-lfs";
 /// Maximum size of a pointer: the Git LFS specification requires less than 1,024 bytes.
 const MAX_POINTER_BYTES: u64 = 1023;

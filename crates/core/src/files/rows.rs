@@ -35,7 +35,7 @@ pub const TABLES: [Ending; 5] = [
     (".parquet", RowForm::Parquet),
 ];
 
-/// Kind of row file, with its wording for messages.
+/// Kind of row file, with the terms that describe it in messages.
 #[derive(Debug)]
 pub struct RowFiles {
     /// `corpus` or `task`.
@@ -97,7 +97,7 @@ impl RowFiles {
         self.json_with(PhantomData::<T>, bytes, part, locate)
     }
 
-    /// Extends [`Self::json`] with a seed that selects what to deserialize.
+    /// Like [`Self::json`], but deserializes with a seed, which selects the parts to keep.
     ///
     /// # Errors
     /// See [`Self::json`].

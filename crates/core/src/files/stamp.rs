@@ -1,4 +1,5 @@
-//! File stamps (size, times, inode), used to detect changes of content. A change may take time to appear in the stamp.
+//! File stamps (size, times, inode), used to detect changes of the content. A change may appear in the stamp with a
+//! delay.
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;

@@ -10,7 +10,8 @@ use crate::error::{Error, Result, shortened};
 
 pub const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// Settings that change the decoding strategy, each with its neutral number, if any. Other values are rejected.
+/// Settings that change the decoding strategy, each with the number that disables it, if there is one. Other values are
+/// rejected.
 const REFUSED: [(&str, Option<f64>); 18] = [
     ("assistant_early_exit", None),
     ("constraints", None),
@@ -72,7 +73,7 @@ impl GenerationConfig {
         }
         if processors.exponential_decay_length_penalty.is_some() && end_of_text.is_empty() {
             let key = "exponential_decay_length_penalty";
-            return Err(wrong(name, key, "`eos_token_id` as well", &file[key]));
+            return Err(wrong(name, key, "`eos_token_id` to be set too", &file[key]));
         }
         let max_new_tokens = settings.count("max_new_tokens", 1)?;
         Ok(Self { end_of_text, has_other_ends, max_new_tokens, processors })
@@ -143,7 +144,7 @@ impl Settings<'_> {
         }
     }
 
-    /// Reads the end tokens. Negative ids are skipped, because transformers ends no answer there.
+    /// Reads the end tokens. Negative ids are skipped, because in transformers they never end an answer.
     fn ends(&self) -> Result<Vec<u32>> {
         const KEY: &str = "eos_token_id";
         let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };

@@ -147,7 +147,7 @@ impl<'a> Schedule<'a> {
         };
         for (index, (prompt, ids)) in schedule.prompts.iter().zip(&schedule.ids).enumerate() {
             if ids.is_empty() {
-                return Err(Error::bad_input("cannot continue an empty prompt")
+                return Err(Error::bad_input("cannot generate from an empty prompt")
                     .at(format!("prompt `{}`", prompt.identity))
                     .hint("add the backbone's BOS token"));
             }
@@ -180,7 +180,7 @@ impl<'a> Schedule<'a> {
             && self.config.length_regime(length) != self.config.length_regime(longest)
     }
 
-    /// Returns the maximum number of tokens in a sequence's own block.
+    /// Returns the maximum number of tokens in the block of a sequence, which holds the tokens after the shared prompt.
     fn block_tokens(&self, prompt: usize) -> usize {
         let anew = if self.may_run_anew(prompt) { self.ids[prompt].len() } else { 0 };
         self.settings.max_new_tokens + anew

@@ -22,7 +22,7 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-/// Settings of generated text and of its batching.
+/// Settings of text generation and batching.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub max_new_tokens: usize,
@@ -65,8 +65,8 @@ impl Settings {
         if self.context <= self.max_new_tokens {
             let found = format!("a context of {} and {} new tokens", self.context, self.max_new_tokens);
             return wrong_setting(
-                "the new tokens leave no room for a prompt",
-                "a context longer than the new tokens",
+                "the context is too short for a prompt and the new tokens",
+                "a context that exceeds the number of new tokens",
                 found,
             );
         }

@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn stops_cut_in_their_order() {
-        // The expected text is lm-evaluation-harness's own result.
+        // The expected texts are results of lm-evaluation-harness.
         assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["EF", "DEF"])), "abcD");
         assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["DEF", "EF"])), "abc");
         assert_eq!(trimmed(" a\n\nb".into(), &owned_texts(&["\n\n"])), " a");

@@ -9,7 +9,7 @@ use super::spread::{Speedup, TimeSpread};
 use crate::error::Result;
 use crate::model::{Config, Engine, Load, Program, Run, Trie};
 
-/// Decoding times of a variant after one prompt.
+/// Times of a variant for decoding new tokens after one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DecodeResult {
     /// New tokens per round, summed over all sequences.

@@ -8,7 +8,7 @@ use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 
 /// Number of rows of the square matrices.
 const ORDER: usize = 512;
-/// Products per pass. Together they take about as long as the prefill of a small model.
+/// Number of products per pass. A pass takes about as long as the prefill of a small model.
 const PRODUCTS: usize = 8;
 
 /// Times a fixed computation on all threads in as many rounds as a variant is timed, and returns the spread. If other

@@ -85,13 +85,13 @@ pub fn interleaved(
     in_rounds(tries.len(), rounds, patience, &mut |index| pass(engine, &tries[index], &batch), after)
 }
 
-/// Builds a separate trie for each program.
+/// Builds a separate trie for each program, so that programs share no steps.
 pub(super) fn alone(programs: &[Program]) -> Vec<Trie> {
     programs.iter().map(|program| Trie::new(std::slice::from_ref(program))).collect()
 }
 
-/// Runs rounds of one pass per program. `pass` returns milliseconds. Every round starts with another program, so that
-/// the order varies. `after` runs after each pass and receives whether the pass was requested.
+/// Runs rounds of one pass per program. `pass` returns milliseconds. Every round starts with a different program, so
+/// that the order varies. `after` runs after each pass and receives whether the pass was requested.
 ///
 /// While the last rounds of any program are unstable ([`TimeSpread::is_noise`]), additional rounds follow up to the
 /// limits of `patience`. Only the last rounds are counted. If the times never stabilize, the consecutive rounds with the
@@ -155,7 +155,7 @@ fn unrest(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
     )
 }
 
-/// Returns the start of the most stable consecutive rounds.
+/// Returns the index of the first of the `count` consecutive rounds that are most stable.
 fn quietest(timed: &[Timed], count: usize) -> usize {
     let made = timed
         .iter()
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// No additional rounds.
+    /// Limit that allows no additional rounds.
     const NONE: Patience = Patience { rounds: 0, seconds: 0.0 };
 
     fn measured(most: usize) -> (Vec<Timed>, Vec<usize>, usize) {
@@ -294,7 +294,11 @@ mod tests {
             timed[1..].iter().all(|variant| matches!(variant, Timed::Milliseconds(all) if all.len() == 3)),
             "{timed:?}"
         );
-        assert_eq!(ran.iter().filter(|&&steps| steps == 10).count(), 1, "the variant was tried again");
+        assert_eq!(
+            ran.iter().filter(|&&steps| steps == 10).count(),
+            1,
+            "a variant without enough memory was run again"
+        );
     }
 
     /// Engine whose passes take the given times in turn, then repeat the last one.

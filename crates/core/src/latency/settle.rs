@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn last_session_counts_for_all_variants() {
-        // In the first session the second variant is faster and stable, but does not count.
+        // In the first session, the second variant is faster and stable, but the session must not be used.
         let sessions = [[[10.0, 20.0], [5.0, 5.0]], [[11.0, 22.0], [6.0, 9.0]], [[12.0, 12.0], [7.0, 7.0]]];
         let (results, repeated) = run(8, &sessions);
         assert_eq!(results.iter().map(|of| of.times.clone().unwrap()[0]).collect::<Vec<_>>(), [12.0, 7.0]);

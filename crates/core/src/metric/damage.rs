@@ -3,7 +3,7 @@
 use super::entry::{Direction, MetricEntry, OF_TEXT, Of, PairedTest, Shown, Unit};
 use crate::evaluate::damage::{Damage, Stretch};
 
-/// Defaults of damage metrics, whose error is computed over windows.
+/// Defaults of damage metrics. Their error is computed over windows.
 const OF_DAMAGE: MetricEntry =
     MetricEntry { decimals: 4, test: Some(PairedTest::Bootstrap), shown: Shown::IfNamed, ..OF_TEXT };
 

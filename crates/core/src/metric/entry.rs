@@ -37,7 +37,7 @@ pub enum Unit {
     One,
 }
 
-/// Comparison by which two values count as close.
+/// Measure of how close two values are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nearness {
     /// Absolute difference.
@@ -53,7 +53,7 @@ pub enum PairedTest {
     Mcnemar,
     /// Sign-flip permutation test over several tasks with equal weights.
     Permutation,
-    /// Bootstrap over windows, by their losses.
+    /// Bootstrap of the losses of windows.
     Bootstrap,
 }
 
@@ -62,7 +62,7 @@ pub enum PairedTest {
 pub enum Shown {
     /// Shown in every table of a run.
     Always,
-    /// Shown if the backbones' vocabularies differ or the grid names the metric.
+    /// Shown if the vocabularies of the backbones differ or the grid names the metric.
     OfUnlikeVocabularies,
     /// Shown if the grid names the metric.
     IfNamed,
@@ -157,10 +157,10 @@ pub enum Of {
     Text(fn(&TextSample<'_>) -> Option<Measure>),
     /// Text on which a variant is compared with the dense model.
     Damage(Damage, Stretch),
-    /// All texts of a grid together.
+    /// Aggregate of all texts of a grid.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
     Task(fn(&TaskSample<'_>) -> Option<Measure>),
-    /// Task whose answers are compared with the dense model's.
+    /// Task on which the answers of a variant are compared with those of the dense model.
     Flips(Flip),
     Tasks(fn(&[TaskSample<'_>]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),
@@ -169,7 +169,7 @@ pub enum Of {
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
     /// Program of the variant, compared with the dense model.
     Size(fn(&Savings) -> f64),
-    /// Task or group defined as in lm-evaluation-harness, which also defines the computation.
+    /// Task or group of lm-evaluation-harness. Its definition includes the computation.
     Defined,
 }
 
@@ -202,7 +202,7 @@ impl Spread {
 
 /// Registry entry of a metric.
 pub struct MetricEntry {
-    /// Prefix of the metric's ids, such as `ppl` in `ppl_c4`. Empty if the id is only the name of the measured object.
+    /// Prefix of the ids, such as `ppl` in `ppl_c4`. Empty if an id consists only of the name of the measured object.
     pub id: &'static str,
     /// Name in grids and records.
     pub name: &'static str,
@@ -227,14 +227,14 @@ pub struct MetricEntry {
 }
 
 impl MetricEntry {
-    /// Sets one name for id, grid and header, and a separate label.
+    /// Sets id, name and column header to the same name, and sets the label.
     pub(super) const fn with_name(mut self, id: &'static str, label: &'static str) -> Self {
         (self.id, self.name, self.head, self.label) = (id, id, id, label);
         self
     }
 
-    /// Returns whether a run has a column for the metric. `unlike` is set if vocabularies differ; `named` lists the
-    /// metrics that the grid names.
+    /// Returns whether a run has a column for the metric. `unlike` states whether the vocabularies differ. `named`
+    /// lists the metrics that the grid names.
     pub fn is_column(&self, unlike: bool, named: &[String]) -> bool {
         match self.shown {
             Shown::Always => true,
@@ -259,7 +259,7 @@ impl fmt::Debug for MetricEntry {
     }
 }
 
-/// Base of all entries.
+/// Default values of all entries.
 pub(super) const BARE: MetricEntry = MetricEntry {
     id: "",
     name: "",

@@ -1,9 +1,9 @@
-//! Metrics of the documents of a task that a variant answers differently from the dense model.
+//! Flip metrics: shares of documents of a task that a variant answers differently from the dense model.
 
 use super::entry::{Direction, MetricEntry, OF_TASK, Of, PairedTest, Shown};
 use crate::tasks::Flip;
 
-/// Defaults of flip metrics: percent of the documents, by the answers that the task's own column counts.
+/// Defaults of flip metrics: percent of the documents, using the accuracy metric that the task reports.
 const OF_FLIPS: MetricEntry =
     MetricEntry { direction: Direction::Lower, test: Some(PairedTest::Mcnemar), shown: Shown::IfNamed, ..OF_TASK };
 

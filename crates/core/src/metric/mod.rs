@@ -1,9 +1,9 @@
-//! Registry of metrics: each metric is one entry, listed in [`ENTRIES`]. An entry defines the measured object, the
-//! computation with its error, names, direction, format, paired test and visibility. No other code refers to a metric
+//! Registry of metrics: each metric is one entry, listed in [`ENTRIES`]. An entry defines the measured object,
+//! computation, error, names, direction, format, paired test and visibility. No other code refers to a metric
 //! by name.
 //!
 //! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word with the measured object (`ppl_c4`,
-//! `prefill_ms:seq=512:batch=1`). Custom tasks of a grid are accuracies too ([`Metric::task`]).
+//! `prefill_ms:seq=512:batch=1`). The metric of a custom task of a grid is an accuracy ([`Metric::task`]).
 //!
 //! ```
 //! use ghostlab_core::metric::Metric;
@@ -89,7 +89,7 @@ pub static ENTRIES: &[&MetricEntry] = &[
 /// Texts of the paper's tables with their column headers, in the paper's order.
 const TEXTS: [(&str, &str); 3] = [("wikitext2", "WIKI"), ("c4", "C4"), ("ptb", "PTB")];
 
-/// A metric and the object that its id names.
+/// Metric with the measured object that its id names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metric {
     pub id: String,
@@ -226,12 +226,12 @@ impl Metric {
         prompt(self.member.as_deref().filter(|_| self.is_latency())?)
     }
 
-    /// Returns the metric without its prompt.
+    /// Returns the metric with the prompt removed from its id.
     pub fn whatever_prompt(&self) -> Self {
         if self.is_latency() { self.entry.metric() } else { self.clone() }
     }
 
-    /// Returns the metric for one of several prompts.
+    /// Returns the metric for the given prompt.
     pub fn at_prompt(&self, prompt: PromptName) -> Self {
         let PromptName { length, batch, decode } = prompt;
         let new = decode.map_or_else(String::new, |tokens| format!(":new={tokens}"));
@@ -326,7 +326,7 @@ pub fn is_damage(name: &str) -> bool {
     ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Damage(..)))
 }
 
-/// Returns whether the metric of a name is a share of the dense model's size.
+/// Returns whether the metric called `name` is a share of the size of the dense model.
 pub fn is_size(name: &str) -> bool {
     ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Size(_)))
 }
@@ -403,7 +403,7 @@ mod tests {
     fn a_misspelt_metric_is_refused_with_the_nearest() {
         let message = Metric::find("acc_avarage").unwrap_err().to_string();
         assert!(message.contains("did you mean `acc_average`?"), "{message}");
-        assert!(Metric::find("arc_easy:seq=1:batch=1").is_err(), "only latencies have parts after a colon");
+        assert!(Metric::find("arc_easy:seq=1:batch=1").is_err(), "only ids of latency metrics contain a colon");
         assert!(Metric::find("speedup:seq=many:batch=1").is_err());
         assert!(Metric::find("ppl_").is_err());
     }

@@ -1,22 +1,23 @@
-//! What a variant saves of the dense model's parameters, KV cache and operations. It follows from the program, so it has no
-//! error and depends on no machine.
+//! Savings of a variant in parameters, KV cache and operations relative to the dense model. They are computed from the
+//! program, so they have no error and do not depend on the machine.
 
 use crate::model::{Config, Load, Program, Trie};
 
-/// Tokens of the prompt for which operations are counted.
+/// Length in tokens of the prompt for which operations are counted.
 const PROMPT: usize = 512;
 
-/// Shares of the dense model that a variant does without, between 0 and 1. An operator may make a share negative.
+/// Shares of the dense model that a variant saves, between 0 and 1. A share is negative if operators add more than the
+/// removed layers save.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Savings {
     pub parameters: f64,
     pub kv_cache: f64,
-    /// Operations of a pass over [`PROMPT`] tokens, by the cost model.
+    /// Operations of a pass over [`PROMPT`] tokens, according to the cost model.
     pub operations: f64,
 }
 
 impl Savings {
-    /// Compares a program, as deployed, with the dense model.
+    /// Computes the savings of a deployed program relative to the dense model.
     pub fn of(program: &Program, config: &Config) -> Self {
         let dense = Program::dense(config.layers);
         Self {
@@ -67,7 +68,7 @@ mod tests {
             (repaired, 592.0 / total, 0.5),
         ] {
             let savings = Savings::of(&program, &config);
-            assert!((savings.parameters - parameters).abs() < 1e-12, "{savings:?} instead of {parameters}");
+            assert!((savings.parameters - parameters).abs() < 1e-12, "{savings:?}, expected {parameters}");
             assert_eq!(savings.kv_cache, kv_cache);
             assert_eq!(savings.operations > 0.0, kv_cache > 0.0);
         }

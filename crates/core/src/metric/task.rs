@@ -3,7 +3,8 @@
 use super::entry::{BARE, Direction, MetricEntry, Nearness, OF_TASK, Of, PairedTest, Shown, Spread, TaskSample, Unit};
 use crate::tasks::{self, Measure};
 
-/// `arc_easy`: share of documents that are answered correctly, by the task's own column (`acc` or `acc_norm`).
+/// `arc_easy`: share of documents that are answered correctly, using the metric that the task reports (`acc` or
+/// `acc_norm`).
 pub static TASK: MetricEntry = MetricEntry {
     name: "accuracy",
     test: Some(PairedTest::Mcnemar),

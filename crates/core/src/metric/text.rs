@@ -59,8 +59,8 @@ fn bits_per_byte(sample: &TextSample<'_>) -> Option<Measure> {
     let bytes = sample.bytes.filter(|bytes| *bytes > 0)?;
     let nats = sample.losses.windows.iter().sum::<f64>() * (sample.length - 1) as f64;
     let value = nats / LN_2 / bytes as f64;
-    // Bits are the mean loss in another unit. The perplexity's error is the error of the mean loss times the
-    // perplexity.
+    // Bits per byte are the mean loss in another unit. The error of the perplexity is the error of the mean loss times
+    // the perplexity.
     let error = perplexity(sample).and_then(|sample| Some((sample.stderr?, sample.value)));
     let error = error.map(|(error, perplexity)| error / perplexity * value / sample.losses.mean());
     value.is_finite().then_some(Measure { value, stderr: error.filter(|error| error.is_finite()) })
@@ -93,7 +93,10 @@ mod tests {
         let halves = byte_perplexity(&sample_of_bytes(40, &losses)).unwrap();
         assert!((tokens.value - losses.perplexity()).abs() < 1e-12);
         assert!((tokens.stderr.unwrap() - losses.standard_error().unwrap()).abs() < 1e-12);
-        assert!((halves.value - losses.perplexity().sqrt()).abs() < 1e-12, "twice the bytes, half the bits");
+        assert!(
+            (halves.value - losses.perplexity().sqrt()).abs() < 1e-12,
+            "twice the bytes must give half the bits per byte"
+        );
         assert_eq!(byte_perplexity(&sample_of_bytes(0, &losses)), None);
     }
 

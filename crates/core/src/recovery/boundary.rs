@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::{Batch, Engine, HostRows, Operator, Step, Sublayer};
 
-/// Number of rows that a method reads at a time, which bounds its memory for any corpus size.
+/// Number of rows that a method reads at a time. It bounds the memory use regardless of the corpus size.
 const BLOCK_ROWS: usize = 2048;
 
 /// Removed layers `[start, end)` that are repaired together, or one removed sublayer.
@@ -135,7 +135,7 @@ impl Boundary<'_> {
         self.activations.blocks(0..sequences * self.length(), BLOCK_ROWS)
     }
 
-    /// Returns empty sums in the size of this boundary.
+    /// Returns empty sums for the channels of this boundary.
     pub(super) fn sums(&self) -> Sums {
         Sums::new(self.channels(), self.backbone.sums_device())
     }
@@ -241,7 +241,7 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     }
 }
 
-/// Range of values, in f32 rounding errors, up to which a channel counts as constant.
+/// Maximum range of the values of a constant channel, in f32 rounding errors.
 const CONSTANT_ROUNDINGS: f32 = 16.0;
 
 /// Returns the reasons why the activations cannot determine a repair: fewer tokens than channels, or constant channels.
@@ -268,7 +268,7 @@ pub fn degenerate(boundary: &Boundary<'_>) -> Result<Vec<String>> {
     let constant = ranges.len();
     let mut reasons = Vec::new();
     if tokens < nonzero {
-        reasons.push(format!("only {tokens} tokens of calibration for {channels} channels"));
+        reasons.push(format!("only {tokens} calibration tokens for {channels} channels"));
     }
     if constant > 0 {
         reasons.push(format!("{constant} of {channels} channels are constant in the calibration"));
@@ -339,7 +339,7 @@ pub(super) mod tests {
     use crate::model::engine::tests::Adding;
     use crate::options::Options;
 
-    /// Activations given as literals: the stream `[rows, C]` that enters each listed layer.
+    /// Test activations given as literals: the stream `[rows, C]` that enters each listed layer.
     pub(in crate::recovery) struct Written {
         engine: Adding,
         activations: Activations,
@@ -436,7 +436,7 @@ pub(super) mod tests {
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.000_002]).len(), 1);
         assert!(reasons(&[1.0, 5.0, 3.0, 5.001]).is_empty());
         let one_token = reasons(&[1.0, 2.0]);
-        assert_eq!(one_token[0], "only 1 tokens of calibration for 2 channels");
+        assert_eq!(one_token[0], "only 1 calibration tokens for 2 channels");
         assert!(one_token[1].contains("2 of 2 channels"), "{one_token:?}");
     }
 }

@@ -26,7 +26,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOUR
     .mark_as_papers()
     .variants(VARIANTS);
 
-/// The two solvers compared in the paper's table A10, under its labels, and variants beyond the paper.
+/// The two solvers of table A10 of the paper, with the labels of that table, and variants beyond the paper.
 const VARIANTS: &[Variant] = &[
     Variant { option: "solver", value: "svd", word: "svd", label: "SVD-based" },
     Variant { option: "solver", value: "normal", word: "solve", label: "Solver-based" },
@@ -146,7 +146,11 @@ impl Recovery for Ghosted {
                 let svd = tall.solve(CUTOFF)?;
                 let mut notes = Vec::new();
                 if svd.rank < channels {
-                    notes.push(format!("rank {} of {channels} ({} tokens): least norm", svd.rank, tall.rows()));
+                    notes.push(format!(
+                        "rank {} of {channels} ({} tokens): the minimum-norm solution is used",
+                        svd.rank,
+                        tall.rows()
+                    ));
                 }
                 let system = System { rank: svd.rank, condition: svd.condition };
                 Solved { matrix: svd.solution, system, notes }

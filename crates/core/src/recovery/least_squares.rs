@@ -47,7 +47,7 @@ pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Re
     if !is_deficient || ridge > 0.0 {
         match normal.solve(ridge) {
             Ok(matrix) => {
-                let note = format!("{rank}: the ridge of {ridge:e} decides where the activations do not");
+                let note = format!("{rank}: the solution depends on the ridge of {ridge:e}");
                 return Ok(Solved { matrix, system, notes: if is_deficient { vec![note] } else { Vec::new() } });
             }
             Err(error) if !is_deficient => return Err(error.into()),
@@ -55,7 +55,7 @@ pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Re
         }
     }
     let solution = normal.minimum_norm()?;
-    Ok(Solved { matrix: solution.solution, system, notes: vec![format!("{rank}: the solution of least norm")] })
+    Ok(Solved { matrix: solution.solution, system, notes: vec![format!("{rank}: the minimum-norm solution is used")] })
 }
 
 /// Ridge added to the diagonal of `XᵀX`.
@@ -135,7 +135,7 @@ pub(super) fn cross_validated(boundary: &Boundary<'_>) -> Result<Solved> {
     let channels = boundary.channels();
     let windows = boundary.fitted;
     if windows < 2 {
-        return Err(Error::job("choosing a ridge requires a held-out window")
+        return Err(Error::job("selecting a ridge requires a held-out window")
             .expected("2 operator sequences or more")
             .found(windows));
     }
@@ -204,7 +204,7 @@ impl Split {
             }
         }
         if counts.held_out + counts.overlapping == windows {
-            return Err(Error::job("cannot choose a ridge: every window shares tokens with a held-out window")
+            return Err(Error::job("cannot select a ridge: every window shares tokens with a held-out window")
                 .expected("some windows without shared tokens")
                 .found(format!("{windows} windows of {} tokens", boundary.length()))
                 .hint("use shorter windows or a longer text"));
@@ -224,7 +224,7 @@ fn is_held_out(window: usize, windows: usize) -> bool {
     (window + 1).is_multiple_of(HOLDOUT_STRIDE) || (windows < HOLDOUT_STRIDE && window + 1 == windows)
 }
 
-/// Selected candidate. Excesses are `‖X_h·M − Δ_h‖² − ‖Δ_h‖²` on the held-out windows.
+/// Selected candidate. An excess is `‖X_h·M − Δ_h‖² − ‖Δ_h‖²` on the held-out windows.
 struct RidgeChoice {
     /// Fraction of the mean eigenvalue, or `None` for the paper's ridge.
     share: Option<f64>,

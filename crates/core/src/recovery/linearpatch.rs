@@ -25,19 +25,19 @@ pub(super) const ROTATE_ENTRY: RecoveryEntry = RecoveryEntry::new::<LinearPatchO
     .style(Style::new(Hue::Orange, Marker::Plus, Dash::Long))
     .deviations(DEVIATIONS);
 
-/// Found by running the official repository at commit 680c8a7. `docs/methods.md` describes their effect.
+/// Deviations found by running the official repository at commit 680c8a7. `docs/methods.md` describes their effect.
 const DEVIATIONS: &[Deviation] = &[
     Deviation {
         applies: |case| case.one_block && case.sequences < OFFICIAL_SEQUENCES,
-        text: "divides LinearPatch's sums by 128, not by the number of calibration sequences: its scales are too small",
+        text: "divides LinearPatch's sums by 128 instead of the number of sequences, so its scales are too small",
     },
     Deviation {
         applies: |case| fitted_sequences(case) > OFFICIAL_SEQUENCES,
-        text: "computes LinearPatch from the first 128 calibration sequences, however many there are",
+        text: "computes LinearPatch from only the first 128 calibration sequences",
     },
     Deviation {
         applies: |case| !case.one_block && case.removed.is_some_and(|layers| layers.contains(&0)),
-        text: "inserts no LinearPatch where layer 0 is removed",
+        text: "inserts no LinearPatch if layer 0 is removed",
     },
 ];
 
@@ -193,10 +193,10 @@ impl Ratios {
         let sometimes = self.per_sequence.iter().filter(|(_, count)| (1..self.sequences).contains(count)).count();
         let mut notes = Vec::new();
         if always > 0 {
-            notes.push(format!("{always} silent channels keep scale 1"));
+            notes.push(format!("{always} channels are zero in all sequences and keep scale 1"));
         }
         if sometimes > 0 {
-            notes.push(format!("{sometimes} channels are silent in some sequences, which do not count for them"));
+            notes.push(format!("{sometimes} channels are zero in some sequences, which their scales do not include"));
         }
         (
             self.per_sequence

@@ -10,7 +10,7 @@ use crate::options::{self, Options};
 
 /// A method that repairs the boundary of removed layers without training.
 pub trait Recovery: Send + Sync {
-    /// Rejects a backbone that the method cannot repair, before anything is computed.
+    /// Rejects a backbone that the method cannot repair. Called before anything is computed.
     fn check(&self, config: &Config) -> Result<()> {
         let _ = config;
         Ok(())
@@ -42,7 +42,7 @@ pub trait Recovery: Send + Sync {
         }
     }
 
-    /// Rejects a method whose repairs cannot be exported, before anything is computed for an export.
+    /// Rejects a method whose repairs cannot be exported. Called before anything is computed for an export.
     fn check_export(&self) -> Result<()> {
         Ok(())
     }
@@ -89,8 +89,8 @@ pub trait Recovery: Send + Sync {
 
 /// Cost of an f64 operation relative to an f32 operation in a matrix product.
 pub const F64_COST: f64 = 2.0;
-/// Cost of reading a number and converting it to f64, relative to an f32 operation in a matrix product. Measured on two
-/// cores.
+/// Cost of reading a number and converting it to f64, relative to an f32 operation in a matrix product. The ratio was
+/// measured on two cores.
 pub(super) const ELEMENT_COST: f64 = 50.0;
 
 /// Estimates the cost of a least-squares problem in f64.

@@ -94,7 +94,7 @@ fn finetune(name: &str, options: &Options) -> Result<Option<Finetune>> {
     let finetune: Finetune = serde_json::from_value(value.clone())
         .map_err(|error| wrong_finetune(error.to_string(), name).expected("`{sequences: 5000, length: 2048}`"))?;
     if finetune.sequences == 0 || finetune.length < 2 {
-        return Err(wrong_finetune(value.to_string(), name).expected("one or more sequences of two or more tokens"));
+        return Err(wrong_finetune(value.to_string(), name).expected("at least 1 sequence of at least 2 tokens"));
     }
     if finetune.sequences.saturating_mul(finetune.length) > MAX_TOKENS {
         return Err(
@@ -188,12 +188,12 @@ pub fn heading(name: &str) -> String {
     }
 }
 
-/// Returns whether a recovery is the paper's own method.
+/// Returns whether a recovery is the method that the paper proposes.
 pub fn is_ours(name: &str) -> bool {
     appearance(name).is_some_and(|shown| shown.ours)
 }
 
-/// Returns the appearance of the paper's own method.
+/// Returns the appearance of the method that the paper proposes.
 pub fn papers_appearance() -> Option<Appearance> {
     ENTRIES.iter().map(|entry| entry.shown).find(|shown| shown.ours)
 }

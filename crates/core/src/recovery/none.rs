@@ -8,7 +8,7 @@ use super::method::{Place, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::style::{Dash, Hue, Marker, Style};
 
-/// Name of the recovery without repair, the baseline of all others.
+/// Name of the recovery that does not repair anything, the baseline of the other recoveries.
 pub const NAME: &str = "none";
 const SOURCE: &str = "";
 pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build::<None>)

@@ -81,8 +81,8 @@ fn form(settings: &PruneAndCompOptions) -> Result<(Granularity, Target)> {
         }
         _ => Err(Error::bad_input(format!("`granularity` and `target` of `{NAME}` do not match"))
             .expected("`granularity: channel, target: boundary` or `granularity: scalar, target: stream`")
-            .found("a mix of the two")
-            .hint("remove one of the two options, which follows from the other")),
+            .found("a mixture of both forms")
+            .hint("remove one of the two options, because each determines the other")),
     }
 }
 
@@ -139,13 +139,15 @@ impl Recovery for PruneAndComp {
                 let operator = Operator::diagonal(vec![(post / pre) as f32; channels])?;
                 let solution = Solution::of(Repair::Stream(operator));
                 Ok(if ends_in_norm {
-                    solution.note("branches end in norms: the factor is a step, not folded")
+                    solution.note(
+                        "branches end in norms: the factor is a separate step instead of being folded into weights",
+                    )
                 } else {
                     solution
                 })
             }
             Granularity::Channel => {
-                // Scaling cannot change a channel that is zero before the region.
+                // A factor cannot change a channel that is zero before the region.
                 let silent = pre.iter().filter(|&&pre| pre == 0.0).count();
                 let operator = Operator::diagonal(
                     pre.into_iter()
@@ -154,7 +156,8 @@ impl Recovery for PruneAndComp {
                         .collect(),
                 )?;
                 let solution = if boundary.span.start == 0 {
-                    Solution::of(Repair::Stream(operator)).note("no layer stands before: the embedding is scaled")
+                    Solution::of(Repair::Stream(operator))
+                        .note("no remaining layer before the region: the embedding is scaled")
                 } else {
                     let solution = Solution::of(Repair::Branches { operator, attention: true });
                     let note = "branches end in norms: of the factors before these, only the proportions count";
@@ -163,7 +166,7 @@ impl Recovery for PruneAndComp {
                 Ok(if silent == 0 {
                     solution
                 } else {
-                    solution.note(format!("{silent} silent channels keep factor 1"))
+                    solution.note(format!("{silent} channels that are always zero keep factor 1"))
                 })
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! Among all maps `N` of rank `r`, `(M·V)·Vᵀ` minimizes `‖X·(N − M)‖` for ghosted's `M`, where `V` holds the first `r`
 //! eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::thin`]). Ghosted's residual is orthogonal to the columns
-//! of `X`, so `N` also minimizes `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`. `x + (x·D)·U` stores `2·C·r` numbers instead
-//! of `C²` and takes as many multiplications per token.
+//! of `X`, so `N` also minimizes `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`. The form `x + (x·D)·U` stores `2·C·r`
+//! numbers instead of `C²`, and takes `2·C·r` multiplications per token.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -86,7 +86,7 @@ fn part_norm(m: &[f64], channels: usize, sign: f64) -> f64 {
     rows.sum::<f64>().sqrt()
 }
 
-/// Returns blocks of rows that cover all sequences. If the repair needs a layer to be run again, each block is a
+/// Returns blocks of rows that cover all sequences. If a layer must be run again for the repair, each block is one
 /// sequence, because attention needs all of its rows.
 fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
     match repair {
@@ -97,7 +97,8 @@ fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
     }
 }
 
-/// Computes `X̂ − X_post` for the given rows, `[rows, C]`. Subtracts before it adds products, to avoid cancellation.
+/// Computes `X̂ − X_post` for the given rows, `[rows, C]`. To avoid cancellation, the streams are subtracted before
+/// products are added.
 fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>) -> Result<Vec<f64>> {
     let channels = boundary.channels();
     let pre = boundary.pre(rows.clone())?;

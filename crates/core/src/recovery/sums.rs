@@ -1,8 +1,8 @@
 //! Accumulation of `XᵀX` and `XᵀY` for least squares on the backbone's device.
 //!
-//! Devices with f64 (CUDA) accumulate until the last row. Devices without f64 (Metal) multiply blocks of rows in f32,
-//! and the CPU accumulates them in f64. The CPU solves the system. If the device runs out of memory, the CPU takes
-//! over.
+//! Devices with f64 (CUDA) accumulate the products of all rows. Devices without f64 (Metal) multiply blocks of rows in
+//! f32, and the CPU accumulates the products in f64. The CPU solves the system. If the device runs out of memory, the
+//! CPU takes over.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -20,7 +20,7 @@ pub(super) struct Sums {
 struct OnDevice {
     device: Device,
     dtype: DType,
-    /// `XᵀX` and `YᵀX`, each `[C, C]`, and their number of rows.
+    /// `XᵀX` and `YᵀX`, each `[C, C]`, and the number of rows in the sums.
     sums: Option<([Tensor; 2], usize)>,
 }
 
@@ -195,7 +195,7 @@ mod tests {
         let other = Error::job("a tensor operation failed").found("unspecified launch failure");
         assert!(
             Sums::new(c, Some(Device::Cpu)).on_device(Some(Err(other))).is_err(),
-            "another error is not an out-of-memory error"
+            "only out-of-memory errors may fall back to the CPU"
         );
     }
 }

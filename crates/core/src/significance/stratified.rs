@@ -15,7 +15,8 @@ pub struct Stratified {
     pub freedom: f64,
 }
 
-/// Weight of the pooled variance in each stratum, in items. Prevents conclusions from a few equal items.
+/// Weight of the pooled variance in each stratum, in items. It keeps the variance positive in strata of a few equal
+/// items.
 const SMOOTHING: f64 = 5.0;
 
 impl Stratified {
@@ -192,7 +193,7 @@ mod tests {
             (9.0, 287.0, 3.184_350_134_939_128e-17),
         ] {
             let found = two_sided(t, freedom);
-            assert!((found / p - 1.0).abs() < 1e-9, "t {t}, {freedom} degrees: {found:e} instead of {p:e}");
+            assert!((found / p - 1.0).abs() < 1e-9, "t {t}, {freedom} degrees: found {found:e}, expected {p:e}");
         }
         assert_eq!((two_sided(0.0, 3.0), two_sided(f64::INFINITY, 3.0)), (1.0, 0.0));
         assert!(two_sided(f64::NAN, 3.0).is_nan());

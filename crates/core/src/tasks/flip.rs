@@ -15,7 +15,8 @@ pub enum Flip {
 }
 
 impl Flip {
-    /// Returns whether the answer to a document changes in this way, using the predictions of the metric `kind`.
+    /// Returns whether the answer to a document changes in this way. The answers are the predictions of the metric
+    /// `kind`.
     pub fn holds(self, dense: &DocumentResult, variant: &DocumentResult, kind: AccuracyKind) -> bool {
         match self {
             Self::Changed => dense.prediction(kind) != variant.prediction(kind),

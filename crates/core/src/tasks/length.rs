@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 
 /// Keys of `config.json` that may set the length, in order of precedence.
 const KEYS: [&str; 3] = ["n_positions", "max_position_embeddings", "n_ctx"];
-/// lm-eval's default.
+/// Default length of lm-eval.
 const DEFAULT: usize = 2048;
 /// Value of `model_max_length` that means no limit. transformers writes int(1e30).
 const ENDLESS: f64 = 1e30;
@@ -26,7 +26,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     });
     let Some((key, value)) = stated else { return Ok(DEFAULT) };
     let length = value.as_u64().and_then(|length| usize::try_from(length).ok()).filter(|length| *length > 0);
-    // lm-eval treats such a number as unlimited, which a length beyond any text is as well.
+    // lm-eval treats such a number as unlimited. The bound has the same effect, because it exceeds any text.
     let length = length.map(|length| length.min(MAX_LENGTH));
     length.ok_or_else(|| {
         Error::bad_input(format!("invalid `{key}`, the model's context length"))

@@ -20,7 +20,7 @@ impl DocumentLimit {
         if part || count {
             return Ok(Self(value));
         }
-        Err(Error::bad_input("invalid limit of documents").expected(EXPECTED).found(value))
+        Err(Error::bad_input("invalid document limit").expected(EXPECTED).found(value))
     }
 
     /// Returns the limit as given by the user.

@@ -9,7 +9,7 @@
 //! use ghostlab_core::tasks::{ChoiceResult, DocumentResult, Task, TaskResult};
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
-//! // The second of two choices is likelier, and right.
+//! // The second of two choices is more likely, and it is correct.
 //! let choice = |log_likelihood: f64| ChoiceResult {
 //!     log_likelihood,
 //!     characters: 4,

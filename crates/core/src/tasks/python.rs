@@ -1,7 +1,7 @@
 //! Python string methods whose behavior differs from Rust's.
 
-/// Implements `str.isspace` for one character: Unicode's White_Space and the separators U+001C to U+001F, which Rust's
-/// `trim` does not remove.
+/// Implements `str.isspace` for one character. Whitespace includes the separators U+001C to U+001F, which Rust's `trim`
+/// does not remove, in addition to the Unicode property White_Space.
 pub fn is_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1C}'..='\u{1F}').contains(&character)
 }
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(spaces.collect::<String>(), wanted);
         assert_eq!(strip("\u{1c}\u{a0} a\u{200b} b \u{1f}\n"), "a\u{200b} b");
         assert_eq!(strip_end(" A\u{1e} "), " A");
-        assert_eq!("\u{1f}".trim(), "\u{1f}", "Rust would trim like Python");
+        assert_eq!("\u{1f}".trim(), "\u{1f}", "Rust must not trim this separator");
     }
 
     #[test]

@@ -24,12 +24,12 @@ pub trait Encoder: Sync {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix {
     pub id: u32,
-    /// Decoded token, such as `<s>`. Texts that begin with it are encoded without special tokens.
+    /// Decoded token, such as `<s>`. Texts that begin with this string are encoded without special tokens.
     pub text: String,
 }
 
-/// Whether contexts begin with the tokenizer's special tokens. Part of the evaluation protocol: published results of
-/// Llama models before lm-eval 0.4.9.2 correspond to [`Bos::Never`].
+/// Whether contexts begin with the tokenizer's special tokens. This setting is part of the evaluation protocol:
+/// published results of Llama models before lm-eval 0.4.9.2 correspond to [`Bos::Never`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bos {
@@ -89,13 +89,14 @@ pub fn rolling(text: &str, encoder: &impl Encoder, bos: Bos, max_length: usize) 
     let ids = coder.encode(text)?;
     let prefix = coder.prefix()?.id;
     if ids.is_empty() || max_length == 0 {
-        return Err(Error::bad_input("the text has no tokens to score").found(format!("{text:?}")));
+        return Err(Error::bad_input("the text has no tokens").found(format!("{text:?}")));
     }
     let mut windows = Vec::new();
     let mut from = 0;
     while from < ids.len() {
         let to = (from + max_length).min(ids.len());
-        // Input before the first prediction: one token, or as much context as fits into a short window.
+        // The input starts one token before the first predicted token. A short last window starts earlier, with as much
+        // context as fits.
         let input_ids = match from {
             0 => [&[prefix], &ids[..to - 1]].concat(),
             _ => ids[to - 1 - max_length.min(to - 1)..to - 1].to_vec(),
@@ -123,8 +124,8 @@ struct Coder<'a, E> {
 }
 
 impl<E: Encoder> Coder<'_, E> {
-    /// Encodes context and continuation. The joined ids are split by the length of the context's ids. If a token spans
-    /// the boundary, the parts differ from the joined ids, as in lm-eval.
+    /// Encodes context and continuation. The ids of the joined text are split at the number of ids of the context. If a
+    /// token spans the boundary, the two parts do not add up to the joined ids, as in lm-eval.
     fn pair(
         &self,
         context: &str,
@@ -174,7 +175,7 @@ impl<E: Encoder> Coder<'_, E> {
         let ids = self.encoder.encode(text, self.bos != Bos::Never && !begun)?;
         if self.bos == Bos::Always && ids.first().copied() != prefix.map(|prefix| prefix.id) {
             return Err(Error::bad_input("the tokenizer does not add a BOS token")
-                .expected("a BOS token, because the BOS policy is `always`")
+                .expected("a BOS token, which the BOS policy `always` requires")
                 .found(ids.first().map_or("no token".to_owned(), |id| format!("token {id}")))
                 .hint("use the policy `tokenizer`, which gives the same ids as lm-eval with a BOS token"));
         }
@@ -245,7 +246,7 @@ mod tests {
         continuation(pair, encoder, bos, length, &mut HashMap::new())
     }
 
-    /// Returns the ids of the context before truncation.
+    /// Returns the ids of the untruncated context.
     fn context_ids(tokenised: &Tokenised) -> Vec<u32> {
         let all = [tokenised.cut_ids.as_slice(), &tokenised.input_ids].concat();
         all[..=all.len() - tokenised.continuation_ids.len()].to_vec()
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!(ids(("Q", " x"), Bos::Tokenizer), pair("^Q", " x"));
         assert_eq!(ids(("Q \n\t\u{a0}\u{1f}", " x"), Bos::Tokenizer), pair("^Q", " \n\t\u{a0}\u{1f} x"));
         assert_eq!(ids((" Q", " x"), Bos::Never), pair(" Q", " x"));
-        assert_eq!(ids((" ", " x"), Bos::Tokenizer), pair("^", "  x"), "only BOS must remain");
+        assert_eq!(ids((" ", " x"), Bos::Tokenizer), pair("^", "  x"), "the context must be BOS only");
     }
 
     #[test]

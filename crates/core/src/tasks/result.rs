@@ -86,7 +86,7 @@ impl DocumentResult {
 #[allow(clippy::cast_precision_loss, reason = "no choice has 2⁵³ characters")]
 fn per_character(choice: &ChoiceResult) -> f64 {
     match choice.characters {
-        // −x / 0 is −∞, but 0 / 0 is NaN. An empty choice must never be selected.
+        // An empty choice must never be selected. −x / 0 is −∞, but 0 / 0 would be NaN.
         0 => f64::NEG_INFINITY,
         characters => choice.log_likelihood / characters as f64,
     }
@@ -114,7 +114,8 @@ pub struct TaskResult {
     /// Number of scored documents.
     pub effective: usize,
     pub acc: Measure,
-    /// Computed for every task, but reported only for some (see [`Task::metrics`]).
+    /// Accuracy by [`AccuracyKind::AccNorm`]. Computed for every task but reported only for some (see
+    /// [`Task::metrics`]).
     pub acc_norm: Measure,
     /// Number of scored documents with a non-finite log-likelihood. They count as wrong. A nonzero count means that the
     /// model is broken, for example by an overflow in half precision.
@@ -154,7 +155,7 @@ impl TaskResult {
         })
     }
 
-    /// Returns the accuracy by one metric.
+    /// Returns the accuracy of the given kind.
     pub fn measure(&self, metric: AccuracyKind) -> Measure {
         match metric {
             AccuracyKind::Acc => self.acc,
@@ -162,7 +163,7 @@ impl TaskResult {
         }
     }
 
-    /// Returns the accuracy by the metric of the paper's column.
+    /// Returns the accuracy of the kind that the paper reports for the task.
     pub fn column(&self) -> Measure {
         self.measure(self.task.column)
     }
@@ -241,8 +242,8 @@ mod tests {
         assert_eq!(preds(&[(-3.0, 1), (-2.0, 1), (-2.0, 1)]), (Some(1), Some(1)));
         assert_eq!(preds(&[(-4.0, 8), (-2.0, 2)]), (Some(1), Some(0)));
         assert_eq!(preds(&[(-1.0, 0), (-9.0, 1)]), (Some(0), Some(1)));
-        assert_eq!(preds(&[(0.0, 0), (-9.0, 1)]), (Some(0), Some(1)), "0 / 0 does not win either");
-        assert_eq!(preds(&[(-1.0, 0), (-0.5, 0)]), (Some(1), Some(0)), "all −∞: the first");
+        assert_eq!(preds(&[(0.0, 0), (-9.0, 1)]), (Some(0), Some(1)), "an empty choice must not be selected");
+        assert_eq!(preds(&[(-1.0, 0), (-0.5, 0)]), (Some(1), Some(0)), "the first choice is selected if all are −∞");
         assert_eq!(preds(&[]), (None, None));
     }
 

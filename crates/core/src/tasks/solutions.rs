@@ -1,5 +1,5 @@
-//! Answer keys of tasks, independent of the documents. They are stored with the token ids, so that accuracies can be
-//! computed from scores without reading or tokenizing the documents.
+//! Answer keys of tasks. They are stored with the token ids, so that accuracies can be computed from scores without
+//! reading or tokenizing the documents.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl Solutions {
     /// Fails if the number of scores differs from the number of requests.
     pub fn judge(&self, scores: &[Score]) -> Result<Vec<DocumentResult>> {
         if scores.len() != self.requests() {
-            return Err(Error::job("the answers do not match the questions")
+            return Err(Error::job("the number of scores does not match the number of requests")
                 .at(format!("task {}", self.task))
                 .expected(format!("{} scores", self.requests()))
                 .found(scores.len()));

@@ -57,7 +57,7 @@ impl Split {
         Err(bad("the file belongs to another split", path)
             .expected(format!("the {} split, on which this task is scored", self.words()[0]))
             .found(format!("a file named `{name}`"))
-            .hint("rename the file after the task if the name is misleading"))
+            .hint("use the file of that split, or rename the file if its name is misleading"))
     }
 
     fn files_in(self, folder: &Path) -> Result<Vec<PathBuf>> {
@@ -127,7 +127,7 @@ fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option
     Ok(Some(found.into_iter().map(|(name, _)| folder.join(name)).collect()))
 }
 
-/// Returns which part of a split a file holds according to its name, if any.
+/// Parses a file name. Returns the part of the split that the file contains, or `None` if the name has another form.
 fn part(name: &str, words: &[&str]) -> Option<SplitPart> {
     let name = name.to_lowercase();
     // No extension is a suffix of another, so at most one matches.

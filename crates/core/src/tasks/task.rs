@@ -19,7 +19,7 @@ pub enum AccuracyKind {
 
 crate::names!(AccuracyKind: Acc = "acc", AccNorm = "acc_norm");
 
-/// Task: its data source and its metrics. The task definition describes how rows are rendered as prompts.
+/// Built-in task: data source, split and metrics. The task definition describes how rows are rendered as prompts.
 #[derive(Debug)]
 pub struct Task {
     pub name: &'static str,
@@ -62,8 +62,9 @@ const PLAIN: Task =
 
 /// The nine tasks in the order of the paper's columns, followed by the RACE task of lm-eval 0.4.11 and older.
 ///
-/// If the choices are texts, the chance level is one in the number of choices for both metrics (WinoGrande has 2,
-/// others 4; a few ARC documents have 3 or 5). A model that prefers short or common words scores above it.
+/// If the choices are texts, the chance level of both metrics is one divided by the number of choices. WinoGrande has 2
+/// choices, and the other tasks have 4; a few ARC documents have 3 or 5. A model that prefers short or common words
+/// scores above the chance level.
 pub static TASKS: &[Task] = &[
     Task {
         name: "arc_easy",
@@ -101,7 +102,7 @@ pub static TASKS: &[Task] = &[
         source: "https://huggingface.co/datasets/aps/super_glue",
         version: 2,
         documents: 3270,
-        // 2033 yes and 1237 no.
+        // The answer is yes in 2033 documents and no in 1237.
         chance: &[50.0, 100.0 * 2033.0 / 3270.0, 100.0 * 1237.0 / 3270.0],
         ..PLAIN
     },
@@ -117,7 +118,7 @@ pub static TASKS: &[Task] = &[
         label: "RTE",
         source: "https://huggingface.co/datasets/nyu-mll/glue",
         documents: 277,
-        // 146 entailments and 131 others.
+        // 146 documents are entailments, and 131 are not.
         chance: &[50.0, 100.0 * 146.0 / 277.0, 100.0 * 131.0 / 277.0],
         ..PLAIN
     },

@@ -32,7 +32,7 @@ struct Outcome {
     seconds: u64,
 }
 
-/// Deterministic random number generator.
+/// Deterministic pseudorandom number generator.
 struct Draws(u64);
 
 impl Draws {
@@ -146,7 +146,7 @@ fn waiting_worker_costs_one_operation_a_second() {
         .iter()
         .map(|name| match busy.worker.lease(name) {
             LeaseResult::Mine(lease) => lease,
-            LeaseResult::Theirs(_) => panic!("{name} is taken"),
+            LeaseResult::Theirs(_) => panic!("{name} is already leased"),
         })
         .collect();
     let before = server.operations();

@@ -34,7 +34,7 @@ fn a_name_is_claimed_once_and_free_again_after() {
     assert_eq!(owner.id, one.id());
     assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "another thread of the process holds the lease");
     assert!(matches!(two.lease("b"), LeaseResult::Mine(_)));
-    assert!(matches!(two.lease("a"), LeaseResult::Theirs(_)), "asking must not change the lease");
+    assert!(matches!(two.lease("a"), LeaseResult::Theirs(_)), "a failed attempt must not change the lease");
     drop(lease);
     assert!(matches!(two.lease("a"), LeaseResult::Mine(_)));
 }

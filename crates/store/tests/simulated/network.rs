@@ -19,7 +19,7 @@ use ghostlab_store::{Disk, Mapped, Process};
 
 pub(crate) type Told = Box<dyn Fn(&Path) + Send + Sync>;
 
-/// Time of a read, and the content seen then.
+/// Time of a read, and the content that was read.
 type Seen = (Duration, Option<Vec<u8>>);
 
 /// Faults of a network.
@@ -27,7 +27,7 @@ type Seen = (Duration, Option<Vec<u8>>);
 pub(crate) struct Network {
     /// Time in seconds for which a client trusts its cache.
     pub(crate) cache: u64,
-    /// One in `lies` links and renames succeeds but reports failure. 0 disables this.
+    /// One in `lies` links and renames succeeds but reports failure. 0 disables this fault.
     pub(crate) lies: u64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Network {
 pub(crate) struct Client {
     server: Arc<Server>,
     network: Network,
-    /// Simulated clock and the number of this process in it.
+    /// Simulated clock, and the number of this process in the simulation.
     time: Option<(Arc<Time>, usize)>,
     process: Process,
     /// Function called for each file renamed into place.
@@ -44,7 +44,7 @@ pub(crate) struct Client {
     ahead: Duration,
     changes: AtomicU64,
     operations: AtomicU64,
-    /// Whether the machine has crashed. If so, no operation reaches the server.
+    /// Whether the machine has crashed. Operations of a crashed machine do not reach the server.
     down: AtomicBool,
     /// End of the current suspension in microseconds. There are no heartbeats until then.
     halted: Arc<AtomicU64>,

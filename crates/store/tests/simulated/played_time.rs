@@ -143,8 +143,8 @@ impl Time {
         Timer { time: Arc::clone(self), number }
     }
 
-    /// Processes events until a process wakes. If that process is `waiting`, returns. If it is another one, blocks
-    /// `waiting` until its turn.
+    /// Processes events until a process wakes. Returns if that process is `waiting`. Otherwise, blocks `waiting` until
+    /// its turn.
     fn pass_on(&self, waiting: Option<usize>) {
         loop {
             let mut now = lock(&self.now);

@@ -1,4 +1,4 @@
-//! Files of a simulated network file system, as its server holds them.
+//! Server state of a simulated network file system.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;

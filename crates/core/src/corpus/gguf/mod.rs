@@ -35,7 +35,7 @@ fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str
     merges.into_iter().map(|(_, left, right)| [tokens[left], tokens[right]]).collect()
 }
 
-/// Pre-tokenizer known by name in `tokenizer.ggml.pre`.
+/// Pre-tokenizer that `tokenizer.ggml.pre` identifies by name.
 struct Splitter {
     /// Accepted names. The first one is written.
     names: &'static [&'static str],
@@ -43,7 +43,7 @@ struct Splitter {
     pattern: Option<&'static str>,
     /// Whether digits are split individually first.
     digits: bool,
-    /// Whether a word in the vocabulary is one token regardless of the merges.
+    /// Whether a word that is in the vocabulary becomes one token without applying merges.
     ignore_merges: bool,
     /// Whether the original tokenizer applies NFC normalization, which llama.cpp does not.
     nfc: bool,

@@ -6,8 +6,8 @@ use super::*;
 use crate::corpus::Start;
 use crate::criterion::build;
 
-/// Measures nothing, for criteria that need no trials.
-#[expect(clippy::unnecessary_wraps, reason = "the signature is that of trials")]
+/// Returns no measurements, for criteria that need no trials.
+#[expect(clippy::unnecessary_wraps, reason = "must match the type `Trials`")]
 pub(crate) fn no_trials(_: TrialMetric, _: &[Cut]) -> Result<Vec<f64>> {
     Ok(Vec::new())
 }
@@ -76,14 +76,14 @@ fn indistinguishable_layers_are_noted_for_every_criterion() {
     for rule in ["llm-streamline", "shortgpt", "angular", "cca", "sleb", "shortened-llama"] {
         let compares = !["sleb", "shortened-llama"].contains(&rule);
         assert_eq!(default_reasons(rule, &[1, 2, 3, 4], &[0.5, 0.25]), [""; 0], "{rule}");
-        assert!(default_reasons(rule, &[7; 8], &[0.5, 0.25])[0].contains("one token over and over"), "{rule}");
+        assert!(default_reasons(rule, &[7; 8], &[0.5, 0.25])[0].contains("repeats one token"), "{rule}");
         let single = default_reasons(rule, &[7], &[0.5, 0.25]);
-        assert_eq!(single, ["the layers were chosen by one token of calibration"], "{rule}");
+        assert_eq!(single, ["the calibration text has only one token"], "{rule}");
         let few = default_reasons(rule, &[1, 2, 3], &[0.5, 0.25]);
         assert_eq!(few.len(), usize::from(compares), "{rule}: {few:?}");
-        assert!(few.iter().all(|why| why.contains("3 tokens of calibration: fewer than 4 channels")), "{few:?}");
+        assert!(few.iter().all(|why| why.contains("fewer tokens (3) than the backbone has channels (4)")), "{few:?}");
         let tied = default_reasons(rule, &[1, 2, 3, 4], &[0.5, 0.5 + 1e-12, 0.5]);
-        assert_eq!(tied, ["all scores that the layers were chosen by are the same"], "{rule}");
+        assert_eq!(tied, ["all candidates have the same score"], "{rule}");
         assert!(default_reasons(rule, &[1, 2, 3, 4], &[0.0]).is_empty(), "a single candidate is not a tie");
     }
     for (rule, options) in [("explicit", json!({"layers": [1]})), ("shortened-llama", json!({"order": "released"}))] {

@@ -8,10 +8,10 @@ use crate::files;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Input {
-    /// Name in messages, such as `the backbone llama`.
+    /// Description used in messages, such as `the backbone llama`.
     pub what: String,
     pub path: PathBuf,
-    /// Whether the whole folder is read, so that nothing may be written into it.
+    /// Whether the entire folder is an input, so that no output may be written into it.
     pub whole: bool,
 }
 
@@ -30,7 +30,7 @@ impl Input {
 /// Rejects an output folder that is an input, contains one, or is inside one.
 ///
 /// # Errors
-/// Fails with exit code 2, naming both.
+/// Fails with exit code 2. The message names the output and the input.
 pub fn check_separate(output: &Path, inputs: &[Input]) -> Result<()> {
     let output_path = real(output);
     for Input { what, path, whole } in inputs {

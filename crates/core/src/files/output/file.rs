@@ -68,7 +68,7 @@ fn already_exists(path: &Path) -> Error {
     Error::bad_input("the output file already exists").at(path.display())
 }
 
-/// JSON entry that holds the object's own hash. [`UNSEALED`] is its placeholder.
+/// Key of the JSON entry with the hash of the object that contains it. [`UNSEALED`] is the placeholder of the hash.
 pub const SEAL: &str = "ghostlab_sha256";
 pub const UNSEALED: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 

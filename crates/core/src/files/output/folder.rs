@@ -42,8 +42,8 @@ impl OutputFolder {
         &self.path
     }
 
-    /// Checks that files with these names can be written and that the folder can be replaced, so that a run does not
-    /// fail at its very end.
+    /// Checks that files with these names can be written and that the folder can be replaced. Called before a run, so
+    /// that the run does not fail when it writes its results.
     ///
     /// # Errors
     /// Fails with exit code 3 if the location is not writable, and with exit code 2 if a name is taken by a file that this
@@ -53,7 +53,7 @@ impl OutputFolder {
         ensure_writable(above(&self.path), &[])
     }
 
-    /// Checks by permissions and names whether the folder can be written, without creating anything.
+    /// Checks permissions and names to predict whether the folder can be written. Does not create anything.
     ///
     /// # Errors
     /// See [`Self::check`].
@@ -66,7 +66,7 @@ impl OutputFolder {
         if !self.path.is_dir() && self.path.symlink_metadata().is_ok() {
             return Err(Error::missing("cannot write to the results folder")
                 .at(self.path.display())
-                .expected("a folder, or nothing")
+                .expected("a folder, or an unused path")
                 .found("an entry of another type")
                 .hint("move the entry, or choose another folder"));
         }
@@ -190,15 +190,15 @@ impl Drop for Draft {
 fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) -> Result<()> {
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
-        return Err(Error::bad_input("the folder contains output of another kind")
+        return Err(Error::bad_input("the folder contains another kind of output")
             .at(shown.display())
-            .expected(format!("nothing, or a folder for: {kind}"))
+            .expected(format!("an empty folder, or one for: {kind}"))
             .found(format!("a folder for: {other}"))
             .hint("choose another folder"));
     }
     let mut taken: Vec<(String, Standing)> = Vec::new();
     for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
-        // A parent folder's name may be taken by a file.
+        // A file may exist at the path of a parent folder.
         let above = name.match_indices('/').map(|(end, _)| &name[..end]);
         let wrong = above.map(|parent| (parent, manifest.standing(folder, parent, seen)));
         let wrong = wrong.filter(|(_, found)| !matches!(found, Standing::Nothing | Standing::Folder));

@@ -38,7 +38,7 @@ fn old_files_are_removed_and_user_files_stay_anywhere() {
     }
     #[cfg(unix)]
     std::os::unix::fs::symlink("mine", path_in("link", output.path())).unwrap();
-    // A file that changed after it was written belongs to the user.
+    // A file that was modified after this program wrote it belongs to the user.
     fs::write(path_in("one", output.path()), "changed").unwrap();
     publish(&output, &[("both", "2"), ("lm_eval/both", "2"), ("two", "2")]).unwrap();
     let mut expected = of(&[
@@ -157,7 +157,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
         fs::write(old.join(name), text).unwrap();
     }
     Manifest::of(&old, &["one".to_owned()], "results").unwrap().write(&old).unwrap();
-    // The name does not match a draft's, so the folder belongs to the user.
+    // The folder does not have the name of a draft, so it belongs to the user.
     fs::create_dir(root.path().join(".out.5.part")).unwrap();
     drop(output.stage().unwrap());
     assert_eq!(beside(&output).len(), 4, "recent files of unknown processes were removed");

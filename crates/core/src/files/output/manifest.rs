@@ -194,8 +194,8 @@ mod tests {
         write_text("mine", "a", root.path());
         assert_eq!(standing("mine"), Standing::Foreign);
         write_text("b", "c", root.path());
-        assert_eq!(standing("b"), Standing::Changed, "as long as before, and a moment later");
-        // A file of that name in another format is ignored.
+        assert_eq!(standing("b"), Standing::Changed, "the new content has the same length");
+        // A manifest in another format is ignored.
         write_text(Manifest::FILE, &format!("{}  a\n", sha256::of_bytes("a")), root.path());
         assert_eq!((standing("a"), standing(Manifest::FILE)), (Standing::Foreign, Standing::Foreign));
     }

@@ -93,7 +93,7 @@ fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &Seen) -> bool
     text || name.file_name().and_then(|file_name| file_name.to_str()).is_some_and(is_temporary)
 }
 
-/// Lists a subfolder: relative names, and whether each is a folder.
+/// Lists a subfolder. Returns relative names, each with whether it is a folder.
 fn entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
     let listed = fs::read_dir(folder.join(below)).into_iter().flatten().flatten();
     listed.map(|entry| (below.join(entry.file_name()), entry.file_type().is_ok_and(|kind| kind.is_dir()))).collect()
@@ -116,7 +116,7 @@ fn same(_: &Path, _: &Path) -> bool {
     false
 }
 
-/// Removes or restores what a crash left next to an output folder.
+/// Removes or restores the drafts and replaced folders that a crash left next to an output folder.
 pub(super) fn sweep(output: &Path, seen: &Seen) {
     let prefix = prefix(output);
     for item in fs::read_dir(above(output)).into_iter().flatten().flatten() {
