@@ -146,7 +146,7 @@ fn the_list_of_what_was_written_is_one_that_sha256sum_reads() {
     assert_eq!(listed, there);
     let check = std::process::Command::new("sha256sum");
     let Ok(output) = { check }.args(["--check", "--quiet", ".ghostlab.sha256"]).current_dir(&folder).output() else {
-        #[allow(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+        #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
         {
             eprintln!("skipped: there is no sha256sum");
         }

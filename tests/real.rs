@@ -46,7 +46,7 @@ fn the_grid_equals_the_reference_on_all_windows() {
 /// Five times slower, so it only runs on request.
 #[test]
 #[ignore = "very slow: the same by candle"]
-#[allow(clippy::disallowed_macros, reason = "a test says why it is skipped")]
+#[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 fn the_grid_by_candle_equals_the_reference_on_all_windows() {
     if std::env::var_os("GHOSTLAB_LONG").is_none() {
         println!("skipped: it takes half an hour on two cores; GHOSTLAB_LONG=1 runs it");

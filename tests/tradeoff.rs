@@ -1,4 +1,4 @@
-//! The artifact `sublayers` against a reference in plain PyTorch (`shared/oracles/beyond`): computed again, and as recorded.
+//! Compares the artifact `sublayers`, recomputed and as recorded, with a PyTorch reference (`shared/oracles/beyond`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::sync::atomic::AtomicBool;

@@ -1,5 +1,5 @@
 //! Checks that docs/performance.md matches the output of tools/performance.py for benches/results.
-#![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
+#![allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 
 use std::path::Path;
 use std::process::Command;

@@ -230,8 +230,8 @@ fn tied_embeddings_use_the_embedding_as_head() {
         logits.extend(common::engines(folder.path()).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1));
         weights.remove("lm_head.weight");
     }
-    // Both lists have the same engines: two on the CPU, and a GPU if present, whose products round differently in other
-    // layouts.
+    // Both lists contain the same engines: two on the CPU, and the GPU if present. Products on a GPU round differently
+    // if the matrix has another layout.
     let (untied, tied) = logits.split_at(logits.len() / 2);
     assert_eq!(untied[..2], tied[..2]);
     assert!(untied.iter().zip(tied).all(|(untied, tied)| relative_error(tied, untied) < 1e-6));

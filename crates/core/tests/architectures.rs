@@ -5,7 +5,7 @@
 //!
 //! Skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run` creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
-#![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
+#![allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};

@@ -149,7 +149,7 @@ impl FilterStep {
             }
             Self::TakeFirst => {
                 let first = items(answers)?.into_iter().next();
-                first.ok_or_else(|| Error::job("no first answer to take").found(answers.repr()))
+                first.ok_or_else(|| Error::job("there is no first answer").found(answers.repr()))
             }
             Self::TakeFirstK(k) => {
                 let mut all = items(answers)?;
@@ -188,7 +188,7 @@ fn map_answers(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> R
 fn each_text(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
     map_answers(answers, |item| match item {
         Value::Text(text) => Ok(Value::Text(change(&text))),
-        other => Err(Error::job("a text filter received a value that is not text").found(other.repr())),
+        other => Err(Error::job("a string filter received another type of value").found(other.repr())),
     })
 }
 

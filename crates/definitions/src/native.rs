@@ -1,4 +1,4 @@
-//! Built-in definitions of the paper's nine tasks, in the format of any other definition.
+//! Built-in definitions of the paper's nine tasks, in the same format as other definitions.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;

@@ -5,7 +5,7 @@
     clippy::needless_pass_by_value,
     dead_code,
     unreachable_pub,
-    reason = "each test file uses its own part, and panics on setup errors"
+    reason = "each test file uses only some helpers, which panic on setup errors"
 )]
 
 pub mod python;
