@@ -136,6 +136,6 @@ fn hashing() {
         let started = Instant::now();
         sha256::of_file(&path).unwrap();
         let file = bytes.len() as f64 / started.elapsed().as_secs_f64() / 1e9;
-        println!("hashing, round {round}: {memory:.2} GB/s a core from memory, {file:.2} GB/s from a file");
+        println!("hashing, round {round}: {memory:.2} GB/s per core from memory, {file:.2} GB/s from a file");
     }
 }

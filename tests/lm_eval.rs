@@ -141,7 +141,7 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
     }
     let Compared { likelihoods, scores, groups } = compared;
     println!(
-        "{likelihoods} log-likelihoods, {scores} scores, {scores} standard errors, {groups} values of groups compared"
+        "{likelihoods} log-likelihoods, {scores} scores, {scores} standard errors, {groups} group values compared"
     );
     assert!(likelihoods > 1000 && groups >= 24, "{likelihoods} {groups}");
 }

@@ -230,7 +230,7 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("9 of 9 cells incomplete") && !log.contains("failed"), "{log}");
     world.runs(&[]);
-    // Add a text; the perplexities of the other one are stored.
+    // Add a second text. The perplexities on the first one are stored.
     world.write("more.jsonl", fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w1 ", "w2 "));
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("corpora:\n", "corpora:\n  more: {path: more.jsonl, rule: ptb, limit: 5}\n");

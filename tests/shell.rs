@@ -245,7 +245,7 @@ fn colours_follow_the_option_and_change_no_text() {
             assert_eq!(
                 without_free_space(&without_colours(&colours)),
                 without_free_space(&plain),
-                "colors changed the text"
+                "only colors may differ"
             );
         }
     }

@@ -37,7 +37,7 @@ const LLAMA: &[Row] = &[
     ("nbl", 8, Attention, "nbl:normed", "nbl:normed:stream:8"),
     ("llm-streamline", 3, Layers, "none", "cut:[7,10):none"),
 ];
-/// Rows of `tiny-llama` whose sublayers are selected one after the other.
+/// Rows of `tiny-llama` whose sublayers are selected one by one.
 const LLAMA_GREEDY: &[Row] = &[
     ("block-pruner", 4, Sublayers, "none", "blockpruner:4"),
     ("block-pruner", 8, Sublayers, "none", "blockpruner:8"),

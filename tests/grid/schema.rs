@@ -68,7 +68,7 @@ fn walk<'a>(root: &'a Value, path: &str) -> &'a Value {
             Value::Array(forms) => forms.get(step.parse::<usize>().unwrap()),
             other => followed(other, root).get(step),
         };
-        next.unwrap_or_else(|| panic!("nothing at {step} of {path}"))
+        next.unwrap_or_else(|| panic!("{path} has no {step}"))
     })
 }
 

@@ -38,7 +38,7 @@ fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
         .iter()
         .zip(requests)
         .map(|(text, request)| {
-            let Ask::LogLikelihood { context, continuation } = request.ask else { panic!("a likelihood") };
+            let Ask::LogLikelihood { context, continuation } = request.ask else { panic!("not a log-likelihood") };
             Choice { text: text.text(), context, continuation }
         })
         .collect();

@@ -45,19 +45,19 @@ pub(super) fn texts() -> Vec<Pair> {
 pub(super) fn shards() -> Vec<Pair> {
     vec![
         between(
-            "another order of shards to calibrate on",
+            "another order of calibration shards",
             &["calibration.text.shards.order"],
             |setting| setting.streamed("train", 1, ""),
             |setting| setting.streamed("train", 1, ", shards: by-turns"),
         ),
         planned(
-            "more shards to calibrate on",
+            "more calibration shards to read",
             &["calibration.text.shards.read", "calibration.text.bytes"],
             |setting| setting.streamed("train", 2, ""),
             |setting| setting.streamed("train", 2, ", shards_read: 2"),
         ),
         planned(
-            "more shards to calibrate on in all",
+            "more shards in the calibration text",
             &["calibration.text.shards.of"],
             |setting| setting.streamed("train", 2, ""),
             |setting| setting.streamed("train", 3, ""),
