@@ -1,6 +1,6 @@
-//! Tiny random models of each architecture against transformers' forward pass (reference data `arch` with a relative Frobenius
-//! error of at most 1e-5; Mistral and Qwen2 from tools/arch_fixtures.py), and against candle-transformers' models with
-//! the same weights.
+//! Compares tiny random models of each architecture with transformers' forward pass (reference data `arch`, and
+//! tools/arch_fixtures.py for Mistral and Qwen2; relative Frobenius error of at most 1e-5), and with
+//! candle-transformers' models of the same weights.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;

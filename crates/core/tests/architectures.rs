@@ -1,4 +1,4 @@
-//! Every architecture and rope type against transformers' forward pass and greedy tokens, on random models from
+//! Compares every architecture and RoPE type with transformers' forward pass and greedy tokens, on random models from
 //! tools/arch_models.py: grouped-query attention with an unusual head width, windows shorter and longer than the text,
 //! tied and untied output projections, experts in all or some layers. The tolerance is a relative Frobenius error of
 //! 1e-5, as for the committed models (arch.rs).

@@ -1,4 +1,4 @@
-//! Corpus module against the reference implementations: exactly equal draws, tokens and windows.
+//! Compares the corpus module with the reference implementations: draws, tokens and windows must be equal.
 #![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 use std::path::Path;

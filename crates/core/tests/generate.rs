@@ -403,7 +403,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
         .collect();
     for engine in engines(&folder) {
         let layers = engine.config().layers;
-        // The second program is recomputed on its own.
+        // The second program is recomputed separately.
         let trie = Trie::new(&[Program::dense(layers), Program::pruned(layers, &[1], |_| None)]);
         let alone: Vec<Vec<Generation>> = prompts
             .iter()
