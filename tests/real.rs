@@ -1,5 +1,5 @@
-//! Compares the complete grid on the real backbone with `reference.json` (all 911 windows of WikiText-2 test). Selections
-//! must be equal, scores within 1e-4, and perplexities within a relative error of 1e-3.
+//! Compares the complete grid on the real backbone with `reference.json` (all 911 windows of WikiText-2 test).
+//! Selections must be equal, scores within 1e-4, and perplexities within a relative error of 1e-3.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Compares greedily generated tokens with transformers in f32, on the embedded backbones, on a real one if present next
-//! to the checkout, and on small random models of other architectures.
+//! Compares greedily generated tokens with transformers in f32, on the embedded backbones, on a real one if present
+//! next to the checkout, and on small random models of other architectures.
 //!
 //! Skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run` creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]

@@ -217,7 +217,7 @@ fn select_match(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool
     let index = if select < 0 { select + length } else { select };
     let groups = usize::try_from(index).ok().and_then(|index| all.get(index)).ok_or_else(|| {
         Error::job("`group_select` exceeds the number of matches")
-            .expected(format!("at least {} matches", all.len()))
+            .expected(format!("one of {} matches", all.len()))
             .found(select)
     })?;
     let part = groups.iter().find(|part| !part.is_empty()).map_or("", |part| strip(part));
