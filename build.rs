@@ -1,5 +1,5 @@
-//! Notes the commit that the program is built from, for the record of each run, and lists what is built into it.
-#![allow(clippy::disallowed_macros, reason = "cargo is told by printing")]
+//! Passes the Git commit to the compiler, for the record of each run, and generates the list of embedded files.
+#![allow(clippy::disallowed_macros, reason = "build scripts pass instructions to cargo through stdout")]
 
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hasher};
@@ -18,20 +18,20 @@ fn main() {
     let dirty = git(&status).is_some_and(|changes| !changes.is_empty());
     println!("cargo::rustc-env=GHOSTLAB_COMMIT={commit}");
     println!("cargo::rustc-env=GHOSTLAB_DIRTY={dirty}");
-    // Whatever changes the answer: another commit, another source. Not git's index, which every look at the tree may write.
+    // Rerun if the commit or a source file changes. Git's index is not watched, because even `git status` may write it.
     let of_git = ["HEAD", "refs/heads"].into_iter().filter_map(|name| git(&["rev-parse", "--git-path", name]));
     for path in of_git.chain(sources).filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
-    // Names of functions are a third of the program, and no message shows them. The profile says `strip` as well: cargo
-    // forgets that for a package that has an `opt-level` of its own.
+    // Function names take up a third of the program, and no message shows them. The profile sets `strip` too, but cargo
+    // ignores it for packages with their own `opt-level`.
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
         println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
     }
     embed();
 }
 
-/// What the program is built from.
+/// Lists the source files and folders of the program.
 fn sources() -> Vec<String> {
     let crates = std::fs::read_dir("crates").into_iter().flatten().flatten();
     let of_crates = crates.flat_map(|of| ["src", "Cargo.toml"].map(|name| of.path().join(name).display().to_string()));
@@ -42,7 +42,7 @@ fn sources() -> Vec<String> {
     all
 }
 
-/// A list of the experiments and the data of the profile `tiny` with their bytes (24 MB), and a name for all of it.
+/// Writes `embedded.rs`, which lists the experiments and the data of the profile `tiny` (24 MB), and a hash of them.
 fn embed() {
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let mut files = Vec::new();

@@ -50,9 +50,9 @@ fn main() {
     // Time of the student's layers before the boundary: the dense pass minus the layers from the first removed one on.
     let before = (dense - behind).max(0.0);
     println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");
-    println!("operator and the {} layers after it: {step:.1} ms a step", layers - end);
-    println!("and the student's {start} layers before it, {before:.1} ms, and the whole teacher, {dense:.1} ms");
-    println!("whole over kept: {:.1} ×", (step + before + dense) / step);
+    println!("operator and the {} layers after it: {step:.1} ms per step", layers - end);
+    println!("saved: {before:.1} ms for the student's {start} layers before it, and {dense:.1} ms for the teacher");
+    println!("complete step relative to the reduced one: {:.1} ×", (step + before + dense) / step);
 }
 
 fn load_layers(first: usize, config: &ghostlab::model::Config, folder: &Path) -> LayersAfter {

@@ -64,7 +64,7 @@ fn planning() {
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
         let reasons: Vec<Reason> = missing.map(|key| reasons.of(key, &state)).collect();
         println!(
-            "planning, round {round}: {} cells in {:.2} s ({read:.2} s of it for the YAML); {} reasons, {:.1} GFLOP",
+            "planning, round {round}: {} cells in {:.2} s ({read:.2} s for parsing the YAML); {} reasons, {:.1} GFLOP",
             grid.cells.len(),
             started.elapsed().as_secs_f64(),
             reasons.len(),
@@ -109,7 +109,7 @@ fn small_artifacts() {
         }
         let plain = started.elapsed().as_secs_f64() / COUNT as f64;
         println!(
-            "small artifacts, round {}: stored in {:.2} ms ({:.2} of writing durably and nothing else), found and verified in {:.3} ms",
+            "small artifacts, round {}: stored in {:.2} ms ({:.2} times a plain durable write), found and verified in {:.3} ms",
             round + 1,
             put * 1e3,
             put / plain,
@@ -136,6 +136,6 @@ fn hashing() {
         let started = Instant::now();
         sha256::of_file(&path).unwrap();
         let file = bytes.len() as f64 / started.elapsed().as_secs_f64() / 1e9;
-        println!("hashing, round {round}: {memory:.2} GB/s a core from memory, {file:.2} GB/s from a file");
+        println!("hashing, round {round}: {memory:.2} GB/s per core from memory, {file:.2} GB/s from a file");
     }
 }

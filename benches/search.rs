@@ -1,4 +1,4 @@
-//! Simulated races on stored scores in many item orders: what `ghostlab search` loses and what it costs.
+//! Simulated races on stored scores in many item orders: the loss and cost of `ghostlab search`.
 //!
 //! `cargo bench --bench search [-- SEEDS FOLDER …]`: by default 200 orders of the recorded runs. A folder must be a
 //! results folder with `numbers.json` and `run.json`; its depths also race together. `docs/search.md` explains the
@@ -56,7 +56,7 @@ fn main() {
     for ((kind, artifact), simulations) in &all {
         let most = simulations.iter().map(|one| one.parted).fold(0.0, f64::max);
         println!(
-            "{kind}, {artifact} ({} grids): best survives in {:.3} at the least, winner near in {:.3}; median items {:.0} %, items × layers {:.0} %; a tie is parted in {most:.3} at the most",
+            "{kind}, {artifact} ({} grids): best survives in at least {:.3}, winner near the best in at least {:.3}; median items {:.0} %, items × layers {:.0} %; a tie is separated in at most {most:.3}",
             simulations.len(),
             smallest(|simulated| simulated.cover, simulations),
             smallest(|simulated| simulated.near, simulations),

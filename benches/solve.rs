@@ -158,5 +158,5 @@ fn rotating(order: usize) {
         best[1] = best[1].min(started.elapsed().as_secs_f64());
     }
     let [fast, dense] = best.map(|seconds| ROWS as f64 / seconds);
-    println!("\nHadamard {order}: {fast:.0} rows/s fast, {dense:.0} rows/s dense: {:.0} times as many", fast / dense);
+    println!("\nHadamard {order}: {fast:.0} rows/s fast, {dense:.0} rows/s dense, ratio {:.0}", fast / dense);
 }

@@ -1,5 +1,5 @@
-//! Multiple-choice scores compared with lm-evaluation-harness (reference data `lm_eval`, log-likelihoods within 1e-4), and
-//! properties that hold for any backbone.
+//! Compares multiple-choice scores with lm-evaluation-harness (reference data `lm_eval`, log-likelihoods within 1e-4),
+//! and checks properties that hold for any backbone.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;

@@ -5,7 +5,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test panics on setup errors, and says what it skips"
+    reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
 use std::fs;
@@ -82,7 +82,7 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
                 let read = folder_program(&config, &file).unwrap();
                 let ours = logits(&Decoder::load_with(config, &file).unwrap(), &read, &ids);
                 let own_error = relative_error(&ours, &expected);
-                println!("{cell} {dtype}: {error:e} in llama.cpp, {own_error:e} here");
+                println!("{cell} {dtype}: {error:e} in llama.cpp, {own_error:e} in ghostlab");
                 assert!(error <= tolerance, "{cell} {dtype}: {error:e}");
                 assert!(own_error <= tolerance, "{cell} {dtype}, read by this program: {own_error:e}");
             }

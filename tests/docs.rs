@@ -178,7 +178,7 @@ fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
     }
 }
 
-/// Dependencies may need a newer compiler than the manifest says, as cargo's resolver only prefers older ones.
+/// Cargo's resolver only prefers compatible versions, so dependencies may need a newer compiler than the manifest says.
 #[test]
 fn stated_rust_version_builds_every_dependency() {
     let compiler = Command::new("rustc").arg("-vV").output().unwrap();

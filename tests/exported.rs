@@ -5,7 +5,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test panics on setup errors, and says what it skips"
+    reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};

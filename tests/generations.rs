@@ -1,7 +1,7 @@
 //! Generated answers end to end: byte-identical after kills and under any memory limit, and equal to those of
 //! lm-evaluation-harness.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
-#![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
+#![allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 
 use std::path::Path;
 

@@ -64,7 +64,7 @@ fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
         "f64" => bytemuck::pod_collect_to_vec::<u8, f64>(bytes),
         "f32" => bytemuck::pod_collect_to_vec::<u8, f32>(bytes).into_iter().map(f64::from).collect(),
         "u32" => return exact(bytes),
-        other => panic!("payload of an unknown form: {other}"),
+        other => panic!("unknown payload format: {other}"),
     };
     summary(&values)
 }

@@ -4,7 +4,7 @@
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
-    reason = "a test shows what it found, and panics on setup errors"
+    reason = "tests print their results, and panic on setup errors"
 )]
 
 use std::path::{Path, PathBuf};

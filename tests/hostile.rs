@@ -84,7 +84,7 @@ fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-#[expect(clippy::disallowed_macros, reason = "how much was tried is counted aloud")]
+#[expect(clippy::disallowed_macros, reason = "the number of tested inputs is printed")]
 fn attack(target: &FuzzTarget) {
     let rounds = environment_number("GHOSTLAB_FUZZ_ROUNDS").unwrap_or(400);
     let seeds = (target.seeds)();

@@ -1,4 +1,4 @@
-//! Identity of numbers: the names of keys, journals and leases distinguish every aspect, and nothing else.
+//! Identity of numbers: the names of keys, journals and leases differ exactly if a relevant setting differs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;

@@ -5,7 +5,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test panics on setup errors, and says what it skips"
+    reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
 use std::fs;
@@ -384,10 +384,10 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
         let document: Value = serde_json::from_str(&output).unwrap();
         let ours = document["answer"]["lm_eval"]["results"]["text@256"]["perplexity,none"].as_f64().unwrap();
         let theirs = perplexity(&theirs(&python, &world, &file, &windows), &windows, 4096);
-        println!("{quantised}: {ours} here, {theirs} there");
+        println!("{quantised}: {ours} in ghostlab, {theirs} in llama.cpp");
         // llama.cpp rounds activations to 8 bits before products with quantized weights.
         let tolerance = if quantised == "f16" { 1e-3 } else { 1e-2 };
-        assert!((ours / theirs - 1.0).abs() <= tolerance, "{quantised}: {ours} here, {theirs} there");
+        assert!((ours / theirs - 1.0).abs() <= tolerance, "{quantised}: {ours} in ghostlab, {theirs} in llama.cpp");
     }
     // Compare greedy continuations from the same file.
     let count = 24_usize;

@@ -6,7 +6,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test panics on setup errors, and says what it skips"
+    reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
 use std::collections::BTreeMap;
@@ -141,7 +141,7 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
     }
     let Compared { likelihoods, scores, groups } = compared;
     println!(
-        "{likelihoods} log-likelihoods, {scores} scores, {scores} standard errors, {groups} values of groups compared"
+        "{likelihoods} log-likelihoods, {scores} scores, {scores} standard errors, {groups} group values compared"
     );
     assert!(likelihoods > 1000 && groups >= 24, "{likelihoods} {groups}");
 }

@@ -88,7 +88,7 @@ fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
     let cases: [(&str, &World, &[&str]); 3] = [
         ("a small backbone", &small, &[]),
         ("all of 4 wide layers", &kept, &[]),
-        ("6 wide layers in the room of 4", &by_need, &["--memory", &limit]),
+        ("6 wide layers in the memory of 4", &by_need, &["--memory", &limit]),
     ];
     for (what, world, limits) in cases {
         let estimate = told(world, limits);

@@ -94,7 +94,7 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
     assert_eq!(
         passes(&world, &["--set", "recovery=[ghosted, {name: ghosted, solver: svd}]"]).0,
         0,
-        "equal sites need no other pass"
+        "equal sites must share a pass"
     );
     let mut shards = Vec::new();
     find(&world.path("data/store/activations-v5"), "rows.f32", &mut shards);

@@ -1,5 +1,6 @@
-//! Effects of the files next to a model's weights on its answers. Unless a test names another source, expected values
-//! are from lm-evaluation-harness 0.4.13 with transformers 5.24 in f32 at batch size 1, that is, one request at a time.
+//! Effects of the files next to a model's weights on the model's answers. Unless a test names another source, expected
+//! values are from lm-evaluation-harness 0.4.13 with transformers 5.24 in f32 at batch size 1, that is, one request at a
+//! time.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;

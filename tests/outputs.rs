@@ -146,7 +146,7 @@ fn the_list_of_what_was_written_is_one_that_sha256sum_reads() {
     assert_eq!(listed, there);
     let check = std::process::Command::new("sha256sum");
     let Ok(output) = { check }.args(["--check", "--quiet", ".ghostlab.sha256"]).current_dir(&folder).output() else {
-        #[allow(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+        #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
         {
             eprintln!("skipped: there is no sha256sum");
         }
@@ -230,7 +230,7 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("9 of 9 cells incomplete") && !log.contains("failed"), "{log}");
     world.runs(&[]);
-    // Add a text; the perplexities of the other one are stored.
+    // Add a second text. The perplexities on the first one are stored.
     world.write("more.jsonl", fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w1 ", "w2 "));
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("corpora:\n", "corpora:\n  more: {path: more.jsonl, rule: ptb, limit: 5}\n");

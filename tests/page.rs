@@ -39,7 +39,7 @@ fn program(names: &[&str]) -> Option<PathBuf> {
 }
 
 fn skipped(why: &str) -> Option<PathBuf> {
-    #[allow(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+    #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
     {
         eprintln!("skipped: {why}");
     }

@@ -5,7 +5,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test panics on setup errors, and says what it skips"
+    reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
 mod hub_cache;
@@ -102,7 +102,7 @@ fn texts_are_read_as_the_hub_has_them_each_byte() {
     }
 }
 
-/// Compares the tokenizer of a `llama` GGUF file with SentencePiece, the library behind Llama 2 and Gemma, with and
+/// Compares the tokenizer of a `llama` GGUF file with SentencePiece, the library used by Llama 2 and Gemma, with and
 /// without a leading space, and after rewriting the file.
 #[test]
 fn gguf_sentencepiece_equals_original_on_10000_lines() {
@@ -156,7 +156,7 @@ fn sample_lines() -> Vec<String> {
     lines
 }
 
-/// Writes a GGUF file with a SentencePiece tokenizer. `prefix` tells whether it adds a leading space.
+/// Writes a GGUF file with a SentencePiece tokenizer. With `prefix`, the tokenizer adds a leading space.
 fn write_sentencepiece(made: &Value, prefix: bool, path: &str) {
     let list = |key: &str| made[key].as_array().unwrap().iter();
     let entries = [

@@ -1,5 +1,5 @@
-//! The whole grid on the real backbone compared with `reference.json` (all 911 windows of WikiText-2 test): selections
-//! exact, scores within 1e-4, perplexities within 1e-3 relative.
+//! Compares the complete grid on the real backbone with `reference.json` (all 911 windows of WikiText-2 test).
+//! Selections must be equal, scores within 1e-4, and perplexities within a relative error of 1e-3.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::io::Write;
@@ -46,7 +46,7 @@ fn the_grid_equals_the_reference_on_all_windows() {
 /// Five times slower, so it only runs on request.
 #[test]
 #[ignore = "very slow: the same by candle"]
-#[allow(clippy::disallowed_macros, reason = "a test says why it is skipped")]
+#[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 fn the_grid_by_candle_equals_the_reference_on_all_windows() {
     if std::env::var_os("GHOSTLAB_LONG").is_none() {
         println!("skipped: it takes half an hour on two cores; GHOSTLAB_LONG=1 runs it");

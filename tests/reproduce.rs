@@ -65,7 +65,7 @@ fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     let again = made(&world, &["reproduce", "mini"]);
     assert!(again.contains("3 of 3 cells cached"), "{again}");
     for (name, before) in forms.iter().zip(first) {
-        assert_eq!(fs::read(folder.join(name)).unwrap(), before, "{name} of the second run");
+        assert_eq!(fs::read(folder.join(name)).unwrap(), before, "the second run changed {name}");
     }
 }
 
@@ -143,7 +143,7 @@ fn printed(world: &World, arguments: &[&str]) -> (String, String) {
 fn the_latex_compiles() {
     let pdflatex = std::process::Command::new("pdflatex").arg("--version").output();
     if pdflatex.is_err() {
-        #[allow(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+        #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
         {
             eprintln!("skipped: pdflatex is not installed");
         }

@@ -2,7 +2,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test panics on setup errors, and says what it skips"
+    reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
 use std::path::{Path, PathBuf};
@@ -245,7 +245,7 @@ fn colours_follow_the_option_and_change_no_text() {
             assert_eq!(
                 without_free_space(&without_colours(&colours)),
                 without_free_space(&plain),
-                "colors changed the text"
+                "only colors may differ"
             );
         }
     }

@@ -7,7 +7,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::disallowed_macros,
-    reason = "a test panics on setup errors, and says so where it is skipped"
+    reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
 use std::fs;

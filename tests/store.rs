@@ -6,7 +6,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::disallowed_macros,
-    reason = "a test panics on setup errors, and says what it leaves out"
+    reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
 mod damage;

@@ -98,7 +98,7 @@ fn their_logits_are_those_of_transformers() {
     }
 }
 
-/// Returns the probability of `right` or more right answers of `all` that are guessed.
+/// Returns the probability of at least `right` correct answers when `all` answers are guessed.
 fn guessed_at_least(right: usize, all: usize, chance: f64) -> f64 {
     let mut ways = 0.0;
     let mut sum = 0.0;

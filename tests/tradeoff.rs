@@ -1,4 +1,4 @@
-//! The artifact `sublayers` against a reference in plain PyTorch (`shared/oracles/beyond`): computed again, and as recorded.
+//! Compares the artifact `sublayers`, recomputed and as recorded, with a PyTorch reference (`shared/oracles/beyond`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::sync::atomic::AtomicBool;
@@ -37,7 +37,7 @@ const LLAMA: &[Row] = &[
     ("nbl", 8, Attention, "nbl:normed", "nbl:normed:stream:8"),
     ("llm-streamline", 3, Layers, "none", "cut:[7,10):none"),
 ];
-/// Rows of `tiny-llama` whose sublayers are selected one after the other.
+/// Rows of `tiny-llama` whose sublayers are selected one by one.
 const LLAMA_GREEDY: &[Row] = &[
     ("block-pruner", 4, Sublayers, "none", "blockpruner:4"),
     ("block-pruner", 8, Sublayers, "none", "blockpruner:8"),

@@ -140,7 +140,7 @@ fn seed_and_dtype_are_distinguished_but_not_defaults() {
     for pair in pairs::unlike().iter().filter(|pair| ["another draw", "bf16"].contains(&pair.what)) {
         is_told_apart(pair);
     }
-    pairs::alike().iter().filter(|pair| pair.what == "a default that is written").for_each(is_taken_for_one);
+    pairs::alike().iter().filter(|pair| pair.what == "an explicit default").for_each(is_taken_for_one);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-"""Writes files in the hub's formats with the libraries that the hub's files were written with, for tests/python.rs.
+"""Writes files in the hub's formats with the libraries that created the files on the hub, for tests/python.rs.
 
     pip install datasets pyarrow safetensors numpy
     python tools/real_formats.py OUT

@@ -100,7 +100,7 @@ fn answer(line: &[&str], prepare: impl FnOnce()) {
         // A command that requires a subcommand prints the list of subcommands.
         assert!(
             errors.contains("error: ") || errors.contains("Usage: "),
-            "{line:?}: no word of what is wrong\n{output_text}"
+            "{line:?}: the output does not explain the error\n{output_text}"
         );
     }
     if code == ExitCode::SUCCESS && line.iter().any(|word| word == "--json") && !output_text.contains("Usage:") {

@@ -3,7 +3,7 @@
 //!
 //! `tests/hostile.rs` runs them on seeded mutations in every build; cargo-fuzz runs them indefinitely (`just fuzz
 //! grid`). An input that breaks a target becomes a seed here.
-#![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub, reason = "a target fails by a panic")]
+#![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub, reason = "fuzz targets fail by panicking")]
 
 mod backbone;
 pub mod commands;

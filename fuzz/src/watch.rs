@@ -61,7 +61,7 @@ fn watch() {
         let Some((what, begun, before)) = lock().clone() else { continue };
         let taken = charged(begun.elapsed(), waited().unwrap_or_default().saturating_sub(before));
         if taken > HANGS {
-            eprintln!("{what} hangs: {taken:?} without what it waited for a processor");
+            eprintln!("{what} hangs: {taken:?}, without time spent waiting for a processor");
             std::process::abort();
         }
     }

@@ -1,4 +1,4 @@
-// Checks the behaviour and layout of a page in Chromium:
+// Checks the behavior and layout of a page in Chromium:
 //
 //     node tests/browser/page.mjs reports/index.html [FOLDER FOR SCREENSHOTS]
 
@@ -24,13 +24,13 @@ check("nothing moves while it loads, and all images are drawn", async () => {
   await open();
   await settled();
   await send("Emulation.setCPUThrottlingRate", { rate: 1 });
-  assert.equal(await value("document.documentElement.className"), "js", "the policy lets the script run");
+  assert.equal(await value("document.documentElement.className"), "js", "the content policy blocks the script");
   // The size and the moved elements of each layout shift.
   const shifts = await value(`new Promise((done) => { const all = []; new PerformanceObserver((list) => list.getEntries().forEach((e) =>
       all.push([e.value, ...e.sources.map((s) => (s.node?.parentElement?.outerHTML ?? '').slice(0, 120))].join(' '))))
     .observe({ type: 'layout-shift', buffered: true }); setTimeout(() => done(all), 200); })`);
   assert.deepEqual(shifts, []);
-  assert.equal(await value("getComputedStyle(document.body).marginTop"), "0px", "the policy lets the style apply");
+  assert.equal(await value("getComputedStyle(document.body).marginTop"), "0px", "the content policy blocks the style");
   assert.ok(await value("[...document.images].every((image) => image.complete && image.naturalWidth > 0)"));
 });
 
@@ -53,7 +53,7 @@ check("a head sorts up, down and back, numbers as numbers and missing ones last"
   }
   await value(`${COLUMN}.querySelector('button').click()`);
   assert.equal(await value(`${COLUMN}.ariaSort`), "none");
-  assert.deepEqual(await texts(), before, "the third time it is as it was");
+  assert.deepEqual(await texts(), before, "the third click restores the original order");
 });
 
 check("a table sorted by one column keeps its order among equals", async () => {
@@ -371,7 +371,7 @@ check("a table has on paper the form that fits there, whatever the window shows"
   await value("dispatchEvent(new Event('beforeprint'))");
   const paper = new Map(await forms());
   for (const [name] of before) assert.notEqual(paper.get(name), "scroll", `${name} is cut`);
-  assert.ok(paper.size > before.length, "nothing is closed on paper");
+  assert.ok(paper.size > before.length, "printing expands collapsed tables");
   await value("dispatchEvent(new Event('afterprint'))");
   await settled();
   assert.deepEqual(await forms(), before);
@@ -397,15 +397,15 @@ check("a square of the strip leads to the row of its claim", async () => {
   await open();
   await settled();
   const [squares, claims] = await value("[document.querySelectorAll('.squares a').length, document.querySelectorAll('[data-name=\"claims\"] tbody tr').length]");
-  assert.equal(squares, 2 * claims, "ours and the paper's");
-  // The table of claims is collapsed, and stands below the paper's main table.
+  assert.equal(squares, 2 * claims, "one square for our result and one for the paper's per claim");
+  // The table of claims is collapsed, and is below the paper's main table.
   assert.equal(await value("document.querySelector('#claims .folded').open"), false);
   const [main, below] = await value("['main > section:not(#summary, #claims)', '#claims'].map((of) => document.querySelector(of).getBoundingClientRect().top)");
   assert.ok(main < below, `the main table begins at ${main}, the claims at ${below}`);
   await value("document.querySelectorAll('.squares a')[1].click()");
   await settled();
   assert.ok(await value("document.querySelector('#claims .folded').open"));
-  assert.ok(await value("document.querySelector('[data-name=\"claims\"]').dataset.form !== undefined"), "it is fitted");
+  assert.ok(await value("document.querySelector('[data-name=\"claims\"]').dataset.form !== undefined"), "the expanded table is not fitted to the page");
   const [id, top, words] = await value(`(() => { const row = document.querySelector(':target'); return [row.id, row.getBoundingClientRect().top, row.innerText]; })()`);
   assert.equal(id, "claim-2");
   assert.ok(top >= 0 && top < 900, `the row is at ${top}`);

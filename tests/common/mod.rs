@@ -6,7 +6,7 @@
     dead_code,
     unreachable_pub,
     unused_imports,
-    reason = "each test file uses its own part, and panics on setup errors"
+    reason = "each test file uses only some helpers, which panic on setup errors"
 )]
 
 #[path = "../../crates/core/tests/common/mod.rs"]

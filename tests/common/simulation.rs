@@ -3,7 +3,7 @@
     clippy::unwrap_used,
     dead_code,
     unreachable_pub,
-    reason = "who includes it uses its part, and panics on setup errors"
+    reason = "each program uses only some items, which panic on setup errors"
 )]
 
 use ghostlab::corpus::PythonRandom;

@@ -152,5 +152,5 @@ fn the_page_of_models_says_what_the_registries_say() {
         fs::write(&file, &made).unwrap();
         return;
     }
-    assert!(text == made, "docs/models.md is stale: `just docs` generates its tables");
+    assert!(text == made, "docs/models.md is stale: run `just docs` to regenerate its tables");
 }

@@ -1,5 +1,5 @@
 //! Checks that docs/performance.md matches the output of tools/performance.py for benches/results.
-#![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
+#![allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ fn performance_page_is_made_from_the_recorded_results() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/performance.py");
     let output = match Command::new(interpreter()).arg(script).arg("--check").output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && std::env::var_os("CI").is_none() => {
-            eprintln!("skipped: there is no Python to run tools/performance.py with");
+            eprintln!("skipped: no Python found for tools/performance.py");
             return;
         }
         output => output.unwrap(),

@@ -311,7 +311,7 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
         } else {
             assert!(
                 fs::read_to_string(&file).unwrap() == made,
-                "{} is stale: `just docs` generates it",
+                "{} is stale: run `just docs` to regenerate it",
                 file.display()
             );
         }

@@ -4,7 +4,7 @@
     clippy::expect_used,
     clippy::panic,
     unreachable_pub,
-    reason = "a helper of a test fails like a test: by a panic"
+    reason = "test helpers fail by panicking"
 )]
 
 mod cells;

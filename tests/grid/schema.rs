@@ -21,7 +21,7 @@ fn the_committed_schema_is_what_the_program_prints() {
     let printed = Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("schema").output().unwrap();
     assert!(
         committed.as_bytes() == printed.stdout,
-        "{} is stale; renew it: cargo run --release -- schema > experiments/grid.schema.json",
+        "{} is stale; run `cargo run --release -- schema > experiments/grid.schema.json`",
         file.display()
     );
     assert_eq!(serde_json::from_str::<Value>(&committed).unwrap(), json_schema());
@@ -68,7 +68,7 @@ fn walk<'a>(root: &'a Value, path: &str) -> &'a Value {
             Value::Array(forms) => forms.get(step.parse::<usize>().unwrap()),
             other => followed(other, root).get(step),
         };
-        next.unwrap_or_else(|| panic!("nothing at {step} of {path}"))
+        next.unwrap_or_else(|| panic!("{path} has no {step}"))
     })
 }
 

@@ -126,6 +126,6 @@ fn is_of_kind(value: &Value, kind: &Value) -> bool {
         "null" => value.is_null(),
         "integer" => value.is_u64() || value.is_i64(),
         "number" => value.is_number(),
-        other => panic!("an unknown type {other}"),
+        other => panic!("the test does not know the type {other}"),
     }
 }

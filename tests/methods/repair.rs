@@ -88,7 +88,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
         assert!(note.contains(expected), "{note}");
     }
     assert!(!table.contains("**"), "a best value is marked although no method remains:\n{table}");
-    // This holds for every criterion; without a calibration, the cut itself is noted.
+    // Every criterion notes this for each cut, except an explicit cut, which uses no calibration.
     let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
     let log = world.runs(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
     for row in &results(&world, &log)[2..] {

@@ -38,7 +38,7 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     assert!(csv.contains(&format!(": {least:.2}")), "the best perplexity is not the lowest: {csv} {full_table:?}");
     assert!(csv.contains("won alone") || csv.contains("not separated") || csv.contains("out after round"), "{csv}");
     let page = String::from_utf8(fs::read(world.path("reports/index.html")).unwrap()).unwrap();
-    assert!(page.contains("Races of the small table"), "the page shows them");
+    assert!(page.contains("Races of the small table"), "the page does not show the races");
     let again = made(&world, &["reproduce", "races"]);
     assert!(again.contains("races: identical to the recorded run in results/races/tiny"), "{again}");
     made(&world, &["reproduce", "races", "--record"]);

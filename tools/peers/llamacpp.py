@@ -1,7 +1,7 @@
 """Benchmarks against llama.cpp: `llama-perplexity` on the same text.
 
-llama-perplexity scores consecutive windows, and predicts only the second half of each. If the tokenizer adds a first token, it
-replaces the first token of each window. ghostlab does the same here.
+llama-perplexity scores consecutive windows, and predicts only the second half of each. If the tokenizer adds a first token, this
+token replaces the first one of each window. ghostlab does the same here.
 """
 
 import json

@@ -55,6 +55,6 @@ mod tests {
         let selection = select(&super::ENTRY, &json!({}), &cut, |pair| angles[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [1, 2]);
         let selection = select(&super::ENTRY, &json!({}), &cut, |pair| -(pair.from as f64), |_| 0.0).unwrap();
-        assert_eq!(selection.removed, [3, 4], "the last layer may go");
+        assert_eq!(selection.removed, [3, 4], "the last layer can be removed");
     }
 }

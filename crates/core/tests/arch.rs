@@ -1,6 +1,6 @@
-//! Tiny random models of each architecture against transformers' forward pass (reference data `arch` with a relative Frobenius
-//! error of at most 1e-5; Mistral and Qwen2 from tools/arch_fixtures.py), and against candle-transformers' models with
-//! the same weights.
+//! Compares tiny random models of each architecture with transformers' forward pass (reference data `arch`, and
+//! tools/arch_fixtures.py for Mistral and Qwen2; relative Frobenius error of at most 1e-5), and with
+//! candle-transformers' models of the same weights.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -230,8 +230,8 @@ fn tied_embeddings_use_the_embedding_as_head() {
         logits.extend(common::engines(folder.path()).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1));
         weights.remove("lm_head.weight");
     }
-    // Both lists have the same engines: two on the CPU, and a GPU if present, whose products round differently in other
-    // layouts.
+    // Both lists contain the same engines: two on the CPU, and the GPU if present. Products on a GPU round differently
+    // if the matrix has another layout.
     let (untied, tied) = logits.split_at(logits.len() / 2);
     assert_eq!(untied[..2], tied[..2]);
     assert!(untied.iter().zip(tied).all(|(untied, tied)| relative_error(tied, untied) < 1e-6));

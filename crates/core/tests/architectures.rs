@@ -1,11 +1,11 @@
-//! Every architecture and rope type against transformers' forward pass and greedy tokens, on random models from
+//! Compares every architecture and RoPE type with transformers' forward pass and greedy tokens, on random models from
 //! tools/arch_models.py: grouped-query attention with an unusual head width, windows shorter and longer than the text,
 //! tied and untied output projections, experts in all or some layers. The tolerance is a relative Frobenius error of
 //! 1e-5, as for the committed models (arch.rs).
 //!
 //! Skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run` creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
-#![allow(clippy::disallowed_macros, reason = "a test says what it skips")]
+#![allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Corpus module against the reference implementations: exactly equal draws, tokens and windows.
-#![allow(clippy::unwrap_used, reason = "a helper of a test fails like a test: by a panic")]
+//! Compares the corpus module with the reference implementations: draws, tokens and windows must be equal.
+#![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 use std::path::Path;
 

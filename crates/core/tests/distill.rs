@@ -1,5 +1,5 @@
-//! Distillation against the reference implementation (reference data `stories260k`, key `distill`; tolerance from its README),
-//! and on each architecture against the engine and finite differences.
+//! Compares distillation with the reference implementation (reference data `stories260k`, key `distill`; tolerance from
+//! its README), and on each architecture with the engine and with finite differences.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;

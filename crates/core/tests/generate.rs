@@ -35,7 +35,7 @@ fn some(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((seed * 31 + i) as f32 * 12.9898).sin()).collect()
 }
 
-/// Returns a slightly perturbed identity.
+/// Returns a slightly perturbed identity matrix.
 fn near(seed: usize, channels: usize) -> Arc<Operator> {
     let mut matrix: Vec<f32> = some(seed, channels * channels).iter().map(|x| 0.02 * x).collect();
     matrix.iter_mut().step_by(channels + 1).for_each(|x| *x += 1.0);
@@ -368,7 +368,7 @@ fn chunks_that_run_together_give_what_each_gives_alone() {
     let trie = Trie::new(&programs(&engine));
     let run_chunks = |chunks: &[usize]| eval.run(&engine, &trie, chunks, &mut vec![0.0; trie.len()]).unwrap();
     assert_eq!(eval.chunks(), 2);
-    // Chunks are given in a different order than their prompts.
+    // Pass the chunks in a different order than their prompts.
     let together = run_chunks(&[1, 0]);
     let first = run_chunks(&[0]);
     let second = run_chunks(&[1]);
@@ -403,7 +403,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
         .collect();
     for engine in engines(&folder) {
         let layers = engine.config().layers;
-        // The second program is recomputed on its own.
+        // The second program is recomputed separately.
         let trie = Trie::new(&[Program::dense(layers), Program::pruned(layers, &[1], |_| None)]);
         let alone: Vec<Vec<Generation>> = prompts
             .iter()

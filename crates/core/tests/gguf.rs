@@ -1,6 +1,6 @@
-//! GGUF backbones, written here by candle's writer with rows in llama.cpp's order, against the folders they were made
-//! from.
-#![allow(clippy::panic, reason = "a test stops at what it does not know")]
+//! Compares GGUF backbones with the folders from which they are converted. The tests write the files with candle's
+//! writer, with rows in llama.cpp's order.
+#![allow(clippy::panic, reason = "a test panics on unknown names")]
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::HashMap;

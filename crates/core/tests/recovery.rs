@@ -1,5 +1,5 @@
-//! Recoveries on a real trained model against the reference implementations (reference data `stories260k`; tolerances from its
-//! README), and properties that hold for any model.
+//! Compares recoveries on a trained model with the reference implementations (reference data `stories260k`; tolerances
+//! from its README), and checks properties that hold for any model.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod map;

@@ -74,7 +74,7 @@ fn cosines_equal_the_reference_on_both_axes() {
     }
 }
 
-/// Inputs for running criteria: reference data, engine and calibration.
+/// Inputs of a criterion: reference data, engine and calibration.
 struct Witness<'a> {
     oracle: &'a common::stories::Oracle,
     engine: &'a dyn Engine,

@@ -1,9 +1,9 @@
-//! Greedy generation against transformers in f32, token by token: the embedded backbones, a real one if present next to
-//! the checkout, and small random models of other architectures.
+//! Compares greedily generated tokens with transformers in f32, on the embedded backbones, on a real one if present
+//! next to the checkout, and on small random models of other architectures.
 //!
 //! Skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run` creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
-#![allow(clippy::disallowed_macros, reason = "a test says what it compared")]
+#![allow(clippy::disallowed_macros, reason = "tests print what they compared")]
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! Walks a folder of definitions (`lm_eval/tasks` of lm-evaluation-harness), counts the supported ones and prints why
 //! the others are rejected.
-#![allow(clippy::disallowed_macros, reason = "it prints its table")]
+#![allow(clippy::disallowed_macros, reason = "the example prints a table")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,9 +27,9 @@ fn main() -> ExitCode {
         library.entries().filter(|(_, entry)| matches!(entry, Entry::Group(_))).map(|(name, _)| name).collect();
     let selected = names.iter().filter(|name| library.select(&[name]).is_ok()).count();
     survey.print();
-    println!("groups of which every task is taken {selected}");
+    println!("fully supported groups {selected}");
     for file in library.unread() {
-        println!("not read: {file}");
+        println!("skipped: {file}");
     }
     for (reason, (count, example)) in &survey.reasons {
         println!("{count:6}  {reason}\n        {example}");
@@ -43,12 +43,12 @@ struct Survey {
     tasks: u32,
     groups: u32,
     tags: u32,
-    /// Tasks that are Python classes.
+    /// Number of tasks that are Python classes.
     classes: u32,
-    /// Tasks without hooks, and how many of them are read.
+    /// Number of tasks without hooks, and how many of them are supported.
     plain: u32,
     taken: u32,
-    /// Tasks with hooks, and how many of them are read.
+    /// Number of tasks with hooks, and how many of them are supported.
     hooked: u32,
     by_ours: u32,
     /// Reasons of failures, with the number of tasks and one example.
@@ -90,9 +90,9 @@ impl Survey {
 
     fn print(&self) {
         let Self { tasks, groups, tags, classes, plain, taken, hooked, by_ours, .. } = self;
-        println!("tasks {tasks}, classes of Python {classes}, groups {groups}, tags {tags}");
+        println!("tasks {tasks}, Python classes {classes}, groups {groups}, tags {tags}");
         let percent = 100.0 * f64::from(*taken) / f64::from((*plain).max(1));
-        println!("without hooks {plain}, taken {taken} ({percent:.2} %)");
-        println!("with hooks {hooked}, taken by declarative keys {by_ours}");
+        println!("without hooks {plain}, supported {taken} ({percent:.2} %)");
+        println!("with hooks {hooked}, supported through declarative keys {by_ours}");
     }
 }

@@ -320,7 +320,7 @@ fn brier(items: &[&Item]) -> Result<f64> {
         let Item::Probabilities(gold, all) = item else { continue };
         if classes.is_some_and(|classes| classes != all.len()) || *gold >= all.len() {
             return Err(Error::bad_input(
-                "`brier_score` requires the same number of choices and a right answer for every document",
+                "`brier_score` requires the same number of choices and a correct answer for every document",
             ));
         }
         classes = Some(all.len());

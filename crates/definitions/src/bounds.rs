@@ -15,7 +15,7 @@ const MAX_OPERATORS: usize = 1_000;
 const MAX_PATTERN_CHARS: usize = 50_000;
 /// Maximum number of values in a JSON row. A value takes up to 260 bytes.
 const MAX_ROW_VALUES: usize = 1_000_000;
-/// Maximum number of maximum-length texts in a JSON row.
+/// Maximum size of a JSON row, as a multiple of the maximum text length.
 const MAX_ROW_TEXTS: u64 = 16;
 /// Maximum number of columns in a row. Column lookup is a linear scan.
 const MAX_COLUMNS: usize = 10_000;
@@ -47,7 +47,7 @@ pub(crate) fn check_operators(source: &str) -> Result<()> {
         let (operators, end) = operators(rest);
         if operators > MAX_OPERATORS {
             let line = source[..source.len() - rest.len()].matches('\n').count() + 1;
-            return Err(Error::bad_input("an expression of a template has too many operators")
+            return Err(Error::bad_input("a template expression has too many operators")
                 .at(format!("line {line} of the template"))
                 .expected(format!("at most {MAX_OPERATORS}"))
                 .found(operators));

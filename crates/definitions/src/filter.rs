@@ -149,7 +149,7 @@ impl FilterStep {
             }
             Self::TakeFirst => {
                 let first = items(answers)?.into_iter().next();
-                first.ok_or_else(|| Error::job("no first answer to take").found(answers.repr()))
+                first.ok_or_else(|| Error::job("there is no first answer").found(answers.repr()))
             }
             Self::TakeFirstK(k) => {
                 let mut all = items(answers)?;
@@ -188,7 +188,7 @@ fn map_answers(answers: &Value, change: impl FnMut(Value) -> Result<Value>) -> R
 fn each_text(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
     map_answers(answers, |item| match item {
         Value::Text(text) => Ok(Value::Text(change(&text))),
-        other => Err(Error::job("a text filter received a value that is not text").found(other.repr())),
+        other => Err(Error::job("a string filter received another type of value").found(other.repr())),
     })
 }
 
@@ -217,7 +217,7 @@ fn select_match(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool
     let index = if select < 0 { select + length } else { select };
     let groups = usize::try_from(index).ok().and_then(|index| all.get(index)).ok_or_else(|| {
         Error::job("`group_select` exceeds the number of matches")
-            .expected(format!("at least {} matches", all.len()))
+            .expected(format!("one of {} matches", all.len()))
             .found(select)
     })?;
     let part = groups.iter().find(|part| !part.is_empty()).map_or("", |part| strip(part));

@@ -109,7 +109,7 @@ fn of_text(text: &str, method: &str, args: &[Jinja]) -> Result<Jinja, Error> {
                 items
                     .try_iter()?
                     .map(|item| {
-                        let one = item.as_str().ok_or_else(|| refused("`join` requires texts"))?;
+                        let one = item.as_str().ok_or_else(|| refused("`join` requires strings"))?;
                         printed(one.len() + text.len()).map(|()| one.to_owned())
                     })
                     .collect::<Result<Vec<_>, _>>()?

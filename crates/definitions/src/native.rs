@@ -1,4 +1,4 @@
-//! Built-in definitions of the paper's nine tasks, in the format of any other definition.
+//! Built-in definitions of the paper's nine tasks, in the same format as other definitions.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -44,7 +44,7 @@ pub fn definition(task: &Known) -> Result<&'static Definition> {
     match found.and_then(|index| ALL.get(index)) {
         Some(Ok(definition)) => Ok(definition),
         Some(Err(error)) => Err(Error::job(error.one_line())),
-        None => Err(Error::job("a task has no definition").at(task.name)),
+        None => Err(Error::job("the task has no definition").at(task.name)),
     }
 }
 

@@ -38,7 +38,7 @@ fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
         .iter()
         .zip(requests)
         .map(|(text, request)| {
-            let Ask::LogLikelihood { context, continuation } = request.ask else { panic!("a likelihood") };
+            let Ask::LogLikelihood { context, continuation } = request.ask else { panic!("not a log-likelihood") };
             Choice { text: text.text(), context, continuation }
         })
         .collect();
@@ -234,7 +234,7 @@ fn a_row_without_a_label_is_refused_with_its_place() {
         let message = refused(task, fields);
         assert!(message.contains("no label") && message.contains("use the validation split"), "{message}");
     }
-    // Individual unlabelled rows are scored as in lm-eval and reported.
+    // Individual rows without labels are scored as in lm-eval and reported.
     let mut labelled = rte.clone();
     labelled["label"] = json!(0);
     assert!(made("rte", vec![labelled.clone(), rte.clone()]).is_ok());

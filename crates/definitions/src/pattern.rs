@@ -92,7 +92,7 @@ impl Pattern {
             }
         })?;
         if let Some(group) = unknown {
-            return Err(Error::bad_input(format!("the replacement uses a group `{group}` that is not in the pattern"))
+            return Err(Error::bad_input(format!("the replacement refers to a group `{group}` that does not exist"))
                 .found(&self.source));
         }
         out.push_str(&text[end..]);

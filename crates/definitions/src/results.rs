@@ -119,7 +119,7 @@ pub fn noted<'a, 'b>(
     for pipeline in &definition.filters {
         let mut items: Vec<Vec<Item>> = vec![Vec::new(); definition.metrics.len()];
         for (index, document_answers) in documents.clone() {
-            let document = task.documents.get(index).ok_or_else(|| Error::bad_input("an answer has no document"))?;
+            let document = task.documents.get(index).ok_or_else(|| Error::bad_input("answer without a document"))?;
             let noted = match (definition.output, document_answers) {
                 (Output::Generate, [Answer::Texts(texts)]) => {
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
@@ -252,7 +252,7 @@ fn choices(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<Item
     definition.metrics.iter().map(|metric| scored.item(metric.kind)).collect()
 }
 
-/// Returns the numbers of the right choices.
+/// Returns the indices of the correct choices.
 fn gold_numbers(task: &Task, texts: &[&str], gold: &Value) -> Result<Vec<i64>> {
     match (gold, task.several_targets) {
         (Value::List(items), true) => items.iter().map(|item| choice_number(task, texts, item)).collect(),
@@ -269,10 +269,10 @@ struct ScoredChoices<'a> {
     likelihoods: Vec<f64>,
     /// Answers for the choices without context, if they were requested.
     bare: Option<&'a [(f64, bool)]>,
-    /// Whether each answer is the likeliest text.
+    /// Whether each choice is the greedy output.
     greedy: Vec<Value>,
     gold: &'a Value,
-    /// Numbers of the right choices.
+    /// Indices of the correct choices.
     golds: Vec<i64>,
     answers: &'a [Answer],
 }

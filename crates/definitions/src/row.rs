@@ -27,8 +27,8 @@ pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Cl
         .expected(format!("a field `{wanted}`"))
         .found(if found.is_empty() { "no fields".to_owned() } else { format!("fields {}", found.join(", ")) });
     match nearest(wanted.rsplit('.').next().unwrap_or(wanted), names) {
-        Some(near) => error.hint(format!("did you mean `{near}`? Use the column names of the hub's dataset")),
-        None => error.hint("use the column names of the hub's dataset, and check that the file belongs to this task"),
+        Some(near) => error.hint(format!("did you mean `{near}`? Use the column names of the hub dataset")),
+        None => error.hint("use the column names of the hub dataset, and check that the file belongs to this task"),
     }
 }
 

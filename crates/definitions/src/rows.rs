@@ -45,7 +45,8 @@ pub struct FileRows {
 }
 
 impl FileRows {
-    /// Finds the files of splits in a folder, with the layouts of Hub repositories or folders named after the data set.
+    /// Finds the files of splits in a folder, which has the layout of a Hub repository or contains folders named after
+    /// data sets.
     ///
     /// # Errors
     /// Fails if a split is missing, ambiguous or incomplete.

@@ -11,7 +11,7 @@ use crate::jinja::parse_float;
 use crate::row::Row;
 use crate::value::Value;
 
-/// Texts that pandas reads as a missing value.
+/// Strings that pandas reads as missing values.
 const ABSENT: [&str; 19] = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "None", "n/a", "nan", "null",
@@ -120,7 +120,7 @@ pub(crate) fn csv_rows(mut file: File, path: &Path) -> Result<Vec<Row>> {
 }
 
 fn broken_table(error: csv::Error, path: &Path) -> Error {
-    Error::bad_input("the file is not a table of values").at(path.display()).found(error)
+    Error::bad_input("invalid CSV file").at(path.display()).found(error)
 }
 
 /// Gives a column the narrowest type that fits all values, as pandas does. Integers with missing values become floats.

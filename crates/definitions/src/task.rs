@@ -89,7 +89,7 @@ pub struct Task {
     /// Locations of the documents. Empty if the task was built from documents.
     places: Vec<String>,
     pub(crate) columns: Columns,
-    /// Whether each choice has its own context. The first document decides this and `several_targets`.
+    /// Whether each choice has its own context. The first document determines this and `several_targets`.
     pub(crate) several_contexts: bool,
     pub(crate) several_targets: bool,
 }
@@ -243,8 +243,8 @@ impl Task {
                 Ask::Generate { context, .. } => context.len(),
             };
             check_text(bytes).map_err(|error| match setting.chat {
-                Some(chat) => error.at(format!("a prompt by {}", chat.place())),
-                None => error.at(format!("a prompt by {}", self.definition.place)),
+                Some(chat) => error.at(format!("a prompt of {}", chat.place())),
+                None => error.at(format!("a prompt of {}", self.definition.place)),
             })?;
         }
         Ok(asks)

@@ -22,7 +22,7 @@ use crate::yaml::Place;
 const FUEL: u64 = 2_000_000;
 /// Minimum step limit for large templates. Real templates use far fewer steps.
 const MIN_FUEL: u64 = 100_000;
-/// Maximum growth of a text by assignments. Each assignment can double the previous text.
+/// Maximum factor by which assignments may lengthen a string. Each assignment can double the previous string.
 const MAX_GROWTH: f64 = 100_000.0;
 
 /// Rejects assignments that could grow exponentially, and references to other templates.
@@ -52,9 +52,9 @@ fn bounded(source: &str) -> Result<()> {
     if growth <= MAX_GROWTH {
         return Ok(());
     }
-    Err(Error::bad_input("a template repeats texts so often that they may exceed the memory")
-        .expected(format!("a text that contains itself at most {MAX_GROWTH} times"))
-        .found(format!("up to {growth:.0} times, through its `set`s")))
+    Err(Error::bad_input("the assignments of a template may exceed the available memory")
+        .expected(format!("strings that grow by a factor of at most {MAX_GROWTH}"))
+        .found(format!("a factor of up to {growth:.0}")))
 }
 
 fn count_marks(text: &str, marks: &[char]) -> f64 {

@@ -46,7 +46,7 @@ fn tokenised_document(
                 continuation(pair, encoder, bos, max_length, &mut known).map(|tokens| vec![tokens])
             }
             Ask::Rolling { text } => rolling(text, encoder, bos, max_length),
-            Ask::Generate { .. } => Err(Error::job("a generation request has no likelihood")),
+            Ask::Generate { .. } => Err(Error::job("a generation request has no log-likelihood")),
         };
         texts.extend(tokens.map_err(|error| {
             let choice = task.definition.output == Output::MultipleChoice;

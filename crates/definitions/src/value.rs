@@ -104,7 +104,7 @@ impl Value {
         }
     }
 
-    /// Returns whether the value was read. Bytes are not.
+    /// Returns whether the value was read. Unprintable values, such as bytes, are not.
     fn is_read(&self) -> bool {
         !matches!(self, Self::Object(object) if object.text().is_none())
     }
@@ -267,7 +267,7 @@ impl<'de> Deserialize<'de> for Value {
         impl<'de> Visitor<'de> for Any {
             type Value = Value;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value of JSON")
+                f.write_str("a JSON value")
             }
             fn visit_unit<E>(self) -> Result<Value, E> {
                 Ok(Value::None)

@@ -143,7 +143,7 @@ impl Node {
     pub(crate) fn check_finite(&self, key: &str) -> Result<()> {
         match &self.tree {
             Tree::Scalar(Value::Float(number)) if !number.is_finite() => {
-                Err(wrong(key, "a finite number", self).hint("JSON has no `.nan` or `.inf`: write them as text"))
+                Err(wrong(key, "a finite number", self).hint("quote `.nan` and `.inf`, which JSON does not have"))
             }
             Tree::Scalar(_) | Tree::Hook(_) => Ok(()),
             Tree::List(items) => {
@@ -171,7 +171,7 @@ impl Node {
 /// Creates the error for a Python function in a definition.
 pub(crate) fn hooked(key: &str, function: &str, location: &Place) -> Error {
     let what = if key.is_empty() { "a Python hook".to_owned() } else { format!("`{key}` is a Python hook") };
-    Error::bad_input(format!("{what}, and definitions are read without Python"))
+    Error::bad_input(format!("{what}, which is not supported"))
         .at(location)
         .expected("a value, a template or a declarative key")
         .found(format!("!function {function}"))
@@ -280,9 +280,9 @@ impl EventReader {
         let limit = if depth > MAX_DEPTH {
             format!("at most {MAX_DEPTH} levels")
         } else if self.count > MAX_VALUES {
-            format!("at most {MAX_VALUES} values, aliases filled in")
+            format!("at most {MAX_VALUES} values, with aliases expanded")
         } else if self.text_bytes > MAX_TEXT_BYTES {
-            format!("at most {} MB of text, aliases filled in", MAX_TEXT_BYTES / 1_000_000)
+            format!("at most {} MB of text, with aliases expanded", MAX_TEXT_BYTES / 1_000_000)
         } else {
             return Ok(());
         };
@@ -291,14 +291,14 @@ impl EventReader {
 
     fn next<'a>(&self, parser: &mut Events<'a>) -> Result<Option<(Event<'a>, Span)>> {
         parser.next_event().transpose().map_err(|error| {
-            Error::bad_input(format!("this is not valid YAML: {}", error.info()))
+            Error::bad_input(format!("invalid YAML: {}", error.info()))
                 .at(format!("{}:{}", self.file, error.marker().line()))
                 .hint("check the indentation, brackets and quotes before this position")
         })
     }
 
     fn more<'a>(&self, parser: &mut Events<'a>, span: &Span) -> Result<(Event<'a>, Span)> {
-        self.next(parser)?.ok_or_else(|| self.bad(span, "this is not valid YAML: it ends too early"))
+        self.next(parser)?.ok_or_else(|| self.bad(span, "invalid YAML: unexpected end of file"))
     }
 
     fn node<'a>(&mut self, event: Event<'a>, span: &Span, parser: &mut Events<'a>, depth: usize) -> Result<Node> {
@@ -331,7 +331,7 @@ impl EventReader {
                 self.check_size(depth, span)?;
                 return Ok(found.clone());
             }
-            _ => return Err(self.bad(span, "this is not valid YAML")),
+            _ => return Err(self.bad(span, "invalid YAML")),
         };
         let node = Node { tree, place: location };
         if anchor > 0 {
@@ -364,7 +364,7 @@ impl EventReader {
                 continue;
             }
             let Tree::Scalar(name) = key.tree else {
-                return Err(self.bad(&span_of_key, "a key of a mapping is a list or a mapping"));
+                return Err(self.bad(&span_of_key, "a key of a mapping must be a scalar"));
             };
             // The last duplicate key wins and keeps the position of the first, as in PyYAML.
             index.set(&mut pairs, name, value);

@@ -3,7 +3,7 @@
 //!
 //! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`. `.ci/run` creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
-#![allow(clippy::disallowed_macros, reason = "a test says what it compared")]
+#![allow(clippy::disallowed_macros, reason = "tests print what they compared")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Behaviour of lm-eval at commit `4e7e0d4`, one rule per test, on tiny rows. `tests/harness.rs` in this crate and
+//! Behavior of lm-eval at commit `4e7e0d4`, one rule per test, on tiny rows. `tests/harness.rs` in this crate and
 //! `tests/lm_eval.rs` of the program compare with lm-eval itself.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 

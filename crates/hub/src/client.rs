@@ -30,7 +30,7 @@ pub struct Hub {
     connection: OnceLock<Connection>,
     /// Repositories that the Hub refuses completely.
     pub(crate) closed: Mutex<BTreeSet<Source>>,
-    /// Time until which the Hub asked for no further requests.
+    /// Time before which the Hub asked not to send further requests.
     quiet: Mutex<Option<Instant>>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct HubRequest<'a> {
     pub(crate) url: Url,
     /// Offset of the first requested byte.
     pub(crate) from: u64,
-    /// ETag of the file at the Hub, and (in `elsewhere`) the ETag that the serving host sent with the first bytes. Each
-    /// host is sent its own.
+    /// ETag of the file on the Hub, and (in `elsewhere`) the ETag that the host of large files sent with the first
+    /// bytes. A request sends the ETag of its own host.
     pub(crate) etag: Option<&'a BlobName>,
     pub(crate) elsewhere: Option<String>,
     pub(crate) asked: Asked<'a>,
@@ -99,7 +99,7 @@ impl Hub {
         if let Some(connection) = self.connection.get() {
             return Ok(connection);
         }
-        // The client uses the process-wide TLS provider. Later calls find the one that is installed.
+        // The client uses the process-wide TLS provider. The call fails if one is already installed, which is fine.
         rustls::crypto::ring::default_provider().install_default().ok();
         let client = Client::builder()
             .user_agent(concat!("ghostlab/", env!("CARGO_PKG_VERSION")))
@@ -191,7 +191,7 @@ impl Hub {
         }
     }
 
-    /// Sends a request, with retries as long as they may help.
+    /// Sends a request, and retries it as long as a retry may succeed.
     pub(crate) async fn ask(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply> {
         let mut tries = 0;
         loop {
@@ -283,7 +283,7 @@ fn interrupted(error: &reqwest::Error) -> RequestFailure {
         causes.push(inner.to_string());
         cause = inner.source();
     }
-    let what = if error.is_connect() { "no connection" } else { "the connection broke" };
+    let what = if error.is_connect() { "cannot connect" } else { "connection lost" };
     let why = causes.last().map_or(what.to_owned(), |last| format!("{what}: {last}"));
     RequestFailure::retryable(why)
 }

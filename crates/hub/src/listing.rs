@@ -110,7 +110,7 @@ impl Hub {
             let link = reply.response.headers().get("link").and_then(|link| link.to_str().ok());
             let next = link.and_then(next_page).and_then(|next| url.join(next).ok());
             if next.as_ref().is_some_and(|next| !self.is_own(next)) {
-                return Err(self.no_hub(source, "a list that continues on another host"));
+                return Err(self.no_hub(source, "a file list that continues on another host"));
             }
             let mut body = Vec::new();
             let failure = loop {

@@ -36,7 +36,7 @@ impl Token {
     /// Returns the authorization header, marked as sensitive.
     pub(crate) fn header(&self) -> Result<HeaderValue> {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0))
-            .map_err(|_| Error::bad_input("the token contains characters that cannot be sent"))?;
+            .map_err(|_| Error::bad_input("the token contains characters that are not allowed in an HTTP header"))?;
         value.set_sensitive(true);
         Ok(value)
     }

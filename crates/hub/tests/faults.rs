@@ -3,7 +3,7 @@
     clippy::panic,
     clippy::unwrap_used,
     clippy::disallowed_macros,
-    reason = "a test panics on setup errors, and says what it skips"
+    reason = "tests panic on setup errors, and print why they are skipped"
 )]
 
 mod disk;

@@ -28,13 +28,13 @@ pub(super) fn grids() -> Vec<Pair> {
             std::fs::rename(setting.world.path("backbone"), setting.world.path("elsewhere")).unwrap();
             setting.grid("{path: backbone}", "{path: elsewhere}");
         }),
-        pair("a default that is written", &[], |setting| {
+        pair("an explicit default", &[], |setting| {
             setting.grid("recovery: ghosted", "recovery: {name: ghosted, solver: normal}");
             setting.grid("operator_sequences: 3", "operator_sequences: 3, seed: 0");
             setting.grid("limit: 6", "limit: 6, bos: tokenizer");
         }),
-        pair("a number that is written otherwise", &[], |setting| setting.grid("limit: 6", "limit: 6.0")),
-        pair("what is set from outside", &[], |setting| {
+        pair("another notation of a number", &[], |setting| setting.grid("limit: 6", "limit: 6.0")),
+        pair("an override on the command line", &[], |setting| {
             setting.grid("depth: 1", "depth: 2");
             setting.argue(&["--set", "depth=1"]);
         }),
@@ -47,9 +47,9 @@ pub(super) fn grids() -> Vec<Pair> {
 /// Returns pairs of files of the backbone, and of a task.
 pub(super) fn files() -> Vec<Pair> {
     vec![
-        pair("entries of the config that nothing is computed from", &[], change_unused_entries),
+        pair("unused config entries", &[], change_unused_entries),
         planned(
-            "generation settings that change no answer",
+            "generation settings without effect",
             &[],
             |setting| setting.generating(),
             |setting| {

@@ -15,7 +15,7 @@ pub(super) fn latencies() -> Vec<Pair> {
             setting.grid("latency: {length: 16}", "latency: {length: 16, decode: 3}");
         }),
         between(
-            "other neighbours of a time",
+            "a different timing cohort",
             &["measure.prefill.among"],
             |setting| setting.grid("recovery: ghosted", "recovery: [none, ghosted]"),
             |setting| setting.grid("recovery: ghosted", "recovery: [affine, ghosted]"),

@@ -44,7 +44,7 @@ pub(super) fn engines() -> Vec<Pair> {
         pair("candle", &["engine.name"], |setting| setting.argue(&["--engine", "candle"])),
         pair("bf16", &["engine.dtype"], |setting| setting.argue(&["--dtype", "bf16", "--kernels", "portable"])),
         planned(
-            "another family of kernels",
+            "another kernel family",
             &["engine.device"],
             |setting| setting.argue(&["--dtype", "bf16", "--kernels", "portable"]),
             |setting| setting.argue(&["--dtype", "bf16", "--kernels", "amx"]),

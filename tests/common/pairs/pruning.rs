@@ -48,7 +48,7 @@ pub(super) fn repairs() -> Vec<Pair> {
             },
         ),
         planned(
-            "sequences that layers removed one by one are repaired on",
+            "other sequences for the repairs of layers removed one by one",
             &["cut.repaired.fitted", "repair.fitted"],
             |setting| setting.one_by_one(),
             |setting| {

@@ -15,7 +15,7 @@ pub(super) fn tasks() -> Vec<Pair> {
             let documents = std::fs::read_to_string(setting.world.path("copa.jsonl")).unwrap();
             setting.world.write("copa.jsonl", documents.replacen("w4", "w5", 1));
         }),
-        planned("documents read in another way", &["measure.task.formats"], Setting::whole_task, |setting| {
+        planned("documents in another file format", &["measure.task.formats"], Setting::whole_task, |setting| {
             setting.whole_task();
             setting.rename("copa.jsonl", "copa.parquet");
         }),
@@ -52,7 +52,7 @@ pub(super) fn definitions() -> Vec<Pair> {
             },
         ),
         planned(
-            "documents of a definition read in another way",
+            "documents of a definition in another file format",
             &["measure.defined.formats"],
             |setting| setting.defined(""),
             |setting| {
@@ -95,7 +95,7 @@ pub(super) fn examples() -> Vec<Pair> {
             },
         ),
         planned(
-            "examples read in another way",
+            "examples in another file format",
             &["measure.defined.shots.formats"],
             |setting| setting.defined(", shots: 2"),
             |setting| {

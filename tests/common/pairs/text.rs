@@ -6,7 +6,7 @@ use super::{Pair, between, pair, planned};
 pub(super) fn calibration() -> Vec<Pair> {
     vec![
         pair("another calibration text", &["calibration.text.bytes"], |setting| setting.another_row("train.jsonl")),
-        pair("a calibration text read in another way", &["calibration.text.format"], |setting| {
+        pair("a calibration text in another file format", &["calibration.text.format"], |setting| {
             setting.rename("train.jsonl", "train.txt");
         }),
         pair("another column of the calibration text", &["calibration.text.column"], |setting| {
@@ -29,7 +29,7 @@ pub(super) fn calibration() -> Vec<Pair> {
 pub(super) fn texts() -> Vec<Pair> {
     vec![
         pair("another text", &["measure.windows.text.bytes"], |setting| setting.another_row("test.jsonl")),
-        pair("a text read in another way", &["measure.windows.text.format"], |setting| {
+        pair("a text in another file format", &["measure.windows.text.format"], |setting| {
             setting.rename("test.jsonl", "test.txt");
         }),
         pair("another column", &["measure.windows.text.column"], |setting| {
@@ -45,19 +45,19 @@ pub(super) fn texts() -> Vec<Pair> {
 pub(super) fn shards() -> Vec<Pair> {
     vec![
         between(
-            "another order of shards to calibrate on",
+            "another order of calibration shards",
             &["calibration.text.shards.order"],
             |setting| setting.streamed("train", 1, ""),
             |setting| setting.streamed("train", 1, ", shards: by-turns"),
         ),
         planned(
-            "more shards to calibrate on",
+            "more calibration shards to read",
             &["calibration.text.shards.read", "calibration.text.bytes"],
             |setting| setting.streamed("train", 2, ""),
             |setting| setting.streamed("train", 2, ", shards_read: 2"),
         ),
         planned(
-            "more shards to calibrate on in all",
+            "more shards in the calibration text",
             &["calibration.text.shards.of"],
             |setting| setting.streamed("train", 2, ""),
             |setting| setting.streamed("train", 3, ""),

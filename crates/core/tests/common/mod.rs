@@ -5,7 +5,7 @@
     clippy::needless_pass_by_value,
     dead_code,
     unreachable_pub,
-    reason = "each test file uses its own part, and panics on setup errors"
+    reason = "each test file uses only some helpers, which panic on setup errors"
 )]
 
 pub mod python;
@@ -37,7 +37,7 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
     assert!(!in_ci, "{} is missing: CI must not skip the reference tests", path.display());
     #[allow(clippy::disallowed_macros)]
     {
-        eprintln!("skipped: {} is absent", path.display());
+        eprintln!("skipped: {} is missing", path.display());
     }
     None
 }
@@ -68,7 +68,7 @@ pub fn gpu() -> Option<DeviceName> {
     assert!(found.is_some() || !required, "GHOSTLAB_GPU=require is set, but this build finds no GPU");
     #[allow(clippy::disallowed_macros)]
     if found.is_none() {
-        eprintln!("skipped: no GPU that this build computes on");
+        eprintln!("skipped: this build finds no GPU");
     }
     found
 }

@@ -18,7 +18,7 @@ pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
     assert!(named.is_some() || !in_ci, "{variable} names no interpreter with {with}: CI must not skip this test");
     let path = named.filter(|named| named != "skip").map(PathBuf::from);
     if path.is_none() {
-        eprintln!("skipped: {variable} names nothing with {with}");
+        eprintln!("skipped: {variable} names no interpreter with {with}");
     }
     path
 }

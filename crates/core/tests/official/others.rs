@@ -192,7 +192,7 @@ fn replaceme_equals_its_own_repository() {
         assert_close(id, ours, setting["perplexity"]["wikitext2"].as_f64().unwrap(), PERPLEXITY_TOLERANCE);
         compared += 1;
     }
-    assert_eq!(compared, 4, "least squares on two backbones, with a ridge, and cosine");
+    assert_eq!(compared, 4, "expected least squares on two backbones, with a ridge, and with the cosine objective");
 }
 
 /// Returns the backbones of a repository that only computes scores, with the expected numbers of each.

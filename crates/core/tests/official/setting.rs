@@ -21,11 +21,11 @@ pub(crate) fn input(path: &str) -> PathBuf {
 }
 
 pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key].as_str().unwrap_or_else(|| panic!("no text `{key}`"))
+    value[key].as_str().unwrap_or_else(|| panic!("`{key}` is not a string"))
 }
 
 pub(crate) fn count(value: &Value, key: &str) -> usize {
-    value[key].as_u64().unwrap_or_else(|| panic!("no count `{key}`")) as usize
+    value[key].as_u64().unwrap_or_else(|| panic!("`{key}` is not a count")) as usize
 }
 
 pub(crate) fn layers(value: &Value) -> Vec<usize> {

@@ -16,5 +16,5 @@ pub(crate) const RIGHT: &str = "ghostlab_right";
 pub(crate) const CONTAINER: &str = "ghostlab_container";
 /// Filter that takes a slice.
 pub(crate) const SLICE: &str = "ghostlab_slice";
-/// Filter for a value whose method is tested.
+/// Filter for the object in a test of an uncalled method, such as `x.upper is defined`.
 pub(crate) const OWNER: &str = "ghostlab_owner";

@@ -147,7 +147,7 @@ fn check_contains(item: &Jinja, container: &Jinja) -> Result<(), Error> {
     let is_unhashable = matches!(item.kind(), ValueKind::Seq | ValueKind::Map) && !is_tuple(item);
     match container.kind() {
         ValueKind::String if item.as_str().is_none() => {
-            Err(refused(format!("`in` with a text requires a text, not a value of type {}", item.kind())))
+            Err(refused(format!("`in` on a string requires a string, not a value of type {}", item.kind())))
         }
         ValueKind::Map if is_unhashable => Err(refused("a list or dict cannot be a key of a dict")),
         _ => Ok(()),

@@ -245,7 +245,7 @@ fn value_start(tokens: &[Spanned<'_>], end: usize) -> Result<usize, Error> {
         match start.checked_sub(1).map(|before| &tokens[before].0) {
             Some(Token::Dot) => end = start - 1,
             Some(Token::Pipe | Token::Ident("is")) => {
-                let detail = "a filter is put in brackets before a slice is taken of its value";
+                let detail = "the result of a filter must be parenthesized before it is sliced";
                 return Err(Error::new(ErrorKind::SyntaxError, detail));
             }
             _ => return Ok(start),

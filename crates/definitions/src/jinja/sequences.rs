@@ -132,7 +132,7 @@ fn bound(value: &Jinja) -> Result<Option<i64>, Error> {
         ValueKind::None => Ok(None),
         ValueKind::Bool => Ok(Some(i64::from(value.is_true()))),
         ValueKind::Number if value.is_integer() => {
-            // A bound beyond `i64` is past any end.
+            // A bound outside `i64` exceeds the length of any sequence.
             Ok(Some(value.as_i64().unwrap_or(if f64::try_from(value.clone())? < 0.0 { i64::MIN } else { i64::MAX })))
         }
         kind => Err(refused(format!("a slice requires whole numbers, not a value of type {kind}"))),

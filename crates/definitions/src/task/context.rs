@@ -105,7 +105,7 @@ impl Task {
     fn target_text(&self, document: &Value) -> Result<String> {
         let target = self.columns.target(&self.definition.target, document)?;
         target.as_text().map(str::to_owned).ok_or_else(|| {
-            Error::bad_input("the target is not text").expected("`doc_to_target` gives a text").found(target.repr())
+            Error::bad_input("the target is not text").expected("text from `doc_to_target`").found(target.repr())
         })
     }
 

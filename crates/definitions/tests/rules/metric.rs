@@ -52,7 +52,7 @@ fn words_split_at_blanks_and_trailing_blank_adds_one() {
     // `re.split(r"\s+", …)` gives "", a, b, é, "". The text has 9 bytes.
     let expected = [(10.0_f64 / 5.0).exp(), (10.0_f64 / 9.0).exp(), 10.0 / 9.0 / std::f64::consts::LN_2];
     scores.iter().zip(expected).for_each(|(score, expected)| assert!((score.1 - expected).abs() < 1e-12, "{score:?}"));
-    assert!(scores.iter().all(|score| score.2.is_none()), "the harness says N/A");
+    assert!(scores.iter().all(|score| score.2.is_none()), "the harness reports N/A");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn exact_match_strips_patterns_case_punctuation_digits() {
     assert!(!matches_exactly("t", ", regexes_to_ignore: ['> a'], ignore_case: true", "-1."));
     assert!(matches_exactly("t", ", ignore_case: true, ignore_punctuation: true", " a1"));
     assert!(matches_exactly("t", ", ignore_punctuation: true, ignore_numbers: true", " A"));
-    assert!(!matches_exactly("f", ", ignore_punctuation: true", ""), "punctuation is ASCII's");
+    assert!(!matches_exactly("f", ", ignore_punctuation: true", ""), "only ASCII punctuation is ignored");
 }
 
 fn matches_exactly(target: &str, options: &str, answer: &str) -> bool {

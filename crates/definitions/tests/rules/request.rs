@@ -107,7 +107,7 @@ fn delimiter_precedes_a_choice_but_not_a_target() {
     assert_eq!(first(&target, &shots(0)), pair("Say: ", "one"));
     assert_eq!(first(&choices("target_delimiter: ':'"), &shots(0)), pair("one", ":a"));
     let rolling = choices("output_type: loglikelihood_rolling\ndoc_to_target: q\ndoc_to_choice: null\n");
-    assert_eq!(first(&rolling, &shots(2)), pair("one", ""), "no context counts");
+    assert_eq!(first(&rolling, &shots(2)), pair("one", ""), "rolling requests have no context");
 }
 
 #[test]

@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     dead_code,
     unreachable_pub,
-    reason = "each test program uses a part of it, and panics on setup errors"
+    reason = "each test program uses only some helpers, which panic on setup errors"
 )]
 
 use std::collections::BTreeMap;

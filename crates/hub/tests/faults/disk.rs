@@ -9,7 +9,7 @@ fn in_own_file_system(mount: &str, server: &FakeHub, cache: &Path) -> Option<Str
     let able =
         Command::new(wrapped[0]).args(&wrapped[1..]).args(["sh", "-c", mount]).env("HUB_TEST_CACHE", cache).output();
     if !able.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: this system does not let a test mount a file system");
+        eprintln!("skipped: mounting a file system is not permitted");
         return None;
     }
     let output = child(&format!("{mount} &&"), server, cache, &wrapped).wait_with_output().unwrap();

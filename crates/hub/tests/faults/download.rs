@@ -18,13 +18,13 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
     ("none", |_, _, a| a, Then::Whole(&[None])),
     ("cut", |_, n, a| if n == 0 { Answer { cut: Some(70), ..a } } else { a }, Then::Whole(&[None, Some(70)])),
     (
-        "cut thrice",
+        "cut three times",
         |_, n, a| if n < 3 { Answer { cut: Some(20), ..a } } else { a },
         Then::Whole(&[None, Some(20), Some(40), Some(60)]),
     ),
     ("always cut before a byte", |_, _, a| Answer { cut: Some(0), ..a }, Then::Refused(3, "could not be reached")),
     (
-        "cut at one place, and always from the beginning",
+        "always cut at the same byte, and resent from the beginning",
         |r, _, a| Answer {
             cut: Some(50),
             status: 200,
@@ -88,7 +88,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
         Then::Refused(5, "differs from the expected one"),
     ),
     (
-        "200 in answer to a Range",
+        "200 in response to a range request",
         |_, n, a| match n {
             0 => Answer { cut: Some(70), ..a },
             1 => Answer::new(200).body(content(100)),
@@ -97,7 +97,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
         Then::Whole(&[None, Some(70)]),
     ),
     (
-        "login page in answer to a Range, once",
+        "login page in response to a range request, once",
         |_, n, a| match n {
             0 => Answer { cut: Some(70), ..a },
             1 => Answer::new(200).body("<html>Log in</html>"),
@@ -106,7 +106,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
         Then::Whole(&[None, Some(70), Some(70)]),
     ),
     (
-        "other bytes of the right length in answer to a Range, once",
+        "different bytes of the right length in response to a range request, once",
         |_, n, a| match n {
             0 => Answer { cut: Some(70), ..a },
             1 => Answer::new(200).body(vec![7; 100]),
@@ -115,7 +115,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
         Then::Whole(&[None, Some(70), Some(70)]),
     ),
     (
-        "other bytes of the right length in answer to a Range, twice",
+        "different bytes of the right length in response to a range request, twice",
         |_, n, a| match n {
             0 => Answer { cut: Some(70), ..a },
             1 | 2 => Answer::new(200).body(vec![7; 100]),
@@ -124,7 +124,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
         Then::Whole(&[None, Some(70), Some(70), None]),
     ),
     (
-        "200 in answer to a Range, cut before what came",
+        "200 in response to a range request, cut before the known bytes end",
         |_, n, a| match n {
             0 => Answer { cut: Some(70), ..a },
             1 => Answer { cut: Some(30), ..Answer::new(200).body(content(100)) },
@@ -133,7 +133,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
         Then::Whole(&[None, Some(70), Some(70)]),
     ),
     (
-        "206 from another byte",
+        "206 with a wrong start offset",
         |_, n, a| match n {
             0 => Answer { cut: Some(70), ..a },
             1 => Answer::new(206).with("content-range", "bytes 60-99/100").body(&content(100)[60..]),
@@ -142,7 +142,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
         Then::Whole(&[None, Some(70), None]),
     ),
     (
-        "206 of another length",
+        "206 with a wrong total length",
         |_, n, a| match n {
             0 => Answer { cut: Some(70), ..a },
             1 => Answer::new(206).with("content-range", "bytes 70-119/120").body(content(50)),
@@ -151,7 +151,7 @@ const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
         Then::Whole(&[None, Some(70), None]),
     ),
     (
-        "another ETag between two parts",
+        "different ETag in the second part",
         |_, n, a| match n {
             0 => Answer { cut: Some(70), ..a },
             1 => a.with("etag", "\"other\""),

@@ -1,4 +1,4 @@
-//! Unexpected answers of the Hub.
+//! Unexpected responses of the Hub.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
         ("401", |_, _| Answer::new(401), "f", "the hub rejected the token"),
         ("gated", |_, _| Answer::new(403).with("x-error-code", "GatedRepo"), "f", "requires accepting its license"),
         (
-            "a message with the token in it",
+            "a message that contains the token",
             |r, _| Answer::new(403).with("x-error-message", r.header("authorization").unwrap_or_default()),
             "f",
             "Bearer [token]",
@@ -37,7 +37,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
             "a redirect from http to file",
         ),
         (
-            "a redirect without end",
+            "an endless redirect",
             |r, _| Answer::new(307).with("location", format!("/x{}", r.path)),
             "f",
             "more than 10 redirects",
