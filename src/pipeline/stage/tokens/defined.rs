@@ -168,7 +168,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
     let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, generation.end_of_text)?;
     let Generating { until, max_tokens, sampling } = Generating::read(&task.definition.generation)?;
     if max_tokens >= context {
-        return Err(Error::bad_input("the new tokens leave no room for a prompt")
+        return Err(Error::bad_input("the context is too short for a prompt and the new tokens")
             .at(format!("task {}", used.name))
             .expected(format!("fewer than {context} new tokens (context length of the backbone)"))
             .found(format!("{max_tokens} new tokens"))
