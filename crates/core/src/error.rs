@@ -38,7 +38,7 @@ pub enum ErrorKind {
 }
 
 /// Error with all information needed to fix the problem.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Error(Box<ErrorParts>);
 
 /// Parts of an error.
