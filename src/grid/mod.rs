@@ -171,24 +171,11 @@ impl Grid {
         let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
         let absent = |error: Error| definitions::with_others(error, &needs, &resolver);
-        let mut includes: Vec<_> = checked.includes.iter().map(|include| include.or_axes_of(&checked.axes)).collect();
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
         let mut backbones = definitions::found_backbones(backbones, &resolver).map_err(absent)?;
-        for axes in [&mut checked.axes].into_iter().chain(&mut includes) {
-            axes.round(&checked.weights, &mut backbones)?;
-        }
-        let cells = cells::cells(&checked.axes, &includes, &checked.excludes, &backbones)?;
-        let cells = match &mut checked.search {
-            Some(search) => cells::without_impossible(cells, &backbones, search)?,
-            None => match cells::impossible(&cells, &backbones).into_iter().next() {
-                Some(first) => return Err(first.into_error()),
-                None => cells,
-            },
-        };
+        let cells = checked.axes.into_cells(checked.search.as_mut(), &mut backbones)?;
 
         // Keep only inputs in use. Other inputs may be missing.
-        let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
-        name::assign_names(&mut cells);
         let mut evaluate = checked.evaluate;
         let mut meant = checked.meant;
         meant.tasks.retain(|name, _| (shown.task)(name));
