@@ -2,7 +2,7 @@
 //!
 //! A grid is loaded in these steps:
 //!
-//! 1. The YAML text becomes a tree whose values know their positions (`yaml`, `node`).
+//! 1. The YAML text is parsed into a tree in which every value has its source position (`yaml`, `node`).
 //! 2. Four layers are merged, each over the previous one: named entries (`named`), the grid, a profile (`profile`)
 //!    and overrides (`overrides`).
 //! 3. The tree is deserialized into typed structs (`deserialize`, `schema`).
@@ -108,7 +108,7 @@ pub struct Grid {
     /// Definitions of the evaluated lm-evaluation-harness tasks, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub definitions: BTreeMap<String, TaskData>,
-    /// Distinct backbones over all cells, in order of first appearance. The next four fields hold the other axes in
+    /// Distinct backbones over all cells, in order of first appearance. The next four fields list the other axes in
     /// the same way.
     pub backbone: Vec<String>,
     pub criterion: Vec<Method<dyn Criterion>>,
@@ -144,7 +144,7 @@ impl Grid {
         Self::load_shown(path, profile, overrides, &AxisChoice::ALL)
     }
 
-    /// Loads a grid with only the shown evaluations. The data of other evaluations need not exist.
+    /// Loads a grid with only the evaluations that `shown` includes. The data of the others need not exist.
     ///
     /// # Errors
     /// Fails like [`Grid::load`].
@@ -211,8 +211,8 @@ impl Grid {
         })
     }
 
-    /// Returns the inputs that a grid names: all backbones, and the shown corpora and tasks. The inputs need not
-    /// exist, and the grid is not expanded.
+    /// Returns the inputs that a grid names: all backbones, and the corpora and tasks that `shown` includes. The
+    /// inputs need not exist, and the grid is not expanded.
     ///
     /// # Errors
     /// Fails like [`Grid::load`], except for errors that depend on existing inputs.
