@@ -58,7 +58,7 @@ fn main() {
             .collect();
         let times = Times::measure(&decoder, &documents, &dense, &nine);
         let n = documents.len() as f64;
-        let exam = MultipleChoiceEval::new(&documents, decoder.config(), BUDGET).unwrap();
+        let exam = MultipleChoiceEval::new(documents.clone(), decoder.config(), BUDGET).unwrap();
         let tokens: usize = (0..exam.chunks()).map(|chunk| exam.tokens(chunk)).sum();
         println!(
             "{:>12} {:>10} {:>8} {:>14.1} {:>14.1} {:>7.2} {:>16.0} % {:>16.2}",
@@ -112,7 +112,7 @@ fn ours(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>], programs: &[P
     let trie = Trie::scoring(programs);
     let mut seconds = vec![0.0; trie.len()];
     let started = Instant::now();
-    let exam = MultipleChoiceEval::new(documents, decoder.config(), BUDGET).unwrap();
+    let exam = MultipleChoiceEval::new(documents.to_vec(), decoder.config(), BUDGET).unwrap();
     let scores = score(&exam, decoder, &trie, &mut seconds, |_| Ok(())).unwrap();
     (started.elapsed().as_secs_f64(), scores)
 }

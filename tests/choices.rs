@@ -24,7 +24,7 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
     let trie = Trie::scoring(programs);
     let mut tokens = 0;
     let mut seconds = vec![0.0; trie.len()];
-    let exam = MultipleChoiceEval::new(&borrowed, engine.config(), budget).unwrap();
+    let exam = MultipleChoiceEval::new(borrowed, engine.config(), budget).unwrap();
     let of_programs = score(&exam, engine, &trie, &mut seconds, |of_batch| -> Result<()> {
         tokens += of_batch;
         Ok(())

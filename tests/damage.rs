@@ -74,10 +74,10 @@ fn compare(engine: EngineName, tasks: &[(&str, usize)]) {
     let store = Store::open(&folder.path().join("store"), stage::WORDS).unwrap();
     let outcome = exec::run(&grid, settings, &store, &(), &AtomicBool::new(false)).unwrap();
     let results = collect(&grid, &outcome, &[]);
-    let mut names: Vec<&str> = results.cells.iter().map(|cell| cell.name.as_str()).collect();
+    let mut names: Vec<&str> = results.cells.iter().map(|cell| cell.cell.name.as_str()).collect();
     names.sort_unstable();
     for (cell, variant) in VARIANTS {
-        let cell = results.cells.iter().find(|result| result.name == cell);
+        let cell = results.cells.iter().find(|result| result.cell.name == cell);
         let cell = cell.unwrap_or_else(|| panic!("no cell of {variant}: {names:?}"));
         assert_eq!(cell.failure, None, "{variant}");
         let mut compared = 0;

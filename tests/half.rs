@@ -49,7 +49,7 @@ fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
         .iter()
         .map(|document| document.iter().map(|(input, continuation)| TokenisedChoice { input, continuation }).collect())
         .collect();
-    let exam = MultipleChoiceEval::new(&borrowed, engine.config(), 2048).unwrap();
+    let exam = MultipleChoiceEval::new(borrowed, engine.config(), 2048).unwrap();
     let trie = Trie::scoring(&[Program::dense(engine.config().layers)]);
     let values = score(&exam, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(())).unwrap().remove(0);
     let mut scores = scores_of_choices(&values).into_iter().map(|score| score.log_likelihood);

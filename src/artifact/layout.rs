@@ -87,7 +87,7 @@ impl RowsBuilder<'_> {
         };
         for step in steps {
             let of_step: Vec<&Arc<Measurement>> =
-                pruned.iter().copied().filter(|number| step.contains(&depth_of(number))).collect();
+                pruned.iter().copied().filter(|number| step.contains(&number.record.condition.cut_depth())).collect();
             for entry in &table.rows {
                 self.add_methods(backbone, entry, &of_step)?;
                 // With one column per depth, each row entry forms a block.
@@ -171,11 +171,6 @@ fn variant(measurement: &Measurement) -> (String, Settings) {
     (measurement.record.condition.calibration.clone(), settings)
 }
 
-pub(super) fn depth_of(number: &Measurement) -> Depth {
-    let condition = &number.record.condition;
-    Depth { count: condition.depth, unit: condition.unit }
-}
-
 /// Returns the depths of a backbone's pruned rows, whole layers first.
 fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
     let is_pruned_here = |number: &&Arc<Measurement>| {
@@ -183,7 +178,7 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
         condition.backbone == backbone && condition.criterion != DENSE
     };
     let pruned = numbers.iter().filter(is_pruned_here);
-    let mut depths = distinct(pruned.map(|number| depth_of(number)).collect::<Vec<_>>().iter());
+    let mut depths = distinct(pruned.map(|number| number.record.condition.cut_depth()).collect::<Vec<_>>().iter());
     depths.sort_unstable_by_key(|depth| (depth.unit, depth.count));
     depths
 }
@@ -322,7 +317,7 @@ fn find<'n>(
     dense: bool,
 ) -> Result<Option<&'n Arc<Measurement>>> {
     let any = dense || column.group.is_none();
-    let candidates = || row.iter().copied().filter(|number| any || Some(depth_of(number)) == depth);
+    let candidates = || row.iter().copied().filter(|number| any || Some(number.record.condition.cut_depth()) == depth);
     let mut found = candidates().filter(|number| {
         number.metric.id == column.column.metric.id && column.key.as_ref().is_none_or(|key| *key == number.key)
     });
@@ -361,7 +356,7 @@ fn lead_text(lead: RowHeader, measurement: &Measurement, table: &TableEntry) -> 
         RowHeader::Backbone => backbone_label(&condition.backbone).to_owned(),
         RowHeader::Depth => format!("{}/{}", condition.depth, condition.layers),
         RowHeader::Removed if condition.criterion == DENSE => "—".to_owned(),
-        RowHeader::Removed => depth_of(measurement).words(),
+        RowHeader::Removed => condition.cut_depth().words(),
         RowHeader::Method if table.lead.contains(&RowHeader::Removed) => cut_and_repair(condition),
         RowHeader::Method if condition.recovery == recovery::NONE => criterion::label(&condition.criterion).to_owned(),
         RowHeader::Method => {

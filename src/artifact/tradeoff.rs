@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::layout::{cut_and_repair, depth_of};
+use super::layout::cut_and_repair;
 use crate::artifact::figure::{Axis, Pareto, ParetoPanel, ParetoPoint, ParetoSeries, Scale};
 use crate::criterion::DepthUnit;
 use crate::error::{Error, Result};
@@ -69,7 +69,7 @@ fn point(size: &Measurement, entry: &FigureEntry, numbers: &[&Arc<Measurement>])
     Some(ParetoPoint {
         x: 100.0 - size.record.value?,
         values: entry.metrics.iter().map(value_of).collect(),
-        label: depth_of(size).words(),
+        label: size.record.condition.cut_depth().words(),
     })
 }
 

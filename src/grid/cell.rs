@@ -241,7 +241,7 @@ fn label(name: &str, options: &Options) -> String {
     if options.is_empty() { name.to_owned() } else { format!("{name}({})", options.join(",")) }
 }
 
-/// Method with one value for each written option.
+/// Method with a single value for each given option.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct WrittenMethod {
     pub(super) name: String,

@@ -2,13 +2,16 @@
 //! that `exclude` matches, plus the cells of `include`.
 
 use std::collections::{BTreeMap, HashSet};
+use std::iter;
 
-use super::cell::{CUT_AXES, Calibration, Cell, Method, built};
+use super::cell::{CUT_AXES, Calibration, Cell, Method, MethodEntry, built};
 use super::definitions::{Backbone, Rounded};
-use super::depth::{Depth, depths};
+use super::depth::{Depth, DepthEntry, depths};
+use super::name;
 use super::node::{At, Positioned, YamlPosition};
+use super::one_or_many::Many;
 use super::pattern::CellPattern;
-use super::schema::{CalibrationEntry, IncludeEntry};
+use super::schema::CalibrationEntry;
 use super::search::{Search, Unselectable};
 use super::validate::{self, combinations};
 use super::weights::Weights;
@@ -33,8 +36,14 @@ pub(super) struct Axes {
 
 impl Axes {
     /// Reads the axes of the map at `at`.
-    pub(super) fn read(at: &At<'_>, entries: &IncludeEntry) -> Result<Self> {
-        let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entries;
+    pub(super) fn read(
+        at: &At<'_>,
+        backbone: &Many<String>,
+        criterion: &Many<MethodEntry>,
+        depth: &Many<DepthEntry>,
+        recovery: &Many<MethodEntry>,
+        calibration: &Many<CalibrationEntry>,
+    ) -> Result<Self> {
         let calibrations =
             calibration.explicit_values().map(|written| calibrations(&at.key("calibration"), written)).transpose()?;
         let (calibration, corpora) = calibrations.unzip();
@@ -53,25 +62,19 @@ impl Axes {
     }
 
     /// Fills in missing axes from `grid`.
-    pub(super) fn or_axes_of(&self, grid: &Self) -> Self {
-        let Self { position, backbone, criterion, depth, recovery, calibration, corpora } = self.clone();
+    pub(super) fn or_axes_of(self, grid: &Self) -> Self {
         Self {
-            position,
-            backbone: backbone.or_else(|| grid.backbone.clone()),
-            criterion: criterion.or_else(|| grid.criterion.clone()),
-            depth: depth.or_else(|| grid.depth.clone()),
-            recovery: recovery.or_else(|| grid.recovery.clone()),
-            calibration: calibration.or_else(|| grid.calibration.clone()),
-            corpora,
+            backbone: self.backbone.or_else(|| grid.backbone.clone()),
+            criterion: self.criterion.or_else(|| grid.criterion.clone()),
+            depth: self.depth.or_else(|| grid.depth.clone()),
+            recovery: self.recovery.or_else(|| grid.recovery.clone()),
+            calibration: self.calibration.or_else(|| grid.calibration.clone()),
+            ..self
         }
     }
 
     /// Replaces each backbone by one backbone per weight type. Does nothing if `weights` is empty.
-    pub(super) fn round(
-        &mut self,
-        weights: &[Positioned<Weights>],
-        backbones: &mut BTreeMap<String, Backbone>,
-    ) -> Result<()> {
+    fn round(&mut self, weights: &[Positioned<Weights>], backbones: &mut BTreeMap<String, Backbone>) -> Result<()> {
         let Some(names) = self.backbone.take_if(|_| !weights.is_empty()) else { return Ok(()) };
         let all = names.iter().flat_map(|name| weights.iter().map(move |weight| (name, weight)));
         let all =
@@ -209,19 +212,64 @@ struct PrunedCell {
     position: YamlPosition,
 }
 
+/// Axes of a grid, with the settings that add cells to their product or remove some.
+#[derive(Debug)]
+pub(super) struct GridAxes {
+    pub(super) product: Axes,
+    /// Weight types of the backbones; empty if the file names none.
+    pub(super) weights: Vec<Positioned<Weights>>,
+    /// Axes of each entry of `include`, complete.
+    pub(super) includes: Vec<Axes>,
+    pub(super) excludes: Vec<CellPattern>,
+}
+
+impl GridAxes {
+    /// Iterates over the axes of the grid and of the included cells.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Axes> + Clone {
+        iter::once(&self.product).chain(&self.includes)
+    }
+
+    /// Returns the named cells, and adds backbones with rounded weights to `backbones`. For a search, cells that
+    /// cannot be pruned are recorded in `search`.
+    ///
+    /// # Errors
+    /// Fails like [`cells`] and [`without_impossible`]. Without a search, no cell may be impossible.
+    pub(super) fn into_cells(
+        mut self,
+        search: Option<&mut Search>,
+        backbones: &mut BTreeMap<String, Backbone>,
+    ) -> Result<Vec<Cell>> {
+        for axes in iter::once(&mut self.product).chain(&mut self.includes) {
+            axes.round(&self.weights, backbones)?;
+        }
+        let mut cells = cells(&self.product, &self.includes, &self.excludes, backbones)?;
+        match search {
+            Some(search) => cells = without_impossible(cells, backbones, search)?,
+            None => {
+                if let Some(first) = impossible(&cells, backbones).into_iter().next() {
+                    return Err(first.into_error());
+                }
+            }
+        }
+        let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
+        name::assign_names(&mut cells);
+        Ok(cells)
+    }
+}
+
 /// Returns all unique cells. Each backbone contributes its dense cell, the product without excluded cells, and the
 /// included cells.
 ///
 /// # Errors
 /// Fails if there are no cells or too many, if a pattern matches no cell, or if a depth removes all layers of a
 /// backbone. Excluded cells may have impossible depths.
-pub(super) fn cells(
+fn cells(
     axes: &Axes,
     includes: &[Axes],
     excludes: &[CellPattern],
     backbones: &BTreeMap<String, Backbone>,
 ) -> Result<Vec<Positioned<Cell>>> {
-    for axes in [axes].into_iter().chain(includes) {
+    for axes in iter::once(axes).chain(includes) {
         axes.few_enough()?;
     }
     let product = axes.product(backbones);
@@ -267,7 +315,7 @@ fn layer_count(backbones: &BTreeMap<String, Backbone>, cell: &Cell) -> usize {
 }
 
 /// Cell whose criterion or recovery rejects its depth, although the depth is below the number of layers.
-pub(super) struct Impossible {
+struct Impossible {
     cell: Cell,
     position: YamlPosition,
     error: Error,
@@ -275,13 +323,13 @@ pub(super) struct Impossible {
 
 impl Impossible {
     /// Converts to an error with the position of the cell.
-    pub(super) fn into_error(self) -> Error {
+    fn into_error(self) -> Error {
         self.error.at(self.position.to_string())
     }
 }
 
 /// Returns the cells whose depth their criterion or recovery rejects, without duplicates.
-pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
+fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
     let mut seen = HashSet::new();
     let mut impossible = Vec::new();
     for Positioned { value: cell, position } in cells {
@@ -331,7 +379,7 @@ fn fits_its_unit(cell: &Cell) -> bool {
 ///
 /// # Errors
 /// Fails if no cell remains for a backbone, or for a layer count that the budget requests.
-pub(super) fn without_impossible(
+fn without_impossible(
     mut cells: Vec<Positioned<Cell>>,
     backbones: &BTreeMap<String, Backbone>,
     search: &mut Search,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::cell::{AXES, CUT_AXES};
-use super::cells::{Axes, optional};
+use super::cells::{Axes, GridAxes, optional};
 use super::defined::{self, DefinitionEntry, Meant};
 use super::definitions::{Definers, Definitions};
 use super::depth::{self, DepthEntry};
@@ -26,11 +26,7 @@ use crate::{corpus, metric};
 #[derive(Debug)]
 pub(super) struct CheckedGrid {
     pub(super) name: String,
-    pub(super) axes: Axes,
-    /// Weight types of the backbones; empty if the file names none.
-    pub(super) weights: Vec<Positioned<Weights>>,
-    pub(super) includes: Vec<Axes>,
-    pub(super) excludes: Vec<CellPattern>,
+    pub(super) axes: GridAxes,
     pub(super) evaluate: Evaluate,
     pub(super) search: Option<Search>,
     pub(super) definitions: Definitions,
@@ -41,12 +37,8 @@ pub(super) struct CheckedGrid {
 impl CheckedGrid {
     /// Returns the inputs of the grid: the backbones, and the corpora and tasks in use.
     pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<InputRef> {
-        let calibrated: BTreeSet<&str> = [&self.axes]
-            .into_iter()
-            .chain(&self.includes)
-            .flat_map(|axes| &axes.corpora)
-            .map(|corpus| corpus.value.as_str())
-            .collect();
+        let calibrated: BTreeSet<&str> =
+            self.axes.all().flat_map(|axes| &axes.corpora).map(|corpus| corpus.value.as_str()).collect();
         let Definitions { backbones, corpora, tasks } = &self.definitions;
         let corpora = corpora.iter().filter(|(name, _)| {
             calibrated.contains(name.as_str())
@@ -64,14 +56,15 @@ impl CheckedGrid {
 pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<CheckedGrid> {
     let root = At::root(root);
     let name = name(&root, schema, file)?;
-    let mut axes = Axes::read(&root, &schema.axes())?;
-    let search = schema.search.as_ref().map(|search| searched(&root, schema, search, &mut axes)).transpose()?;
-    all_or_none(&axes)?;
+    let Schema { backbone, criterion, depth, recovery, calibration, .. } = schema;
+    let mut product = Axes::read(&root, backbone, criterion, depth, recovery, calibration)?;
+    let search = schema.search.as_ref().map(|search| searched(&root, schema, search, &mut product)).transpose()?;
+    all_or_none(&product)?;
     let includes = schema
         .include
         .iter()
         .enumerate()
-        .map(|(i, entry)| include(&root.key("include").item(i), entry, &axes))
+        .map(|(i, entry)| include(&root.key("include").item(i), entry, &product))
         .collect::<Result<Vec<_>>>()?;
     let excludes = schema
         .exclude
@@ -94,17 +87,17 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
         schema.weights.explicit_values().map(|entries| Weights::read(&root.key("weights"), entries)).transpose()?;
     let weights = weights.unwrap_or_default();
     not_timed(&weights, &evaluate)?;
-    let every = [&axes].into_iter().chain(&includes);
-    let backbones = every.clone().filter_map(|axes| axes.backbone.as_ref()).flatten();
-    let corpora = every.clone().flat_map(|axes| &axes.corpora).chain(&used.corpora);
-    let seeds = seeds(every, &evaluate);
+    let axes = GridAxes { product, weights, includes, excludes };
+    let backbones = axes.all().filter_map(|axes| axes.backbone.as_ref()).flatten();
+    let corpora = axes.all().flat_map(|axes| &axes.corpora).chain(&used.corpora);
+    let seeds = seeds(axes.all(), &evaluate);
     let definers = Definers { schema, root: &root, library };
     let definitions = Definitions {
         backbones: definers.backbones(backbones)?,
         corpora: definers.corpora(corpora, &seeds)?,
         tasks: definers.tasks(used.tasks.iter())?,
     };
-    Ok(CheckedGrid { name, axes, weights, includes, excludes, evaluate, search, definitions, meant: used.meant })
+    Ok(CheckedGrid { name, axes, evaluate, search, definitions, meant: used.meant })
 }
 
 /// Rejects `latency` for rounded weights: they are computed as floats, so times and memory would not be those of the
@@ -181,8 +174,10 @@ fn all_or_none(axes: &Axes) -> Result<()> {
         .hint("add the missing axes, or remove the others to score only the dense backbones"))
 }
 
+/// Reads an entry of `include`, with the axes of the grid where it has none.
 fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
-    let axes = Axes::read(at, entry)?;
+    let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entry;
+    let axes = Axes::read(at, backbone, criterion, depth, recovery, calibration)?;
     let (written, absent) = axes.of_cuts();
     if axes.backbone.is_none() && written.is_empty() {
         return Err(at
@@ -197,7 +192,7 @@ fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
             .found(if written.is_empty() { "none of them".to_owned() } else { format!("only {}", written.join(", ")) })
             .hint("add the missing axes to the entry or to the grid"));
     }
-    Ok(axes)
+    Ok(axes.or_axes_of(grid))
 }
 
 fn missing_axes(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
@@ -226,7 +221,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
             .expected("one or more of `perplexity: [{corpus: …, length: …}]`, `tasks: [arc_easy, …]` and `latency: {length: …}`")
             .found("an empty map"));
     }
-    let TextUses { perplexity, corpora } = TextUses::read(&at.key("perplexity"), &entries.perplexity)?;
+    let (perplexity, corpora) = texts(&at.key("perplexity"), &entries.perplexity)?;
     let TaskUses { known, defined } = TaskUses::read(&at.key("tasks"), &entries.tasks)?;
     // A list that is present must not be empty.
     if entries.perplexity.explicit_values().is_some() {
@@ -263,37 +258,32 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     Ok((Evaluate { perplexity, tasks, groups, latency, metrics }, used))
 }
 
-/// Evaluated texts of a grid with their positions.
-struct TextUses {
-    perplexity: Vec<Positioned<Perplexity>>,
-    /// Names of the corpora.
-    corpora: Vec<Positioned<String>>,
-}
+/// Evaluated texts, and the corpora they name.
+type Texts = (Vec<Positioned<Perplexity>>, Vec<Positioned<String>>);
 
-impl TextUses {
-    /// Expands texts and window lengths.
-    fn read(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<Self> {
-        let mut uses = Self { perplexity: Vec::new(), corpora: Vec::new() };
-        for (i, entry) in entries.iter().enumerate() {
-            let at = at.item(i);
-            let texts = validate::values(&at.key("corpus"), &entry.corpus)?;
-            let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
-            validate::few_enough(&[texts.len(), lengths.len()], &at.position())?;
-            for (text, length) in texts.iter().flat_map(|text| lengths.iter().map(move |length| (text, length))) {
-                // Point at the item if only one of the lists has several items, otherwise at the entry.
-                let position = match (texts.len(), lengths.len()) {
-                    (1, 2..) => length.position.clone(),
-                    (2.., 1) => text.position.clone(),
-                    _ => at.position(),
-                };
-                let corpus = text.value.clone();
-                let value = Perplexity { corpus, length: length.value, damage: entry.damage, draw: None };
-                uses.perplexity.push(Positioned { value, position });
-            }
-            uses.corpora.extend(texts);
+/// Expands texts and window lengths.
+fn texts(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<Texts> {
+    let mut perplexity = Vec::new();
+    let mut all_corpora = Vec::new();
+    for (i, entry) in entries.iter().enumerate() {
+        let at = at.item(i);
+        let corpora = validate::values(&at.key("corpus"), &entry.corpus)?;
+        let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
+        validate::few_enough(&[corpora.len(), lengths.len()], &at.position())?;
+        for (corpus, length) in corpora.iter().flat_map(|corpus| lengths.iter().map(move |length| (corpus, length))) {
+            // Point at the item if only one of the lists has several items, otherwise at the entry.
+            let position = match (corpora.len(), lengths.len()) {
+                (1, 2..) => length.position.clone(),
+                (2.., 1) => corpus.position.clone(),
+                _ => at.position(),
+            };
+            let corpus = corpus.value.clone();
+            let value = Perplexity { corpus, length: length.value, damage: entry.damage, draw: None };
+            perplexity.push(Positioned { value, position });
         }
-        Ok(uses)
+        all_corpora.extend(corpora);
     }
+    Ok((perplexity, all_corpora))
 }
 
 /// Tasks of a grid with their positions.

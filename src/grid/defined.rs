@@ -179,7 +179,7 @@ impl Meant {
             .collect()
     }
 
-    /// Returns the splits that a task uses: the evaluated one and that of its examples.
+    /// Returns the splits that a task uses: the evaluated split and the split of its few-shot examples.
     fn splits(&self, name: &str) -> Vec<&str> {
         let definition = &self.tasks[name].definition;
         let uses = self.uses.iter().filter(|task| task.name == name);

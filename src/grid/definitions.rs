@@ -34,7 +34,7 @@ pub(super) struct NamedEntry<T> {
     pub(super) need: InputRef,
 }
 
-/// Places in which names are looked up: the grid and the library.
+/// Sources of named entries: the grid itself and the library.
 pub(super) struct Definers<'a> {
     pub(super) schema: &'a Schema,
     pub(super) root: &'a At<'a>,
@@ -52,7 +52,7 @@ impl Definers<'_> {
         })
     }
 
-    /// Reads the used corpora. `seeds` shuffle their shards.
+    /// Reads the corpora in use. `seeds` determine which shards of a corpus are read.
     pub(super) fn corpora<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -87,7 +87,7 @@ impl Definers<'_> {
         Ok(data)
     }
 
-    /// Reads the used entries of a kind. `read` rejects invalid entries and locates their files.
+    /// Reads the entries of a kind that are in use. `read` rejects invalid entries and locates their files.
     fn read_each<'n, T: Clone>(
         &self,
         kind: EntryKind,

@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
-
+use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::json;
 
 use super::node::{At, Positioned};
@@ -16,19 +15,9 @@ use crate::error::{Error, Result};
 /// Maximum decimals of a share. Sufficient for any layer count, and prevents overflow in the arithmetic below.
 const DECIMALS: usize = 6;
 
-/// Depth as written in the file.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct DepthEntry {
-    unit: DepthUnit,
-    amount: AmountEntry,
-}
-
-/// Amount as written in the file. [`Amount::read`] parses strings as shares.
-#[derive(Debug, Clone, PartialEq)]
-enum AmountEntry {
-    Count(usize),
-    Text(String),
-}
+/// Depth as deserialized, or the error about its value. [`depths`] adds the position to the error.
+#[derive(Debug, Clone)]
+pub(super) struct DepthEntry(Result<Depth>);
 
 /// Number of layers or sublayers, not yet resolved for a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,19 +36,15 @@ enum Amount {
 impl DepthEntry {
     /// Creates an entry of whole layers.
     pub(super) fn layers(count: usize) -> Self {
-        Self { unit: DepthUnit::Layers, amount: AmountEntry::Count(count) }
+        Self::new(DepthUnit::Layers, Amount::count(count))
+    }
+
+    fn new(unit: DepthUnit, amount: Result<Amount>) -> Self {
+        Self(amount.map(|amount| Depth { unit, amount }))
     }
 }
 
 impl Depth {
-    /// Parses a depth.
-    ///
-    /// # Errors
-    /// Fails if the depth is 0, or the string is not a share above 0% and below 100%. The caller adds the position.
-    pub(super) fn read(entry: &DepthEntry) -> Result<Self> {
-        Ok(Self { unit: entry.unit, amount: Amount::read(&entry.amount)? })
-    }
-
     /// Resolves the depth for a backbone with `layers` layers. Shares are rounded half up, to at least 1.
     pub(super) fn of(self, layers: usize) -> criterion::Depth {
         criterion::Depth { count: self.amount.of(self.unit.available(layers)), unit: self.unit }
@@ -82,17 +67,17 @@ impl fmt::Display for Depth {
 }
 
 impl Amount {
-    fn read(entry: &AmountEntry) -> Result<Self> {
-        match entry {
-            AmountEntry::Count(0) => Err(Error::bad_input("invalid depth 0")
-                .expected("1 or more layers to remove")
-                .found("0")
-                .hint("remove this depth: every grid includes the dense backbone")),
-            AmountEntry::Count(count) => Ok(Self::Count(*count)),
-            AmountEntry::Text(text) => Self::share(text),
+    fn count(count: usize) -> Result<Self> {
+        if count > 0 {
+            return Ok(Self::Count(count));
         }
+        Err(Error::bad_input("invalid depth 0")
+            .expected("1 or more layers to remove")
+            .found("0")
+            .hint("remove this depth: every grid includes the dense backbone"))
     }
 
+    /// Parses a share, which must be above 0% and below 100%.
     fn share(text: &str) -> Result<Self> {
         let Some(number) = text.strip_suffix('%') else {
             let error = bad_share(text, "invalid depth");
@@ -153,16 +138,17 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Parses the depths of an axis.
+/// Returns the depths of an axis with their positions.
+///
+/// # Errors
+/// Fails if a depth is invalid or listed twice, or if there are none.
 pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
-    validate::values(
-        at,
-        &entries
-            .iter()
-            .enumerate()
-            .map(|(i, entry)| Depth::read(entry).map_err(|error| error.at(at.item(i).position().to_string())))
-            .collect::<Result<Vec<_>>>()?,
-    )
+    let depths = entries
+        .iter()
+        .enumerate()
+        .map(|(i, DepthEntry(depth))| depth.clone().map_err(|error| error.at(at.item(i).position().to_string())))
+        .collect::<Result<Vec<_>>>()?;
+    validate::values(at, &depths)
 }
 
 /// Parses `12.5` into millionths. Accepts only digits and one decimal point.
@@ -178,62 +164,68 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-impl<'de> Deserialize<'de> for AmountEntry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl Visitor<'_> for Read {
-            type Value = AmountEntry;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(AMOUNT)
-            }
-
-            fn visit_u64<E: de::Error>(self, count: u64) -> Result<AmountEntry, E> {
-                Ok(AmountEntry::Count(usize::try_from(count).unwrap_or(usize::MAX)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<AmountEntry, E> {
-                Ok(AmountEntry::Text(text.to_owned()))
-            }
-        }
-        deserializer.deserialize_any(Read)
-    }
-}
-
 /// Descriptions of valid depths for messages.
 const AMOUNT: &str = "a count such as `7`, or a share of the layers such as `25%`";
 const UNITS: &str = "one of `attention`, `mlp` and `sublayers` with a count or a share, such as `{attention: 8}`";
 
+struct AmountVisitor;
+
+impl<'de> DeserializeSeed<'de> for AmountVisitor {
+    type Value = Result<Amount>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Visitor<'_> for AmountVisitor {
+    type Value = Result<Amount>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(AMOUNT)
+    }
+
+    fn visit_u64<E: de::Error>(self, count: u64) -> Result<Self::Value, E> {
+        Ok(Amount::count(usize::try_from(count).unwrap_or(usize::MAX)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Amount::share(text))
+    }
+}
+
+struct DepthVisitor;
+
+impl<'de> Visitor<'de> for DepthVisitor {
+    type Value = DepthEntry;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(AMOUNT)
+    }
+
+    fn visit_u64<E: de::Error>(self, count: u64) -> Result<DepthEntry, E> {
+        AmountVisitor.visit_u64(count).map(|amount| DepthEntry::new(DepthUnit::Layers, amount))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<DepthEntry, E> {
+        AmountVisitor.visit_str(text).map(|amount| DepthEntry::new(DepthUnit::Layers, amount))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DepthEntry, A::Error> {
+        let unit: Option<String> = map.next_key()?;
+        let unit = unit.as_deref().and_then(|unit| unit.parse().ok()).filter(|unit| *unit != DepthUnit::Layers);
+        let unit = unit.ok_or_else(|| de::Error::custom(format!("expected {UNITS}")))?;
+        let amount = map.next_value_seed(AmountVisitor)?;
+        match map.next_key::<String>()? {
+            None => Ok(DepthEntry::new(unit, amount)),
+            Some(_) => Err(de::Error::custom(format!("expected only {UNITS}"))),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for DepthEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
-            type Value = DepthEntry;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(AMOUNT)
-            }
-
-            fn visit_u64<E: de::Error>(self, count: u64) -> Result<DepthEntry, E> {
-                Ok(DepthEntry::layers(usize::try_from(count).unwrap_or(usize::MAX)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<DepthEntry, E> {
-                Ok(DepthEntry { unit: DepthUnit::Layers, amount: AmountEntry::Text(text.to_owned()) })
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DepthEntry, A::Error> {
-                let unit: Option<String> = map.next_key()?;
-                let unit = unit.as_deref().and_then(|unit| unit.parse().ok()).filter(|unit| *unit != DepthUnit::Layers);
-                let unit = unit.ok_or_else(|| de::Error::custom(format!("expected {UNITS}")))?;
-                let amount = map.next_value()?;
-                match map.next_key::<String>()? {
-                    None => Ok(DepthEntry { unit, amount }),
-                    Some(_) => Err(de::Error::custom(format!("expected only {UNITS}"))),
-                }
-            }
-        }
-        deserializer.deserialize_any(Read)
+        deserializer.deserialize_any(DepthVisitor)
     }
 }
 
@@ -270,8 +262,12 @@ impl JsonSchema for DepthEntry {
 mod tests {
     use super::*;
 
+    fn parse(value: serde_json::Value) -> Result<Depth> {
+        serde_json::from_value::<DepthEntry>(value).unwrap().0
+    }
+
     fn share(text: &str) -> Result<Depth> {
-        Depth::read(&serde_json::from_value(text.into()).unwrap())
+        parse(text.into())
     }
 
     #[test]
@@ -283,7 +279,7 @@ mod tests {
         ] {
             let (written, amount) = text[1..text.len() - 1].split_once(": ").unwrap();
             let amount = amount.parse::<u64>().map_or_else(|_| json!(amount), |count| json!(count));
-            let depth = Depth::read(&serde_json::from_value(json!({written: amount})).unwrap()).unwrap();
+            let depth = parse(json!({written: amount})).unwrap();
             assert_eq!(depth.of(layers), criterion::Depth { count, unit }, "{text}");
             assert_eq!(depth.to_string(), text);
         }
@@ -291,7 +287,7 @@ mod tests {
             let error = serde_json::from_value::<DepthEntry>(wrong.clone()).unwrap_err().to_string();
             assert!(error.contains("`{attention: 8}`"), "{wrong}: {error}");
         }
-        assert!(Depth::read(&serde_json::from_value(json!({"mlp": 0})).unwrap()).is_err());
+        assert!(parse(json!({"mlp": 0})).is_err());
     }
 
     #[test]

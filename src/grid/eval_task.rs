@@ -228,7 +228,8 @@ impl TaskData {
         }
     }
 
-    /// Returns the trial of the rows and prompts with some settings. `backbone` is the folder with the chat template.
+    /// Returns a probe that reads the rows and renders the prompts with some settings. `backbone` is the folder with
+    /// the chat template.
     ///
     /// # Errors
     /// Fails like [`TaskData::rows`].

@@ -67,7 +67,7 @@ fn items_below(node: &YamlNode, key: &str) -> Vec<YamlNode> {
     node.get(key).map(YamlNode::items).unwrap_or_default().to_vec()
 }
 
-/// File settings of an entry as written.
+/// File settings of an entry.
 pub(super) struct SourceEntry<'a> {
     pub(super) path: Option<&'a Path>,
     pub(super) hub: Option<&'a str>,
@@ -248,7 +248,7 @@ impl InputRef {
         })
     }
 
-    /// Reads an entry with a hub repository and perhaps a path.
+    /// Reads an entry with a hub repository and optionally a path.
     fn read_hub(kind: EntryKind, name: &str, at: &At<'_>, hub: &str, written: SourceEntry<'_>) -> Result<Self> {
         let hub_at = at.key("hub");
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
@@ -322,7 +322,7 @@ impl InputRef {
     /// Locates the input at its path or in the hub cache.
     ///
     /// # Errors
-    /// Fails if the input is missing, with a hint how to obtain it.
+    /// Fails if the input is missing, with a hint on how to obtain it.
     pub fn find(&self, resolver: &InputResolver<'_>) -> Result<Found> {
         let (what, kind) = match self.kind {
             EntryKind::Backbone if self.path.as_deref().is_some_and(is_gguf) => ("the backbone's file", "a file"),

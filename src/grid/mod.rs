@@ -2,7 +2,7 @@
 //!
 //! A grid is loaded in these steps:
 //!
-//! 1. The YAML text becomes a tree whose values know their positions (`yaml`, `node`).
+//! 1. The YAML text is parsed into a tree in which every value has its source position (`yaml`, `node`).
 //! 2. Four layers are merged, each over the previous one: named entries (`named`), the grid, a profile (`profile`)
 //!    and overrides (`overrides`).
 //! 3. The tree is deserialized into typed structs (`deserialize`, `schema`).
@@ -108,7 +108,7 @@ pub struct Grid {
     /// Definitions of the evaluated lm-evaluation-harness tasks, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub definitions: BTreeMap<String, TaskData>,
-    /// Distinct backbones over all cells, in order of first appearance. The next four fields hold the other axes in
+    /// Distinct backbones over all cells, in order of first appearance. The next four fields list the other axes in
     /// the same way.
     pub backbone: Vec<String>,
     pub criterion: Vec<Method<dyn Criterion>>,
@@ -144,7 +144,7 @@ impl Grid {
         Self::load_shown(path, profile, overrides, &AxisChoice::ALL)
     }
 
-    /// Loads a grid with only the shown evaluations. The data of other evaluations need not exist.
+    /// Loads a grid with only the evaluations that `shown` includes. The data of the others need not exist.
     ///
     /// # Errors
     /// Fails like [`Grid::load`].
@@ -171,24 +171,11 @@ impl Grid {
         let resolver = InputResolver::new(library.lock_file(), path, profile.as_deref());
         let needs = checked.needs(shown);
         let absent = |error: Error| definitions::with_others(error, &needs, &resolver);
-        let mut includes: Vec<_> = checked.includes.iter().map(|include| include.or_axes_of(&checked.axes)).collect();
         let definitions::Definitions { backbones, mut corpora, mut tasks } = checked.definitions;
         let mut backbones = definitions::found_backbones(backbones, &resolver).map_err(absent)?;
-        for axes in [&mut checked.axes].into_iter().chain(&mut includes) {
-            axes.round(&checked.weights, &mut backbones)?;
-        }
-        let cells = cells::cells(&checked.axes, &includes, &checked.excludes, &backbones)?;
-        let cells = match &mut checked.search {
-            Some(search) => cells::without_impossible(cells, &backbones, search)?,
-            None => match cells::impossible(&cells, &backbones).into_iter().next() {
-                Some(first) => return Err(first.into_error()),
-                None => cells,
-            },
-        };
+        let cells = checked.axes.into_cells(checked.search.as_mut(), &mut backbones)?;
 
         // Keep only inputs in use. Other inputs may be missing.
-        let mut cells: Vec<Cell> = cells.into_iter().map(|cell| cell.value).collect();
-        name::assign_names(&mut cells);
         let mut evaluate = checked.evaluate;
         let mut meant = checked.meant;
         meant.tasks.retain(|name, _| (shown.task)(name));
@@ -224,8 +211,8 @@ impl Grid {
         })
     }
 
-    /// Returns the inputs that a grid names: all backbones, and the shown corpora and tasks. The inputs need not
-    /// exist, and the grid is not expanded.
+    /// Returns the inputs that a grid names: all backbones, and the corpora and tasks that `shown` includes. The
+    /// inputs need not exist, and the grid is not expanded.
     ///
     /// # Errors
     /// Fails like [`Grid::load`], except for errors that depend on existing inputs.

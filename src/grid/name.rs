@@ -24,7 +24,7 @@ use crate::recovery::Recovery;
 const MAX_BACKBONE_BYTES: usize = 80;
 const MAX_PART_BYTES: usize = 48;
 const MAX_NAME_BYTES: usize = 180;
-/// Hash digits in names that are truncated or collide.
+/// Number of hash digits in names that are truncated or collide.
 const DIGITS: usize = 8;
 
 /// Path of a setting: its axis, and its keys in the options.

@@ -1,7 +1,7 @@
-//! Tree of a grid file, in which every value and key knows its source position.
+//! Tree of a grid file, in which every value and key has its source position.
 //!
-//! Typed structs are deserialized from this tree instead of the text. Overrides are applied in between, and later
-//! errors must name the line of a value.
+//! Typed structs are deserialized from this tree and not from the text, because overrides change values before that,
+//! and errors found later must name the line of a value.
 
 use std::fmt;
 use std::path::Path;
@@ -128,7 +128,7 @@ impl YamlNode {
         }
     }
 
-    /// Maps the positions of this value and of everything in it.
+    /// Replaces the positions of this value and of all values and keys below it.
     pub(super) fn relocate(&mut self, relocated: &impl Fn(&YamlPosition) -> YamlPosition) {
         self.position = relocated(&self.position);
         match &mut self.value {
@@ -143,7 +143,7 @@ impl YamlNode {
         }
     }
 
-    /// Sets the position of this value and of everything in it.
+    /// Sets the position of this value and of all values and keys below it.
     pub(super) fn moved_to(mut self, position: &YamlPosition) -> YamlNode {
         self.relocate(&|_| position.clone());
         self

@@ -106,8 +106,8 @@ impl CellPattern {
                 || self.calibration.iter().any(|pattern| means_calibration(&pattern.value, calibration)))
     }
 
-    /// Rejects a pattern with a value or combination that no cell of the product has. It is usually a typo, and the
-    /// surplus cells would be easy to miss.
+    /// Rejects a pattern with a value or combination that no cell of the product has. Such a pattern is usually a typo,
+    /// and the cells that it should exclude are easily overlooked.
     pub(super) fn check(&self, product: &[(&Cell, usize)]) -> Result<()> {
         let missing = |key: &str, position: &YamlPosition, shown: String, known: Vec<String>| {
             let expected = match known.as_slice() {

@@ -82,17 +82,6 @@ pub(super) struct Schema {
     pub(super) _profiles: BTreeMap<String, IgnoredAny>,
 }
 
-impl Schema {
-    /// Returns the axes of the grid's product.
-    pub(super) fn axes(&self) -> IncludeEntry {
-        let Self { backbone, criterion, depth, recovery, calibration, .. } = self;
-        let criterion = criterion.clone();
-        let depth = depth.clone();
-        let recovery = recovery.clone();
-        IncludeEntry { backbone: backbone.clone(), criterion, depth, recovery, calibration: calibration.clone() }
-    }
-}
-
 /// Model to prune.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

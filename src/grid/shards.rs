@@ -1,5 +1,5 @@
-//! Sharded texts, of which a grid reads the first shards of a shuffled list. The seeds determine the files before any
-//! is present.
+//! Sharded texts, of which a grid reads the first shards of a shuffled list. The order depends only on seeds, so the
+//! needed files are known before any of them is downloaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

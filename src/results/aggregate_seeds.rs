@@ -165,6 +165,7 @@ mod tests {
     use super::super::record::{Condition, Record};
     use super::super::settings::flatten_below;
     use super::*;
+    use crate::grid::Cell;
     use crate::metric::Metric;
     use crate::results::{MetricKey, PrintedNumber};
 
@@ -200,7 +201,7 @@ mod tests {
             cells: numbers
                 .iter()
                 .map(|measurement| CellSummary {
-                    name: measurement.cell.clone(),
+                    cell: Cell::with_name("", &measurement.cell),
                     settings: Arc::clone(&measurement.setup.variant),
                     failure: measurement.failure.clone(),
                     numbers: vec![Arc::new(measurement.clone())],

@@ -44,8 +44,8 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
             variant,
             ..Setup::default()
         };
+        let summary = summary(result, Arc::clone(&setup.variant));
         let condition = labels.condition(result);
-        let summary = summary(result);
         let mut numbers = Numbers { grid, outcome, result, condition, setup, all: Vec::new() };
         numbers.texts(&shown);
         numbers.tasks(&shown);
@@ -62,21 +62,15 @@ pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results 
     Results { cells, protocols: columns }
 }
 
-fn summary(result: &CellResult) -> CellSummary {
-    let cell = &result.cell;
+fn summary(result: &CellResult, settings: Arc<Settings>) -> CellSummary {
     let known = result.failure.is_none() && result.missing.is_none();
     CellSummary {
-        name: cell.to_string(),
-        backbone: cell.backbone.clone(),
-        criterion: cell.criterion.as_ref().map(ToString::to_string),
-        depth: cell.depth,
+        cell: result.cell.clone(),
         removed: result.removed.clone(),
         programs: known.then(|| MeasuredProgram::new(&result.removed, &result.boundaries)).into_iter().collect(),
         layers: result.layers,
-        recovery: cell.recovery.as_ref().map(ToString::to_string),
-        calibration: cell.calibration.as_ref().map(ToString::to_string),
-        settings: Arc::new(settings::of_cell(cell)),
-        written: settings::explicit_options(cell),
+        calibration: result.cell.calibration.as_ref().map(ToString::to_string),
+        settings,
         seconds: result.seconds,
         notes: result.notes(),
         failure: result.failure.clone(),

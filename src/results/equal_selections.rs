@@ -35,7 +35,7 @@ struct SelectionKey {
 
 impl SelectionKey {
     fn of(cell: &CellSummary) -> Self {
-        Self { backbone: cell.backbone.clone(), layers: cell.layers, removed: cell.removed.clone() }
+        Self { backbone: cell.cell.backbone.clone(), layers: cell.layers, removed: cell.removed.clone() }
     }
 }
 
@@ -136,7 +136,7 @@ fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[Stri
 }
 
 fn criterion_label(cell: &CellSummary) -> String {
-    cell.criterion.as_ref().map_or(String::new(), |name| criterion::label(name).to_owned())
+    cell.cell.criterion.as_ref().map_or(String::new(), |method| criterion::label(&method.to_string()).to_owned())
 }
 
 /// Returns the settings of a row's recovery and calibration, except the boundary, which a table may set per
@@ -186,6 +186,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::grid::{Cell, Method};
     use crate::pipeline::stage::operator::BoundaryResult;
     use crate::results::MeasuredProgram;
     use crate::results::settings::flatten_below;
@@ -211,9 +212,11 @@ mod tests {
             settings.insert(BOUNDARY.to_owned(), boundary.into());
         }
         CellSummary {
-            backbone: backbone.into(),
-            criterion: Some(criterion.into()),
-            depth: removed.len().into(),
+            cell: Cell {
+                criterion: Some(Method::with_name(criterion)),
+                depth: removed.len().into(),
+                ..Cell::with_name(backbone, "")
+            },
             removed: Cut::layers(removed.iter().copied()),
             layers: 16,
             settings: Arc::new(settings),
@@ -261,7 +264,7 @@ mod tests {
             cell("b", "shortened-llama", &[1, 2], "ghosted", "region"),
             // Equal layers on another backbone, and a dense cell.
             cell("b", "llm-streamline", &[3, 4, 9], "ghosted", "region"),
-            CellSummary { backbone: "a".into(), layers: 16, ..CellSummary::default() },
+            CellSummary { cell: Cell::with_name("a", ""), layers: 16, ..CellSummary::default() },
         ];
         assert_eq!(
             equal_selections(&cells).unwrap(),
@@ -274,8 +277,8 @@ mod tests {
     #[test]
     fn failed_rows_are_called_neither_identical_nor_different() {
         let mut cells = [(); 2].map(|()| rows("shortgpt", &[2, 3], &[("none", ""), ("ghosted", "region")])).concat();
-        cells[2].criterion = Some("llm-streamline".into());
-        cells[3].criterion = Some("llm-streamline".into());
+        cells[2].cell.criterion = Some(Method::with_name("llm-streamline"));
+        cells[3].cell.criterion = Some(Method::with_name("llm-streamline"));
         cells[3].programs.clear();
         let note = equal_selections(&cells).unwrap();
         assert!(note.ends_with("their unrepaired rows are identical."), "{note}");

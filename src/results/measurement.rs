@@ -11,10 +11,9 @@ use super::record::Record;
 use super::settings::OPERATOR_SEQUENCES;
 use super::{MeasuredProgram, MetricKey, Protocol, Settings};
 use crate::corpus::ShardOrder;
-use crate::criterion::Depth;
 use crate::distill::Finetune;
 use crate::files::sha256;
-use crate::grid::Calibration;
+use crate::grid::{Calibration, Cell};
 use crate::metric::{Metric, Spread};
 use crate::model::Cut;
 use crate::model::EngineId;
@@ -31,23 +30,16 @@ pub struct Results {
 
 #[derive(Debug, Clone, Default)]
 pub struct CellSummary {
-    /// Cell name, as in `plan` and `explain`.
-    pub name: String,
-    pub backbone: String,
-    /// Criterion; `None` for the dense backbone, like recovery and calibration.
-    pub criterion: Option<String>,
-    /// Number of removed layers or sublayers; 0 for the dense backbone.
-    pub depth: Depth,
+    /// Cell. For merged seeds, that of the first seed.
+    pub cell: Cell,
     /// Removed layers or sublayers, counted from 0.
     pub removed: Cut,
     /// Measured programs, one per averaged seed; empty for a failed or unfinished cell.
     pub programs: Vec<MeasuredProgram>,
     pub layers: usize,
-    pub recovery: Option<String>,
+    /// Label of the calibration, with all merged seeds; `None` for the dense backbone.
     pub calibration: Option<String>,
     pub settings: Arc<Settings>,
-    /// Method options that the grid sets explicitly.
-    pub written: BTreeSet<String>,
     pub seconds: f64,
     pub notes: Vec<String>,
     pub failure: Option<String>,

@@ -12,7 +12,6 @@ use super::measurement::ResultRow;
 use super::settings::CORPUS;
 use super::stem;
 use super::stored::StoredResults;
-use crate::criterion::Depth;
 use crate::error::{Error, Result, nearest};
 use crate::metric::{self, Metric};
 use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, differs, flatten};
@@ -224,7 +223,7 @@ fn by_condition(number: &ResultRow) -> FlatSettings {
     let dense = condition.depth == 0;
     let calibration = if dense { "" } else { &condition.calibration };
     flatten(&serde_json::json!({
-        "backbone": condition.backbone, "cut": {"criterion": condition.criterion, "depth": Depth { count: condition.depth, unit: condition.unit }}, "repair": {"recovery": condition.recovery, "trained": condition.finetuned},
+        "backbone": condition.backbone, "cut": {"criterion": condition.criterion, "depth": condition.cut_depth()}, "repair": {"recovery": condition.recovery, "trained": condition.finetuned},
         "calibration": calibration,
     }))
 }

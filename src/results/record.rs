@@ -9,7 +9,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::criterion::DepthUnit;
+use crate::criterion::{Depth, DepthUnit};
 use crate::grid::{DefinedColumn, EvalTask, Latency, Perplexity};
 use crate::latency::TimeSpread;
 use crate::metric::{DECODE, Metric, MetricEntry, PREFILL};
@@ -40,6 +40,11 @@ pub struct Condition {
 }
 
 impl Condition {
+    /// Returns the depth with its unit.
+    pub fn cut_depth(&self) -> Depth {
+        Depth { count: self.depth, unit: self.unit }
+    }
+
     /// Returns the calibration corpus, and the number of sequences if it is part of the label.
     pub fn calibrated(&self) -> (&str, Option<&str>) {
         self.calibration.split_once(':').map_or((&self.calibration, None), |(corpus, size)| (corpus, Some(size)))

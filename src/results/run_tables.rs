@@ -10,6 +10,7 @@ use super::table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table,
 use super::{MetricKey, Protocol, Settings};
 use crate::criterion::Depth;
 use crate::error::{Error, Result, nearest};
+use crate::grid::Cell;
 use crate::metric::Nearness;
 use crate::{criterion, recovery};
 
@@ -22,15 +23,16 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
     // Omit the notes column if all notes are empty.
     let noted = results.cells.iter().any(|cell| !cell.notes.is_empty());
     let blocks: Vec<(&String, Depth)> =
-        distinct(results.cells.iter().map(|cell| (&cell.backbone, cell.depth)).collect::<Vec<_>>().iter());
+        distinct(results.cells.iter().map(|cell| (&cell.cell.backbone, cell.cell.depth)).collect::<Vec<_>>().iter());
     // Add one column per setting in which the cells may differ, for programs that read the data.
-    let written: BTreeSet<&String> = results.cells.iter().flat_map(|cell| &cell.written).collect();
+    let written: BTreeSet<String> =
+        results.cells.iter().flat_map(|cell| settings::explicit_options(&cell.cell)).collect();
     // If method labels include options, add columns with the plain method names.
     let named =
         ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|column| column.starts_with(axis)));
-    let written = named.chain(written.iter().map(|column| column.as_str()));
+    let written = named.chain(written.iter().map(String::as_str));
     let setting_names: Vec<&str> = settings::OF_CALIBRATION.into_iter().chain(written).collect();
-    let backbones = distinct(results.cells.iter().map(|cell| &cell.backbone));
+    let backbones = distinct(results.cells.iter().map(|cell| &cell.cell.backbone));
     let heads = ["backbone", "criterion", "depth", UNIT, "layers removed", "layers", "recovery", "calibration"];
     // Omit the unit column for grids that count whole layers.
     let heads = heads.into_iter().filter(|head| *head != UNIT || counts_sublayers(results));
@@ -77,7 +79,7 @@ fn long_table_row(
     backbones: &[String],
     cell: &CellSummary,
 ) -> TableRow {
-    let text_or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
+    let Cell { backbone, criterion, depth, recovery, .. } = &cell.cell;
     let status = match (&cell.failure, &cell.missing) {
         (Some(reason), _) => format!("failed: {reason}"),
         (None, Some(what)) => format!("{UNMADE}: {what}"),
@@ -85,22 +87,22 @@ fn long_table_row(
     };
     let notes = noted.then(|| cell.notes.join("; "));
     let mut lead = vec![
-        cell.backbone.clone(),
-        text_or_empty(&cell.criterion),
-        cell.depth.count.to_string(),
+        backbone.clone(),
+        criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
+        depth.count.to_string(),
         removed_text(&cell.removed),
         cell.layers.to_string(),
-        text_or_empty(&cell.recovery),
-        text_or_empty(&cell.calibration),
+        recovery.as_ref().map(ToString::to_string).unwrap_or_default(),
+        cell.calibration.clone().unwrap_or_default(),
     ];
     if counts_sublayers(results) {
-        lead.insert(UNIT_POSITION, cell.depth.unit.to_string());
+        lead.insert(UNIT_POSITION, depth.unit.to_string());
     }
     TableRow {
         lead,
-        backbone: backbones.iter().position(|known| *known == cell.backbone).unwrap_or(0),
-        block: blocks.iter().position(|known| *known == (&cell.backbone, cell.depth)).unwrap_or(0),
-        dense: cell.depth.count == 0,
+        backbone: backbones.iter().position(|known| known == backbone).unwrap_or(0),
+        block: blocks.iter().position(|known| *known == (backbone, *depth)).unwrap_or(0),
+        dense: depth.count == 0,
         ours: settings::is_ours(&cell.settings),
         cells: results
             .protocols
@@ -123,7 +125,7 @@ const UNIT: &str = "unit";
 const UNIT_POSITION: usize = 3;
 
 fn counts_sublayers(results: &Results) -> bool {
-    results.cells.iter().any(|cell| !cell.depth.is_in_layers())
+    results.cells.iter().any(|cell| !cell.cell.depth.is_in_layers())
 }
 
 fn remark_of(head: &str) -> RowHeader {
@@ -177,10 +179,11 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
     let protocol = select_protocol(&results.protocols, metric)?;
     let key = protocol.key();
     let decimals = decimals(results, protocol);
-    let of_pruned: Vec<Setting> = results.cells.iter().filter(|cell| cell.depth.count > 0).map(setting_of).collect();
+    let of_pruned: Vec<Setting> =
+        results.cells.iter().filter(|cell| cell.cell.depth.count > 0).map(setting_of).collect();
     // A backbone that is not pruned gets its own column.
     let dense_cells =
-        results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.backbone));
+        results.cells.iter().filter(|cell| of_pruned.iter().all(|(backbone, ..)| *backbone != cell.cell.backbone));
     let settings = distinct(of_pruned.iter().chain(&dense_cells.map(setting_of).collect::<Vec<_>>()));
     let variants = distinct(results.cells.iter().map(variant).collect::<Vec<_>>().iter());
     let row = |(row_settings, label): (&RowSettings, String)| {
@@ -188,13 +191,12 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
             .iter()
             .map(|(backbone, depth, _)| {
                 // Repeat the dense value in each column of its backbone.
-                let is_shown =
-                    |cell: &&CellSummary| cell.backbone == *backbone && (cell.depth == *depth || cell.depth.count == 0);
-                printed_number(
-                    results.cells.iter().filter(is_shown).find(|cell| variant(cell) == *row_settings)?,
-                    &key,
-                    decimals,
-                )
+                let shown = results.cells.iter().find(|summary| {
+                    let cell = &summary.cell;
+                    let is_here = cell.backbone == *backbone && (cell.depth == *depth || cell.depth.count == 0);
+                    is_here && variant(summary) == *row_settings
+                });
+                printed_number(shown?, &key, decimals)
             })
             .collect();
         TableRow {
@@ -224,7 +226,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
 }
 
 fn setting_of(cell: &CellSummary) -> Setting {
-    (cell.backbone.clone(), cell.depth, cell.layers)
+    (cell.cell.backbone.clone(), cell.cell.depth, cell.layers)
 }
 
 fn select_protocol<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Result<&'a Protocol> {

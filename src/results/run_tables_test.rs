@@ -1,6 +1,5 @@
 //! Tests of the long and wide table in every format.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -10,6 +9,7 @@ use super::measurement::{CellSummary, Measurement, ResultRow, Results, Sample, S
 use super::record::{Condition, Record};
 use super::settings::{DEPTH, Settings};
 use super::{Protocol, Table, latex, long, markdown, run_frame, screen, wide, write_frame};
+use crate::grid::{Cell, Method};
 use crate::tasks::Bos;
 
 pub(super) fn text(corpus: &str) -> Protocol {
@@ -69,21 +69,21 @@ fn cell_settings(made: &Made<'_>) -> Settings {
 pub(super) fn results(protocols: Vec<Protocol>, made: &[Made<'_>]) -> Results {
     let mut cells = Vec::new();
     for spec in made {
-        let pruned = |text: &str| (spec.depth > 0).then(|| text.to_owned());
+        let is_pruned = spec.depth > 0;
         let name = format!("{}/{}/{}", spec.backbone, spec.depth, spec.recovery);
         let failure = spec.failure.map(str::to_owned);
         let mut cell = CellSummary {
-            name: name.clone(),
-            backbone: spec.backbone.into(),
-            criterion: pruned("llm-streamline"),
-            depth: spec.depth.into(),
+            cell: Cell {
+                criterion: is_pruned.then(|| Method::with_name("llm-streamline")),
+                depth: spec.depth.into(),
+                recovery: is_pruned.then(|| Method { name: spec.recovery.to_owned(), ..Method::with_name("none") }),
+                ..Cell::with_name(spec.backbone, &name)
+            },
             removed: crate::model::Cut::layers(8..8 + spec.depth),
             programs: Vec::new(),
             layers: 16,
-            recovery: pruned(spec.recovery),
-            calibration: pruned("wiki:32x512@0"),
+            calibration: is_pruned.then(|| "wiki:32x512@0".to_owned()),
             settings: Arc::new(cell_settings(spec)),
-            written: BTreeSet::new(),
             seconds: 1.25,
             notes: Some(spec.notes.to_owned()).filter(|text| !text.is_empty()).into_iter().collect(),
             failure: failure.clone(),
@@ -366,7 +366,7 @@ fn texts_drawn_with_replacement_and_equal_cuts_are_named() {
         measurement.setup.scored = vec![text(if measurement.key == text("c4").key() { "c4" } else { "wikitext2" })];
     }
     let mut twin = results.cells[0].clone();
-    twin.criterion = Some("shortgpt".into());
+    twin.cell.criterion = Some(Method::with_name("shortgpt"));
     results.cells.push(twin);
     let notes = results.notes();
     assert!(

@@ -20,7 +20,7 @@ fn own_grid() -> Table {
         made.push(Made { failure, ..row });
     }
     let mut results = results(vec![text("wikitext2-test"), text("c4-validation"), text("ptb-test"), task()], &made);
-    for cell in results.cells.iter_mut().filter(|cell| cell.depth.count > 0) {
+    for cell in results.cells.iter_mut().filter(|cell| cell.cell.depth.count > 0) {
         cell.calibration = Some("c4-train:128x2048@0, operators from 32".into());
     }
     long(

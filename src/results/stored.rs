@@ -92,7 +92,7 @@ impl StoredResults {
             inputs: outcome.inputs.clone(),
             engines: outcome.engines.iter().map(|(name, &id)| (name.clone(), id.into())).collect(),
             protocols: protocols(grid, outcome),
-            cells: results.cells.iter().map(|cell| (cell.name.clone(), Settings::clone(&cell.settings))).collect(),
+            cells: results.cells.iter().map(|cell| (cell.cell.name.clone(), Settings::clone(&cell.settings))).collect(),
             measures: results
                 .numbers()
                 .map(|numbers| (numbers.key.to_string(), numbers.setup.measure.clone()))

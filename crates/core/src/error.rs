@@ -38,7 +38,7 @@ pub enum ErrorKind {
 }
 
 /// Error with its location, the expected and found values, and a hint.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Error(Box<ErrorParts>);
 
 /// Parts of an error.

@@ -135,14 +135,11 @@ pub fn sample_cost(
             if job.group.kind == WorkKind::Score {
                 let evaluation = &backbone.evaluations[job.index];
                 let text = tokens::text(&context, backbone, &evaluation.target, &evaluation.tokens)?;
-                text.with_eval_set(backbone, &evaluation.target, |eval_set| {
-                    let drawn = draw(backbone, evaluation, eval_set.chunks());
-                    let chunks = eval_set.chunks();
-                    let part = drawn.len() as f64 / chunks.max(1) as f64;
-                    all.chunks += drawn.len();
-                    all.flops += cost.shared * part;
-                    Ok(())
-                })?;
+                let chunks = text.eval_set(backbone, &evaluation.target)?.chunks();
+                let drawn = draw(backbone, evaluation, chunks);
+                let part = drawn.len() as f64 / chunks.max(1) as f64;
+                all.chunks += drawn.len();
+                all.flops += cost.shared * part;
             }
         }
     }
@@ -229,44 +226,42 @@ fn scores(
         let text = tokens::text(context, backbone, &evaluation.target, &evaluation.tokens)?;
         let label = format!("{} on {}", backbone.name, evaluation.target);
         let scored = text.scored_tokens();
-        text.with_eval_set(backbone, &evaluation.target, |eval_set| {
-            let drawn = draw(backbone, evaluation, eval_set.chunks());
-            if drawn.is_empty() {
-                return Ok(());
-            }
-            // Two cells may share a variant.
-            let programs: BTreeMap<&str, (&Arc<Key>, &Program)> = members
-                .iter()
-                .map(|(variant, program)| (variant.scores[index].hash(), (&variant.scores[index], program)))
-                .collect();
-            let job = ChunkRun {
-                run: context,
-                models,
-                backbone,
-                eval_set,
-                label: &label,
-                program: &|key| Ok(programs.get(key.hash()).map(|(_, program)| (*program).clone())),
-                journal: evaluation.journal.clone(),
-                within: None,
-                sample: Some(&drawn),
-            };
-            let sampled = job.compute_sample(programs.values().map(|(key, _)| Arc::clone(key)).collect())?;
-            let values: HashMap<&str, Vec<Vec<f64>>> =
-                sampled.iter().map(|variant| (variant.key.hash(), drawn_values(variant, &drawn))).collect();
-            let answer_key = AnswerKey::read(evaluation, context.store)?;
-            for (variant, _) in &members {
-                let values = &values[variant.scores[index].hash()];
-                let (items, all_items) = items(context, evaluation, eval_set, values, &scored, answer_key.as_ref())?;
-                all.entry(variant.cell).or_default().push(SampledScores {
-                    measure: Arc::clone(&evaluation.measure),
-                    label: evaluation.target.to_string(),
-                    items,
-                    chunks: [drawn.len(), eval_set.chunks()],
-                    all: all_items,
-                });
-            }
-            Ok(())
-        })?;
+        let eval_set = text.eval_set(backbone, &evaluation.target)?;
+        let drawn = draw(backbone, evaluation, eval_set.chunks());
+        if drawn.is_empty() {
+            continue;
+        }
+        // Two cells may share a variant.
+        let programs: BTreeMap<&str, (&Arc<Key>, &Program)> = members
+            .iter()
+            .map(|(variant, program)| (variant.scores[index].hash(), (&variant.scores[index], program)))
+            .collect();
+        let job = ChunkRun {
+            run: context,
+            models,
+            backbone,
+            eval_set: &*eval_set,
+            label: &label,
+            program: &|key| Ok(programs.get(key.hash()).map(|(_, program)| (*program).clone())),
+            journal: evaluation.journal.clone(),
+            within: None,
+            sample: Some(&drawn),
+        };
+        let sampled = job.compute_sample(programs.values().map(|(key, _)| Arc::clone(key)).collect())?;
+        let values: HashMap<&str, Vec<Vec<f64>>> =
+            sampled.iter().map(|variant| (variant.key.hash(), drawn_values(variant, &drawn))).collect();
+        let answer_key = AnswerKey::read(evaluation, context.store)?;
+        for (variant, _) in &members {
+            let values = &values[variant.scores[index].hash()];
+            let (items, all_items) = items(context, evaluation, &*eval_set, values, &scored, answer_key.as_ref())?;
+            all.entry(variant.cell).or_default().push(SampledScores {
+                measure: Arc::clone(&evaluation.measure),
+                label: evaluation.target.to_string(),
+                items,
+                chunks: [drawn.len(), eval_set.chunks()],
+                all: all_items,
+            });
+        }
     }
     Ok(all)
 }

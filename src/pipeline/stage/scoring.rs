@@ -63,7 +63,8 @@ fn make(
         Some((text, scoring)) => (text, Some(scoring)),
         None => (tokens::text(run, backbone, &evaluation.target, &evaluation.tokens)?, None),
     };
-    let (step, scoring) = text.with_eval_set(backbone, &evaluation.target, |eval_set| {
+    let (step, scoring) = {
+        let eval_set = &*text.eval_set(backbone, &evaluation.target)?;
         let journal = evaluation.journal.clone();
         let label = &*label;
         let program = &program;
@@ -77,8 +78,8 @@ fn make(
                 job.begin(keys.cloned().collect())?
             }
         };
-        Ok((job.advance(&mut scoring)?, scoring))
-    })?;
+        (job.advance(&mut scoring)?, scoring)
+    };
     if step == JobStatus::Contended {
         *going = Some((text, scoring));
     }

@@ -148,8 +148,7 @@ fn store_requests(
     seconds: f64,
 ) -> Result<()> {
     let tokens = TaskTokens { places: places(lengths), ids };
-    let choices = tokens.choices();
-    let eval_set = MultipleChoiceEval::new(&choices, &to.backbone.config, 1)?;
+    let eval_set = MultipleChoiceEval::new(tokens.choices(), &to.backbone.config, 1)?;
     let load = eval_set.load(&(0..eval_set.chunks()).collect::<Vec<_>>());
     let payloads = [(IDS, id_bytes(&tokens.ids)), (REQUESTS, to_json(lengths)?), judged_by, (LOAD, load_bytes(&load))];
     put(to.store, to.key, seconds, &payloads)
@@ -266,22 +265,20 @@ impl Text {
         })
     }
 
-    /// Calls `with` with the evaluation set that these tokens form for a backbone, with the backbone's batch size.
-    pub(crate) fn with_eval_set<T>(
-        &self,
-        backbone: &BackbonePlan,
-        target: &EvalTarget,
-        with: impl FnOnce(&dyn EvalSet) -> Result<T>,
-    ) -> Result<T> {
+    /// Returns the evaluation set that these tokens form for a backbone, with the backbone's batch size.
+    ///
+    /// # Errors
+    /// Fails if a choice does not fit the context of the backbone, or the dense program is unknown.
+    pub(crate) fn eval_set(&self, backbone: &BackbonePlan, target: &EvalTarget) -> Result<Box<dyn EvalSet + '_>> {
         let batch_tokens = backbone.batch_tokens;
-        match self {
+        Ok(match self {
             Self::Windows(windows) => match target.reference(backbone)? {
-                Some(dense) => with(&DamageEval::new(windows, batch_tokens, dense)),
-                None => with(&perplexity::PerplexityEval::new(windows, batch_tokens)),
+                Some(dense) => Box::new(DamageEval::new(windows, batch_tokens, dense)),
+                None => Box::new(perplexity::PerplexityEval::new(windows, batch_tokens)),
             },
-            Self::Task(tokens) => with(&MultipleChoiceEval::new(&tokens.choices(), &backbone.config, batch_tokens)?),
-            Self::Generation(prompts) => with(&prompts.eval_set()),
-        }
+            Self::Task(tokens) => Box::new(MultipleChoiceEval::new(tokens.choices(), &backbone.config, batch_tokens)?),
+            Self::Generation(prompts) => Box::new(prompts.eval_set()),
+        })
     }
 }
 

@@ -98,7 +98,7 @@ impl<'a> DocumentTrees<'a> {
 
 /// Eval set of documents with two values per choice, see [`scored`].
 pub struct MultipleChoiceEval<'a> {
-    documents: &'a [Vec<TokenisedChoice<'a>>],
+    documents: Vec<Vec<TokenisedChoice<'a>>>,
     trees: Vec<DocumentTrees<'a>>,
     batches: Vec<Vec<usize>>,
 }
@@ -114,7 +114,7 @@ impl<'a> MultipleChoiceEval<'a> {
     ///
     /// # Errors
     /// Fails if a continuation is longer than its input.
-    pub fn new(documents: &'a [Vec<TokenisedChoice<'a>>], config: &Config, batch_tokens: usize) -> Result<Self> {
+    pub fn new(documents: Vec<Vec<TokenisedChoice<'a>>>, config: &Config, batch_tokens: usize) -> Result<Self> {
         for (document, choices) in documents.iter().enumerate() {
             for (index, choice) in choices.iter().enumerate() {
                 if choice.continuation.len() > choice.input.len() {
@@ -125,7 +125,7 @@ impl<'a> MultipleChoiceEval<'a> {
                 }
             }
         }
-        let trees: Vec<DocumentTrees<'_>> =
+        let trees: Vec<DocumentTrees<'a>> =
             documents.iter().map(|choices| DocumentTrees::new(choices, config)).collect();
         let batches = batches(&trees, batch_tokens);
         Ok(Self { documents, trees, batches })
