@@ -1,0 +1,87 @@
+//! Trials of greedy selections: their number in a plan.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
+
+use crate::common::world::World;
+use ghostlab::pipeline::stage;
+use ghostlab_store::{Found, Store};
+use serde_json::Value;
+
+/// Writes a grid on a backbone of four layers.
+fn write_grid(world: &World, axes: &str) {
+    let text = format!(
+        "backbones: {{tiny: {{path: backbone}}}}\ncorpora: {{train: {{path: train.txt, rule: wikitext2}}, \
+         test: {{path: test.jsonl, rule: ptb, limit: 5}}}}\nbackbone: tiny\n{axes}\
+         calibration: {{corpus: train, sequences: 8, length: 64}}\nevaluate: {{perplexity: {{corpus: test, length: 64}}}}\n"
+    );
+    world.write("grid.yaml", text);
+}
+
+fn plan(world: &World) -> Value {
+    let output = world.ghostlab(&["plan", "grid.yaml", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    plan["answer"]["grids"][0].take()
+}
+
+/// Returns the numbers of needed and stored trials of a plan.
+fn trials(plan: &Value) -> (u64, u64) {
+    let artifacts = plan["artifacts"].as_array().unwrap();
+    let trials = artifacts.iter().find(|count| count["kind"] == "trials").unwrap();
+    (trials["needed"].as_u64().unwrap(), trials["stored"].as_u64().unwrap())
+}
+
+fn assert_nothing_left(plan: &Value) {
+    assert_eq!(plan["jobs"].as_array().unwrap().len(), 0, "{}", plan["jobs"]);
+    for count in plan["artifacts"].as_array().unwrap() {
+        assert_eq!(count["to_make"], 0, "{count}");
+    }
+    assert_eq!(plan["cells"], plan["cells_complete"]);
+}
+
+/// Counts the trials in the store. Only their keys have a field `removed`.
+fn stored_trials(world: &World) -> u64 {
+    let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries().into_iter();
+    let trials = entries.filter(|entry| match &entry.found {
+        Found::Whole(object) => object.meta().key["of"].get("removed").is_some(),
+        _ => false,
+    });
+    trials.count() as u64
+}
+
+#[test]
+fn plan_counts_the_trials_that_a_run_computes() {
+    let world = World::new();
+    write_grid(
+        &world,
+        "criterion: [block-pruner, finercut]\ndepth: [{sublayers: 1}, {sublayers: 3}]\nrecovery: none\n\
+         include:\n  - {criterion: sleb, depth: [1, 2]}\n",
+    );
+    // Two criteria remove three of eight sublayers, and one removes two of four layers: 2 · (8 + 7 + 6) + 4 + 3.
+    assert_eq!(trials(&plan(&world)), (49, 0));
+    world.runs(&[]);
+    assert_eq!(stored_trials(&world), 49);
+    let after = plan(&world);
+    assert_eq!(trials(&after), (49, 49));
+    assert_nothing_left(&after);
+}
+
+#[test]
+fn plan_follows_a_greedy_selection_through_stored_trials() {
+    let world = World::new();
+    let axes =
+        |depth: usize| format!("criterion: [block-pruner, finercut]\ndepth: {{sublayers: {depth}}}\nrecovery: none\n");
+    write_grid(&world, &axes(3));
+    world.runs(&[]);
+    // A smaller depth needs another selection, but no further trial.
+    write_grid(&world, &axes(2));
+    let smaller = plan(&world);
+    assert_eq!(trials(&smaller), (2 * (8 + 7), 2 * (8 + 7)));
+    let jobs: Vec<&Value> = smaller["jobs"].as_array().unwrap().iter().map(|job| &job["job"]).collect();
+    assert_eq!(jobs, ["calibrate", "score"]);
+    // A greater depth lacks the trials of one step.
+    write_grid(&world, &axes(4));
+    assert_eq!(trials(&plan(&world)), (2 * (8 + 7 + 6 + 5), 2 * (8 + 7 + 6)));
+    world.runs(&[]);
+    assert_eq!(stored_trials(&world), 2 * (8 + 7 + 6 + 5));
+    assert_nothing_left(&plan(&world));
+}
