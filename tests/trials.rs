@@ -1,7 +1,7 @@
-//! Trials of greedy selections: their number in a plan.
+//! Trials of greedy and iterative selections: their number in a plan, and selections from YAML to results.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
-use crate::common::world::World;
+use crate::common::world::{World, table};
 use ghostlab::pipeline::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::Value;
@@ -84,4 +84,55 @@ fn plan_follows_a_greedy_selection_through_stored_trials() {
     world.runs(&[]);
     assert_eq!(stored_trials(&world), 2 * (8 + 7 + 6 + 5));
     assert_nothing_left(&plan(&world));
+}
+
+#[test]
+fn iterative_selections_run_from_yaml_for_every_criterion() {
+    let world = World::new();
+    let layers = ["llm-streamline", "shortgpt", "shortened-llama", "sleb", "angular", "cca"];
+    let iterative = |name: &str| format!("{{name: {name}, iterative: true}}");
+    let layers: Vec<String> = layers.into_iter().map(iterative).collect();
+    write_grid(
+        &world,
+        &format!(
+            "criterion: [{}]\ndepth: 2\nrecovery: [none, mean]\ninclude:\n\
+             \x20 - {{criterion: [sleb], recovery: none}}\n\
+             \x20 - {{criterion: [{}, {}, block-pruner], depth: {{sublayers: 2}}, recovery: none}}\n\
+             \x20 - {{criterion: [{}, {}], depth: {{attention: 2}}, recovery: nbl}}\n",
+            layers.join(", "),
+            iterative("llm-drop"),
+            iterative("block-pruner"),
+            iterative("finercut"),
+            iterative("nbl"),
+        ),
+    );
+    // Two of four layers by two criteria with two recoveries and one without, two of eight sublayers by two, and two of
+    // four attentions by one.
+    let needed = (4 + 1) * (4 + 3) + 2 * (8 + 7) + (4 + 3);
+    assert_eq!(trials(&plan(&world)), (needed, 0));
+    world.runs(&[]);
+    let after = plan(&world);
+    assert_eq!(trials(&after), (needed, needed));
+    assert_nothing_left(&after);
+    let rows = table(&world.path("results/grid/results.csv"));
+    let column = |name: &str| rows[0].iter().position(|head| head == name).unwrap();
+    let status = column("status");
+    assert!(rows[1..].iter().all(|row| row[status] == "ok"), "{rows:?}");
+}
+
+#[test]
+fn iterative_selection_by_trials_without_repair_is_the_greedy_one() {
+    let world = World::new();
+    for (criterion, depth) in [("sleb", "3"), ("block-pruner", "{sublayers: 3}"), ("finercut", "{attention: 2}")] {
+        let removed = [false, true].map(|iterative| {
+            let options = if iterative { ", iterative: true" } else { "" };
+            write_grid(&world, &format!("criterion: {{name: {criterion}{options}}}\ndepth: {depth}\nrecovery: none\n"));
+            world.runs(&[]);
+            let output = world.ghostlab(&["explain", "grid.yaml", criterion]);
+            let text = String::from_utf8(output.stdout).unwrap();
+            let line = text.lines().find(|line| line.contains("removes [")).unwrap().to_owned();
+            line[line.find("removes [").unwrap()..].split(']').next().unwrap().to_owned()
+        });
+        assert_eq!(removed[0], removed[1], "{criterion}");
+    }
 }

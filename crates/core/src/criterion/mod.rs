@@ -75,16 +75,24 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 /// Name of the option that removes one layer or sublayer at a time and measures again after each.
 const ITERATIVE: &str = "iterative";
 
+/// Reasons why a criterion has no option [`ITERATIVE`].
+const NOT_ITERATIVE: &[(&str, &str)] = &[
+    (explicit::NAME, "it lists its layers and measures nothing"),
+    (lorp::NAME, "it distributes the removed layers over clusters of all layers"),
+];
+
 /// Rejects `iterative` for a criterion that cannot rank the remaining layers.
 fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
     if !options.contains_key(ITERATIVE) || entry.described().has(ITERATIVE) {
         return Ok(());
     }
     let known = ENTRIES.iter().filter(|entry| entry.described().has(ITERATIVE)).map(|entry| entry.shown.name);
-    Err(Error::bad_input(format!("`{}` has no iterative variant", entry.shown.name))
+    let name = entry.shown.name;
+    let reason = NOT_ITERATIVE.iter().find(|(refused, _)| *refused == name).map_or("", |(_, reason)| reason);
+    Err(Error::bad_input(format!("`{name}` has no iterative variant: {reason}"))
         .expected(format!("`{ITERATIVE}` with one of {}", known.collect::<Vec<_>>().join(", ")))
         .found(format!("`{ITERATIVE}: {}`", options[ITERATIVE]))
-        .hint("remove `iterative`: this criterion removes a block, clusters all layers, needs no measurement, or is greedy"))
+        .hint("remove `iterative`, or use another criterion"))
 }
 
 /// Builds a criterion and returns it with its complete options, including defaults, as they appear in keys.
@@ -163,18 +171,27 @@ mod tests {
         for entry in ENTRIES {
             let name = entry.shown.name;
             match build(name, &options) {
-                Ok(rule) => assert!(rule.is_iterative() && ["shortgpt", "llm-drop"].contains(&name), "{name}"),
+                Ok(rule) => assert!(rule.is_iterative() && entry.described().has(ITERATIVE), "{name}"),
                 Err(error) => {
                     let text = error.to_string();
-                    assert!(
-                        text.contains(&format!("`{name}` has no iterative variant"))
-                            && text.contains("shortgpt, llm-drop"),
-                        "{text}"
-                    );
+                    let (_, reason) = NOT_ITERATIVE.iter().find(|(refused, _)| *refused == name).unwrap();
+                    assert!(text.contains(&format!("`{name}` has no iterative variant: {reason}")), "{text}");
+                    assert!(text.contains("shortgpt") && text.contains("llm-drop"), "{text}");
                 }
             }
         }
+        let iterative = ENTRIES.iter().filter(|entry| entry.described().has(ITERATIVE)).count();
+        assert_eq!(iterative + NOT_ITERATIVE.len(), ENTRIES.len());
         assert!(!build("shortgpt", &Options::new()).unwrap().is_iterative());
+    }
+
+    #[test]
+    fn iterative_is_refused_with_options_that_contradict_it() {
+        for (name, option, value) in [("cca", "cut", "block"), ("shortened-llama", "order", "released")] {
+            let options = serde_json::json!({"iterative": true, option: value}).as_object().unwrap().clone();
+            let text = build(name, &options).err().unwrap().to_string();
+            assert!(text.contains("`iterative: true` only with") && text.contains(value), "{text}");
+        }
     }
 
     #[test]
