@@ -13,6 +13,9 @@ use crate::{criterion, recovery};
 /// Setting for the part of the model that an operator is solved for: a region or a layer.
 const BOUNDARY: &str = "recovery.boundary";
 
+/// Setting for the name of the criterion. Its options are settings below it.
+const CRITERION: &str = "criterion";
+
 /// Returns a sentence or two about selections shared by several criteria. Returns `None` if all selections differ.
 pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     let pruned = cells.iter().filter(|cell| !cell.removed.is_empty());
@@ -134,8 +137,16 @@ fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[Stri
     if is_reason { groups } else { Vec::new() }
 }
 
+/// Returns the label of a cell's criterion with the options that the grid sets: `ShortGPT, iterative`.
 fn criterion_label(cell: &CellSummary) -> String {
-    cell.criterion.as_ref().map_or(String::new(), |name| criterion::label(name).to_owned())
+    let Some(name) = cell.settings.get(CRITERION).and_then(Value::as_str) else {
+        return cell.criterion.as_ref().map_or(String::new(), |name| criterion::label(name).to_owned());
+    };
+    let options = cell
+        .written
+        .iter()
+        .filter_map(|setting| Some((setting.strip_prefix(CRITERION)?.strip_prefix('.')?, cell.settings.get(setting)?)));
+    criterion::label_with(name, options)
 }
 
 /// Returns the settings of a row's recovery and calibration, except the boundary, which a table may set per
@@ -268,6 +279,20 @@ mod tests {
              are identical."
         );
         assert_eq!(equal_selections(&cells[2..4]), None);
+    }
+
+    #[test]
+    fn criteria_are_named_with_the_options_of_the_grid() {
+        let mut cells =
+            [rows("llm-streamline", &[3], &[("none", "")]), rows("shortgpt", &[3], &[("none", "")])].concat();
+        let options = json!({"criterion": "shortgpt", "criterion.cosine": "token", "criterion.iterative": true});
+        for (name, value) in options.as_object().unwrap() {
+            Arc::make_mut(&mut cells[1].settings).insert(name.clone(), value.clone());
+        }
+        // An option that the grid leaves at its default is not named.
+        cells[1].written.insert("criterion.iterative".into());
+        let note = equal_selections(&cells).unwrap();
+        assert!(note.starts_with("LLM-Streamline and ShortGPT, iterative remove the same layers"), "{note}");
     }
 
     #[test]

@@ -367,6 +367,7 @@ fn texts_drawn_with_replacement_and_equal_cuts_are_named() {
     }
     let mut twin = results.cells[0].clone();
     twin.criterion = Some("shortgpt".into());
+    Arc::make_mut(&mut twin.settings).insert("criterion".into(), "shortgpt".into());
     results.cells.push(twin);
     let notes = results.notes();
     assert!(

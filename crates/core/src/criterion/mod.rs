@@ -34,6 +34,8 @@ mod sublayers;
 #[path = "../../templates/criterion.rs"]
 mod template;
 
+use serde_json::Value;
+
 use crate::deviation::PruneCase;
 use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
@@ -133,6 +135,23 @@ pub fn label(name: &str) -> &str {
     dense.or_else(|| options::appearance(name, ENTRIES)).map_or(name, |shown| shown.label)
 }
 
+/// Returns the label of a criterion with options: `ShortGPT, iterative` if a variant has a label, and otherwise the
+/// options with their values, such as `LoRP, clusters 3`.
+pub fn label_with<'a>(name: &str, options: impl IntoIterator<Item = (&'a str, &'a Value)>) -> String {
+    let variants = ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(&[][..], |entry| entry.variants);
+    let mut base = label(name);
+    let mut further = String::new();
+    for (option, value) in options {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match variants.iter().find(|variant| variant.option == option && variant.value == value) {
+            Some(variant) if base == label(name) => base = variant.label,
+            Some(variant) => further.push_str(&format!(", {}", variant.word)),
+            None => further.push_str(&format!(", {option} {value}")),
+        }
+    }
+    format!("{base}{further}")
+}
+
 /// A criterion that scores every layer or sublayer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ranking {
@@ -163,6 +182,26 @@ mod tests {
     fn criteria_of_the_paper_have_its_labels() {
         assert_eq!((label("dense"), label("sleb"), label("angular")), ("Dense", "SLEB", "angular"));
         assert_eq!(label("my-rule"), "my-rule");
+    }
+
+    #[test]
+    fn labels_name_the_options_of_a_criterion() {
+        for (name, options, expected) in [
+            ("shortgpt", serde_json::json!({}), "ShortGPT"),
+            ("shortgpt", serde_json::json!({"iterative": true}), "ShortGPT, iterative"),
+            (
+                "shortgpt",
+                serde_json::json!({"cosine": "token", "iterative": true}),
+                "ShortGPT, iterative, cosine token",
+            ),
+            ("cca", serde_json::json!({"cut": "block"}), "CCA bound (NBL), one block"),
+            ("nbl", serde_json::json!({"input": "normed", "iterative": true}), "NBL bound, normed input, iterative"),
+            ("lorp", serde_json::json!({"clusters": 3}), "LoRP, clusters 3"),
+            ("my-rule", serde_json::json!({"alpha": 0.5}), "my-rule, alpha 0.5"),
+        ] {
+            let options = options.as_object().unwrap().iter().map(|(option, value)| (option.as_str(), value));
+            assert_eq!(label_with(name, options), expected);
+        }
     }
 
     #[test]
