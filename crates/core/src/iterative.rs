@@ -227,9 +227,8 @@ impl<'a> ShrinkingModel<'a> {
     fn request(&self, rule: &dyn Criterion, cut: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
         let places: BTreeSet<HookPoint> = places(&self.program()?).into_iter().map(|(_, site)| site).collect();
         let pairs = rule.pairs(cut).into_iter().filter(|pair| pair.ends().iter().all(|site| places.contains(site)));
-        let ends: BTreeSet<usize> = Sublayer::BOTH
-            .into_iter()
-            .flat_map(|kind| (0..cut.layers).map(move |layer| (layer, kind)))
+        let candidates = cut.unit.candidates(cut.layers).into_iter();
+        let ends: BTreeSet<usize> = candidates
             .filter(|&(layer, kind)| !excluded.contains(layer, kind))
             .flat_map(|(layer, kind)| {
                 let input = HookPoint::Stream(layer).position() + usize::from(kind == Sublayer::Mlp);

@@ -21,7 +21,7 @@ pub struct TrialCount {
 }
 
 impl TrialCount {
-    /// Counts the trials on a calibration of a backbone, by criterion.
+    /// Counts the trials on a calibration of a backbone, by criterion. Counts a trial that two criteria share for each.
     pub fn of(plan: &Plan<'_>, backbone: &BackbonePlan, calibration: usize, state: &StoreState) -> Vec<Self> {
         let trials = CriterionTrials::of(plan.grid, backbone, calibration, state).into_iter();
         trials

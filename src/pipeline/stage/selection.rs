@@ -41,6 +41,9 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
+/// Part of the memory limit for the activations that an iterative criterion reads in one pass, as a divisor.
+const ACTIVATION_SHARE: u64 = 8;
+
 /// Payload with layers and scores.
 const LAYERS: &str = "selection.json";
 /// Payload with warnings, if any.
@@ -236,7 +239,9 @@ impl SelectionSlot<'_> {
         let passes = self.cut.depth * if recovery.repairs() { 2 } else { 1 };
         let progress = operator::begin_passes(job, &label, passes, &self.criterion.trials(&self.cut));
         let batch = job.backbone.batch_tokens;
-        let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted);
+        let limit = job.run.settings.memory_bytes() / ACTIVATION_SHARE;
+        let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted)
+            .with_activation_limit(limit);
         let selected = model.select(&*self.criterion, &self.cut, &mut |tokens| job.run.advance(progress, tokens));
         job.run.finish(progress);
         job.unchanged()?;
