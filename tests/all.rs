@@ -48,6 +48,7 @@ mod submit;
 mod tasks;
 mod tiny;
 mod tradeoff;
+mod trials;
 mod untrusted;
 mod verify;
 mod views;

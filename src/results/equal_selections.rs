@@ -135,8 +135,11 @@ fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[Stri
     if is_reason { groups } else { Vec::new() }
 }
 
+/// Returns the label of a cell's criterion with the options that the grid sets: `ShortGPT, iterative`.
 fn criterion_label(cell: &CellSummary) -> String {
-    cell.cell.criterion.as_ref().map_or(String::new(), |method| criterion::label(&method.to_string()).to_owned())
+    cell.cell.criterion.as_ref().map_or(String::new(), |method| {
+        criterion::label_with(&method.name, method.options.iter().map(|(option, value)| (option.as_str(), value)))
+    })
 }
 
 /// Returns the settings of a row's recovery and calibration, except the boundary, which a table may set per
@@ -272,6 +275,20 @@ mod tests {
              are identical."
         );
         assert_eq!(equal_selections(&cells[2..4]), None);
+    }
+
+    #[test]
+    fn criteria_are_named_with_the_options_of_the_grid() {
+        let mut cells =
+            [rows("llm-streamline", &[3], &[("none", "")]), rows("shortgpt", &[3], &[("none", "")])].concat();
+        let options = json!({"criterion": "shortgpt", "criterion.cosine": "token", "criterion.iterative": true});
+        for (name, value) in options.as_object().unwrap() {
+            Arc::make_mut(&mut cells[1].settings).insert(name.clone(), value.clone());
+        }
+        // An option that the grid leaves at its default is not named.
+        cells[1].written.insert("criterion.iterative".into());
+        let note = equal_selections(&cells).unwrap();
+        assert!(note.starts_with("LLM-Streamline and ShortGPT, iterative remove the same layers"), "{note}");
     }
 
     #[test]

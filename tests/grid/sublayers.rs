@@ -74,7 +74,7 @@ fn depths_that_do_not_fit_are_refused_at_their_line() {
         ("llm-drop", "{attention: 4}", "ghosted"),
         ("llm-drop", "{mlp: 4}", "nbl"),
         ("llm-streamline", "4", "[none, nbl]"),
-        ("{name: sleb, iterative: true}", "4", "none"),
+        ("{name: lorp, iterative: true}", "4", "none"),
     ] {
         let title = format!("criterion: {criterion}, depth: {depth}, recovery: {recovery}");
         messages.add(&title, folder.refusal(grid(criterion, depth, recovery), &[]));

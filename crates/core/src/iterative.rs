@@ -3,6 +3,9 @@
 //! With `shortgpt` and `prune-and-comp` this is iterative Prune&Comp (arXiv 2507.18212). With `llm-drop` and no repair
 //! it is the iterative form of LLM-Drop. Each repair is fitted on the backbone left by all earlier removals and
 //! repairs. A repair folded into a layer is lost if that layer is removed later.
+//!
+//! A criterion measures what its plain form reads: similarities and activations of the pruned and repaired model, or
+//! trials of that model without one more candidate.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +17,9 @@ use crate::calibrate::{
 use crate::corpus::Windows;
 use crate::criterion::{CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, TrialMetric};
 use crate::error::{Error, Result};
-use crate::model::{Cut, Engine, Program, Step, Sublayer};
+use crate::evaluate::perplexity::{Losses, PerplexityEval};
+use crate::evaluate::score;
+use crate::model::{Cut, Engine, Program, Step, Sublayer, Trie};
 use crate::recovery::{self, Boundary, Recovery, RemainingLayer, Repair, RepairMetrics, Solution, Span, layer_before};
 
 /// Callback that receives the token count of each batch of a pass. It may return an error to stop the pass.
@@ -28,6 +33,8 @@ pub struct ShrinkingModel<'a> {
     recovery: &'a dyn Recovery,
     /// Number of sequences, counted from the first, on which repairs are fitted.
     fitted: usize,
+    /// Limit of the activations of a pass, in bytes.
+    activation_bytes: u64,
     removed: Cut,
     repaired: Vec<SolvedSpan>,
 }
@@ -46,6 +53,16 @@ pub struct SolvedSpan {
     host: Option<usize>,
 }
 
+impl SolvedSpan {
+    /// Returns whether the repair is folded into a layer of a cut, and is lost with it.
+    fn is_folded_into(&self, cut: &Cut) -> bool {
+        self.host.is_some_and(|layer| cut.contains_layer(layer))
+    }
+}
+
+/// Limit of the activations that a criterion reads in one pass, in bytes.
+const MAX_ACTIVATION_BYTES: u64 = 1 << 30;
+
 impl<'a> ShrinkingModel<'a> {
     /// Creates the model without any removals.
     pub fn new(
@@ -55,7 +72,22 @@ impl<'a> ShrinkingModel<'a> {
         recovery: &'a dyn Recovery,
         fitted: usize,
     ) -> Self {
-        Self { engine, windows, batch_tokens, recovery, fitted, removed: Cut::default(), repaired: Vec::new() }
+        Self {
+            engine,
+            windows,
+            batch_tokens,
+            recovery,
+            fitted,
+            activation_bytes: MAX_ACTIVATION_BYTES,
+            removed: Cut::default(),
+            repaired: Vec::new(),
+        }
+    }
+
+    /// Limits the activations that a criterion reads in one pass. At least those of one candidate are read.
+    #[must_use]
+    pub fn with_activation_limit(self, bytes: u64) -> Self {
+        Self { activation_bytes: bytes, ..self }
     }
 
     /// Returns the removed layers and sublayers.
@@ -73,11 +105,18 @@ impl<'a> ShrinkingModel<'a> {
     /// # Errors
     /// Fails if a repair cannot be placed in the program.
     pub fn program(&self) -> Result<Program> {
-        let repaired: Vec<(Span, Repair)> =
-            self.repaired.iter().map(|solved| (solved.span, solved.solution.repair.clone())).collect();
-        let repairs = recovery::place_repairs(&self.removed, &repaired)?
-            .ok_or_else(|| Error::job("no layer before a map of an MLP branch").at(self.removed.to_string()))?;
-        Ok(Program::repaired(self.engine.config().layers, &self.removed, &repairs))
+        self.program_without(&Cut::default())
+    }
+
+    /// Returns the program without another cut, which is not repaired.
+    fn program_without(&self, cut: &Cut) -> Result<Program> {
+        let mut removed = self.removed.clone();
+        removed.extend(cut);
+        let kept = self.repaired.iter().filter(|solved| !solved.is_folded_into(cut));
+        let repaired: Vec<(Span, Repair)> = kept.map(|solved| (solved.span, solved.solution.repair.clone())).collect();
+        let repairs = recovery::place_repairs(&removed, &repaired)?
+            .ok_or_else(|| Error::job("no layer before a map of an MLP branch").at(removed.to_string()))?;
+        Ok(Program::repaired(self.engine.config().layers, &removed, &repairs))
     }
 
     /// Selects `cut.depth` layers or sublayers, one at a time. Returns the scores of the removed candidates in removal
@@ -95,23 +134,84 @@ impl<'a> ShrinkingModel<'a> {
         let mut scores = Vec::new();
         let mut removed = Cut::default();
         while scores.len() < cut.depth {
-            let (similarities, _) = self.measure(&self.comparisons(rule, &one)?, progress)?;
-            let mut no_trials =
-                |_: TrialMetric, _: &[Cut]| Err(Error::job("an iterative criterion does not measure trials"));
-            let mut stats = CalibrationStats::new(&similarities, None, &mut no_trials).without(self.removed.clone());
-            let chosen = rule.select(&one, &mut stats)?;
-            let score = chosen.scores.iter().find(|(candidate, _)| removal(cut.unit, *candidate) == chosen.removed);
-            let score =
-                score.ok_or_else(|| Error::job("a selected layer has no score").at(chosen.removed.to_string()))?;
-            scores.push(*score);
-            removed.extend(&chosen.removed);
+            let score = self.next_removal(rule, &one, progress)?;
+            scores.push(score);
+            let chosen = removal(cut.unit, score.0);
+            removed.extend(&chosen);
             if self.recovery.repairs() && scores.len() < cut.depth {
-                self.remove(&chosen.removed, progress)?;
+                self.remove(&chosen, progress)?;
             } else {
-                self.removed.extend(&chosen.removed);
+                self.removed.extend(&chosen);
             }
         }
         Ok(Selection { removed, scores })
+    }
+
+    /// Returns the candidate that a criterion removes next, with its score.
+    fn next_removal(
+        &self,
+        rule: &dyn Criterion,
+        one: &PruneSpec<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<(usize, f64)> {
+        let lowest_first = rule.importance().is_none_or(|importance| importance.lowest_first);
+        let mut best: Option<(usize, f64)> = None;
+        for excluded in self.excluded_by_pass(rule, one) {
+            let request = self.request(rule, one, &excluded)?;
+            let (similarities, activations) = self.measure(&request, progress)?;
+            let mut trials = |metric: TrialMetric, cuts: &[Cut]| self.trials(metric, cuts, progress);
+            let norms = |layer: usize| self.engine.stream_norm(layer);
+            let mut stats = CalibrationStats::new(&similarities, Some(&activations), &mut trials)
+                .with_norms(&norms)
+                .without(excluded);
+            let chosen = rule.select(one, &mut stats)?;
+            let score = chosen.scores.iter().find(|(candidate, _)| removal(one.unit, *candidate) == chosen.removed);
+            let &score =
+                score.ok_or_else(|| Error::job("a selected layer has no score").at(chosen.removed.to_string()))?;
+            if best.is_none_or(|(_, value)| if lowest_first { score.1 < value } else { score.1 > value }) {
+                best = Some(score);
+            }
+        }
+        best.ok_or_else(|| Error::job("no candidates left to remove"))
+    }
+
+    /// Returns, for each pass of a removal, the cut of everything that is not a candidate of the pass. A criterion that
+    /// reads activations takes several passes if those of all candidates exceed the memory limit.
+    fn excluded_by_pass(&self, rule: &dyn Criterion, one: &PruneSpec<'_>) -> Vec<Cut> {
+        if rule.sites(one).is_empty() {
+            return vec![self.removed.clone()];
+        }
+        let mut candidates: Vec<Cut> = match one.unit.is_layers() {
+            true => (0..one.layers).map(|layer| Cut::layers([layer])).collect(),
+            false => one.unit.candidates(one.layers).into_iter().map(|sublayer| Cut::sublayers([sublayer])).collect(),
+        };
+        candidates.retain(|cut| cut.iter().all(|(layer, kind)| !self.removed.contains(layer, kind)));
+        // Each candidate has at most two sites of its own.
+        let most = (self.activation_bytes / (2 * self.shape().bytes()).max(1)).max(1) as usize;
+        let groups = candidates.chunks(most).map(|group| {
+            let mut excluded = self.removed.clone();
+            candidates.iter().filter(|candidate| !group.contains(candidate)).for_each(|cut| excluded.extend(cut));
+            excluded
+        });
+        groups.collect()
+    }
+
+    /// Measures trials: removes each cut in addition to all earlier removals and repairs.
+    fn trials(&self, metric: TrialMetric, cuts: &[Cut], progress: &mut Progress<'_>) -> Result<Vec<f64>> {
+        let programs = cuts.iter().map(|cut| self.program_without(cut)).collect::<Result<Vec<_>>>()?;
+        match metric {
+            TrialMetric::Perplexity => {
+                let trie = Trie::scoring(&programs);
+                let eval_set = PerplexityEval::new(self.windows, self.batch_tokens);
+                let losses = score(&eval_set, self.engine, &trie, &mut vec![0.0; trie.len()], progress)?;
+                Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
+            }
+            TrialMetric::Distance(distance) => {
+                let windows = distance.by_window(self.engine, &programs, self.windows)?;
+                progress(self.windows.ids.len())?;
+                Ok(windows.iter().map(|means| means.iter().sum::<f64>() / means.len() as f64).collect())
+            }
+        }
     }
 
     /// Removes and repairs the candidates of an earlier selection, in its order.
@@ -122,24 +222,40 @@ impl<'a> ShrinkingModel<'a> {
         selection.scores.iter().try_for_each(|&(candidate, _)| self.remove(&removal(unit, candidate), progress))
     }
 
-    /// Returns a request for those pairs of the criterion whose streams still exist in the model.
-    fn comparisons(&self, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<PassRequest> {
+    /// Returns a request for the criterion's pairs whose streams still exist in the model, and for the sites around the
+    /// candidates that are not excluded.
+    fn request(&self, rule: &dyn Criterion, cut: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
         let places: BTreeSet<HookPoint> = places(&self.program()?).into_iter().map(|(_, site)| site).collect();
         let pairs = rule.pairs(cut).into_iter().filter(|pair| pair.ends().iter().all(|site| places.contains(site)));
-        Ok(PassRequest { pairs: pairs.collect(), sites: BTreeSet::new() })
+        let candidates = cut.unit.candidates(cut.layers).into_iter();
+        let ends: BTreeSet<usize> = candidates
+            .filter(|&(layer, kind)| !excluded.contains(layer, kind))
+            .flat_map(|(layer, kind)| {
+                let input = HookPoint::Stream(layer).position() + usize::from(kind == Sublayer::Mlp);
+                [input, input + 1]
+            })
+            .collect();
+        let sites = rule.sites(cut).into_iter().filter(|site| places.contains(site) && ends.contains(&site.position()));
+        Ok(PassRequest { pairs: pairs.collect(), sites: sites.collect() })
     }
 
-    /// Runs the model over the calibration windows.
+    fn shape(&self) -> ActivationShape {
+        let channels = self.engine.config().hidden;
+        ActivationShape { channels, sequences: self.windows.count(), length: self.windows.length }
+    }
+
+    /// Runs the model over the calibration windows, unless nothing is requested.
     fn measure(&self, request: &PassRequest, progress: &mut Progress<'_>) -> Result<(Similarities, Activations)> {
+        let mut kept = InMemory::of(request.sites.iter().copied());
+        if request.is_empty() {
+            return Ok((Similarities::default(), kept.finish(self.shape())?));
+        }
         let mut program = self.program()?;
         program.0.pop(); // the head
         let windows: Vec<&[u32]> = self.windows.iter().collect();
-        let channels = self.engine.config().hidden;
-        let shape = ActivationShape { channels, sequences: windows.len(), length: self.windows.length };
-        let mut kept = InMemory::of(request.sites.iter().copied());
         let mut pieces = [Piece { windows, first_sequence: 0, spool: &mut kept }];
         let found = run_program(self.engine, &program, &mut pieces, self.batch_tokens, request, progress)?;
-        Ok((found.into_iter().next().unwrap_or_default(), kept.finish(shape)?))
+        Ok((found.into_iter().next().unwrap_or_default(), kept.finish(self.shape())?))
     }
 
     /// Removes one layer or sublayer and fits its repair. Also discards repairs folded into a removed layer.
@@ -148,7 +264,7 @@ impl<'a> ShrinkingModel<'a> {
         for span in recovery::spans(self.recovery, removed) {
             solved.push(self.solve(span, progress)?);
         }
-        self.repaired.retain(|solved| !solved.host.is_some_and(|layer| removed.contains_layer(layer)));
+        self.repaired.retain(|solved| !solved.is_folded_into(removed));
         self.removed.extend(removed);
         self.repaired.extend(solved);
         Ok(())

@@ -15,6 +15,7 @@ mod gpu;
 mod iterative;
 mod nbl;
 mod official;
+mod one_by_one;
 mod recovery;
 mod stories;
 mod sublayers;

@@ -201,7 +201,7 @@ impl GridPlan {
         let reasons = Reasons::new(store, plan);
         let left: Vec<(&BackbonePlan, &Variant)> = plan.variants().filter(|(_, v)| !state.complete(v)).collect();
         let jobs_left = plan.backbones.iter().filter(|_| !left.is_empty());
-        let jobs_left = jobs_left.flat_map(|backbone| jobs(plan, backbone, state, store)).collect();
+        let jobs_left = jobs_left.flat_map(|backbone| jobs(plan, backbone, state)).collect();
         let to_run = left.iter().map(|(backbone, variant)| CellToRun {
             cell: grid.cells[variant.cell].to_string(),
             missing: missing(backbone, variant, state, &reasons),
@@ -260,7 +260,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     let mut stored = 0;
     for backbone in &plan.backbones {
         for index in 0..backbone.calibrations.len() {
-            for trials in TrialCount::of(plan, backbone, index, state, store) {
+            for trials in TrialCount::of(plan, backbone, index, state) {
                 (needed, stored) = (needed + trials.needed, stored + trials.stored);
             }
         }
@@ -274,7 +274,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
 }
 
 /// Returns the remaining jobs of a backbone, in order of execution.
-fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &Store) -> Vec<PlannedJob> {
+fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<PlannedJob> {
     let mut jobs = Vec::new();
     for (index, calibration) in backbone.calibrations.iter().enumerate() {
         let calibrated = backbone.variants.iter().filter(|variant| variant.calibration == Some(index));
@@ -284,7 +284,7 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, store: &St
             .filter(|variant| !is_stored(state, &variant.selection) || !is_stored(state, &variant.operator))
             .count();
         let text = calibration.calibration.to_string();
-        for TrialCount { criterion, needed, stored } in TrialCount::of(plan, backbone, index, state, store) {
+        for TrialCount { criterion, needed, stored } in TrialCount::of(plan, backbone, index, state) {
             if stored < needed {
                 let calibration = text.clone();
                 let trials = needed - stored;

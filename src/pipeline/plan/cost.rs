@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::trial_count::{Deepest, deepest};
+use super::trial_count::CriterionTrials;
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
 use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
@@ -228,8 +228,8 @@ impl BackboneEstimator<'_> {
             variants.iter().filter_map(|variant| solving(plan.grid, backbone, variant, &load, state)).collect()
         });
         let mut cost = operator::cost(config, pass, &all, &left);
-        for Deepest { sets, left, .. } in deepest(plan.grid, backbone, &calibrated, state) {
-            cost += scores::trial_cost(config, &sets, left, &load);
+        for CriterionTrials { all, missing, .. } in CriterionTrials::of(plan.grid, backbone, index, state) {
+            cost += scores::trial_cost(config, &all, &missing, &load);
         }
         self.add_trainings(&mut cost, &calibrated, pass / load.tokens.max(1) as f64);
         if !missing.is_empty() {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::{BackbonePlan, Job, Plan, Variant};
-use crate::criterion::Selection;
+use crate::criterion::{Selection, TrialMetric};
 use crate::error::Error;
-use crate::pipeline::stage::{Stage, selection};
+use crate::pipeline::stage::{Stage, scores, selection};
 use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 
 /// State of an object in the store.
@@ -24,6 +24,7 @@ pub enum ObjectState {
 pub struct StoreState {
     by_hash: HashMap<String, ObjectState>,
     selections: HashMap<String, Selection>,
+    store: Store,
 }
 
 impl StoreState {
@@ -64,7 +65,7 @@ impl StoreState {
                 _ => None,
             })
             .collect();
-        Self { by_hash, selections }
+        Self { by_hash, selections, store: store.clone() }
     }
 
     pub fn of(&self, key: &Key) -> &ObjectState {
@@ -77,6 +78,14 @@ impl StoreState {
 
     pub fn selection(&self, key: &Key) -> Option<&Selection> {
         self.selections.get(key.hash())
+    }
+
+    /// Returns the result of a stored trial.
+    pub(super) fn trial(&self, key: &Key, metric: TrialMetric) -> Option<f64> {
+        match self.store.look(key) {
+            Lookup::Whole(object) => Some(scores::trial_result(metric, scores::read(&object).ok()?)),
+            _ => None,
+        }
     }
 
     pub fn hashes(&self, damaged: bool) -> impl Iterator<Item = &str> {

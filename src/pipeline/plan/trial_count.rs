@@ -1,11 +1,15 @@
 //! Counts the trials that criteria need, and those that are stored.
 
-use super::{BackbonePlan, Plan, StoreState, Variant};
-use crate::criterion::{Criterion, Depth, TrialMetric};
+use std::sync::Arc;
+
+use super::{BackbonePlan, Plan, StoreState};
+use crate::calibrate::Similarities;
+use crate::criterion::{CalibrationStats, Criterion, Depth, PruneSpec, TrialMetric};
+use crate::error::Error;
 use crate::grid::{Grid, Method};
 use crate::model::Cut;
 use crate::pipeline::stage::scores;
-use ghostlab_store::Store;
+use ghostlab_store::Key;
 
 /// Number of trials of a criterion on one calibration. A trial scores the backbone without some layers or sublayers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,62 +21,110 @@ pub struct TrialCount {
 }
 
 impl TrialCount {
-    /// Counts the trials on a calibration of a backbone, by criterion.
-    pub fn of(
-        plan: &Plan<'_>,
-        backbone: &BackbonePlan,
-        calibration: usize,
-        state: &StoreState,
-        store: &Store,
-    ) -> Vec<Self> {
-        let calibrated: Vec<&Variant> =
-            backbone.variants.iter().filter(|variant| variant.calibration == Some(calibration)).collect();
-        let tokens = &backbone.calibrations[calibration].tokens;
-        deepest(plan.grid, backbone, &calibrated, state)
-            .into_iter()
-            .map(|Deepest { criterion, metric, sets, left }| {
-                let key_parts = backbone.calibrated().key_parts();
-                let stored =
-                    sets.iter().filter(|set| !left || store.has(&scores::trial(key_parts, tokens, metric, set)));
-                Self { criterion, needed: sets.len(), stored: stored.count() }
+    /// Counts the trials on a calibration of a backbone, by criterion. Counts a trial that two criteria share for each.
+    pub fn of(plan: &Plan<'_>, backbone: &BackbonePlan, calibration: usize, state: &StoreState) -> Vec<Self> {
+        let trials = CriterionTrials::of(plan.grid, backbone, calibration, state).into_iter();
+        trials
+            .filter(|trials| !trials.all.is_empty())
+            .map(|CriterionTrials { criterion, all, missing }| Self {
+                criterion,
+                needed: all.len(),
+                stored: all.len() - missing.len(),
             })
-            .filter(|fit| fit.needed > 0)
             .collect()
     }
 }
 
-/// Trials of a criterion at its greatest depth, which include those of smaller depths.
-pub(super) struct Deepest {
+/// Trials of a criterion on one calibration.
+pub(super) struct CriterionTrials {
     criterion: String,
-    metric: TrialMetric,
-    /// Removed sublayers of each trial.
-    pub(super) sets: Vec<Cut>,
-    /// Whether any selection of the criterion is missing.
-    pub(super) left: bool,
+    /// Removed sublayers of each trial at the greatest depth, which include the trials of smaller depths. A greedy
+    /// criterion determines the trials of a later step by the results of earlier ones. Their number and sizes are exact,
+    /// their sublayers representative.
+    pub(super) all: Vec<Cut>,
+    /// Trials that are not stored, in the same form.
+    pub(super) missing: Vec<Cut>,
 }
 
-/// Returns the trials of each criterion and unit of depth that `variants` use.
-pub(super) fn deepest(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> Vec<Deepest> {
-    let mut by_name: Vec<(String, &Method<dyn Criterion>, Depth, bool)> = Vec::new();
-    for variant in variants {
+impl CriterionTrials {
+    /// Returns the trials of each criterion and unit of depth on a calibration.
+    pub(super) fn of(grid: &Grid, backbone: &BackbonePlan, calibration: usize, state: &StoreState) -> Vec<Self> {
+        let tokens = &backbone.calibrations[calibration].tokens;
+        let stored = |metric: TrialMetric, cut: &Cut| {
+            state.trial(&scores::trial(backbone.calibrated().key_parts(), tokens, metric, cut), metric)
+        };
+        let uses = criterion_uses(grid, backbone, calibration, state).into_iter();
+        uses.map(|used| {
+            let rule = &*used.method.rule;
+            let lacks = used.missing.map_or_else(Vec::new, |depth| missing_trials(rule, &backbone.cut(depth), &stored));
+            Self { criterion: used.name, all: rule.trials(&backbone.cut(used.deepest)), missing: lacks }
+        })
+        .collect()
+    }
+}
+
+/// Cells of a calibration whose selections share their trials.
+struct CriterionUse<'g> {
+    name: String,
+    method: &'g Method<dyn Criterion>,
+    /// Selection of an iterative criterion. Its trials depend on the repairs, so selections do not share them.
+    selection: Option<Arc<Key>>,
+    deepest: Depth,
+    /// Greatest depth of a selection that is not stored.
+    missing: Option<Depth>,
+}
+
+fn criterion_uses<'g>(
+    grid: &'g Grid,
+    backbone: &BackbonePlan,
+    calibration: usize,
+    state: &StoreState,
+) -> Vec<CriterionUse<'g>> {
+    let mut uses: Vec<CriterionUse<'g>> = Vec::new();
+    for variant in backbone.variants.iter().filter(|variant| variant.calibration == Some(calibration)) {
         let cell = &grid.cells[variant.cell];
         let Some(method) = &cell.criterion else { continue };
         let lacks = !variant.selection.as_ref().is_some_and(|key| state.has(key));
-        match by_name
-            .iter_mut()
-            .find(|(name, _, depth, _)| *name == method.to_string() && depth.unit == cell.depth.unit)
-        {
-            Some((.., depth, left)) => (*depth, *left) = (cell.depth.max(*depth), *left | lacks),
-            None => by_name.push((method.to_string(), method, cell.depth, lacks)),
+        let missing = lacks.then_some(cell.depth);
+        let name = method.to_string();
+        let selection = variant.selection.clone().filter(|_| method.rule.is_iterative());
+        let known = uses.iter_mut().find(|used| {
+            used.name == name
+                && used.deepest.unit == cell.depth.unit
+                && used.selection.as_ref().map(|key| key.hash()) == selection.as_ref().map(|key| key.hash())
+        });
+        match known {
+            Some(used) => {
+                used.deepest = used.deepest.max(cell.depth);
+                used.missing = used.missing.max(missing);
+            }
+            None => uses.push(CriterionUse { name, method, selection, deepest: cell.depth, missing }),
         }
     }
-    by_name
-        .into_iter()
-        .map(|(criterion, method, depth, left)| Deepest {
-            criterion,
-            metric: method.rule.trial_metric(),
-            sets: method.rule.trials(&backbone.cut(depth)),
-            left,
-        })
-        .collect()
+    uses
+}
+
+/// Returns the trials that a selection lacks. Follows a greedy selection through its stored trials up to the first step
+/// with a missing one, because later steps depend on its results. Iterative selections do not store trials.
+fn missing_trials(
+    rule: &dyn Criterion,
+    cut: &PruneSpec<'_>,
+    stored: &dyn Fn(TrialMetric, &Cut) -> Option<f64>,
+) -> Vec<Cut> {
+    if rule.is_iterative() {
+        return rule.trials(cut);
+    }
+    let mut requested = 0;
+    let mut missing = Vec::new();
+    let mut trials = |metric: TrialMetric, cuts: &[Cut]| {
+        let results: Vec<Option<f64>> = cuts.iter().map(|cut| stored(metric, cut)).collect();
+        requested += cuts.len();
+        missing.extend(cuts.iter().zip(&results).filter(|(_, result)| result.is_none()).map(|(cut, _)| cut.clone()));
+        results.into_iter().collect::<Option<Vec<f64>>>().ok_or_else(|| Error::job("a trial is not stored"))
+    };
+    let similarities = Similarities::default();
+    // The selection ends at the first missing trial.
+    rule.select(cut, &mut CalibrationStats::new(&similarities, None, &mut trials)).ok();
+    missing.extend(rule.trials(cut).into_iter().skip(requested));
+    missing
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{BackboneKeyParts, Check, Cost, Stage, Words, activations, from_json, to_json};
+use super::{BackboneKeyParts, Check, Cost, Stage, Words, activations, from_json, scores, to_json};
 use crate::calibrate::{Activations, HookPoint, Pair};
 use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::{Error, Result};
@@ -354,7 +354,7 @@ pub(crate) fn solve_one_by_one(
     let cell = &job.run.grid.cells[variant.cell];
     let recovery = recovery_of(cell)?;
     let batch = job.backbone.batch_tokens;
-    let progress = begin_passes(job, &format!("{}: repair one by one", job.label), selection.scores.len());
+    let progress = begin_passes(job, &format!("{}: repair one by one", job.label), selection.scores.len(), &[]);
     let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted);
     let replayed = model.replay(cell.depth.unit, selection, &mut |tokens| job.run.advance(progress, tokens));
     job.run.finish(progress);
@@ -367,11 +367,13 @@ pub(crate) fn solve_one_by_one(
     results.keep(job, key, started)
 }
 
-/// Reports the start of several passes over a calibration. Returns the number of the job.
-pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize) -> usize {
+/// Reports the start of several passes over a calibration, with trials in some of them. Returns the number of the job.
+pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize, trials: &[Cut]) -> usize {
     let tokens = job.shape.sequences * job.shape.length;
     let load = Load::windows(tokens, job.shape.length);
-    let flops = passes as f64 * activations::pass_flops(&job.backbone.config, &load);
+    let config = &job.backbone.config;
+    let flops =
+        passes as f64 * activations::pass_flops(config, &load) + scores::trial_cost(config, trials, &[], &load).shared;
     job.run.start(job.hold.name(), label, passes * tokens, 0, flops)
 }
 

@@ -127,17 +127,30 @@ pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMet
     }
 }
 
-/// Estimates the cost of trials. A greedy search runs its steps in sequence, so the trials of each size are scored
-/// separately.
-pub fn trial_cost(config: &Config, sets: &[Cut], left: bool, load: &Load) -> Cost {
-    let mut cost = Cost::default();
-    for run in sets.chunk_by(|a, b| a.len() == b.len()) {
-        let programs: Vec<Program> = run.iter().map(|cut| Program::without(config.layers, cut)).collect();
-        let flops = Trie::new(&programs).flops(config, load).shared;
-        let (left, inodes) = if left { (flops, files(config.layers)) } else { (0.0, 0) };
-        cost += Cost { separate: flops, shared: flops, left, inodes, disk: 0 };
+/// Computes the quantity that a trial measures from its stored values.
+pub fn trial_result(metric: TrialMetric, windows: Vec<f64>) -> f64 {
+    match metric {
+        TrialMetric::Perplexity => Losses { windows }.perplexity(),
+        TrialMetric::Distance(_) => windows.iter().sum::<f64>() / windows.len() as f64,
     }
-    cost
+}
+
+/// Estimates the cost of all trials of a criterion, of which `missing` are not stored.
+pub fn trial_cost(config: &Config, all: &[Cut], missing: &[Cut], load: &Load) -> Cost {
+    let flops = step_flops(config, all, load).iter().sum();
+    let left = step_flops(config, missing, load);
+    let inodes = left.len() as u64 * files(config.layers);
+    Cost { separate: flops, shared: flops, left: left.iter().sum(), inodes, disk: 0 }
+}
+
+/// Returns the operations of each step of a selection. A greedy search runs its steps in sequence, so the trials of each
+/// size are scored separately.
+fn step_flops(config: &Config, trials: &[Cut], load: &Load) -> Vec<f64> {
+    let steps = trials.chunk_by(|a, b| a.len() == b.len()).map(|step| {
+        let programs: Vec<Program> = step.iter().map(|cut| Program::without(config.layers, cut)).collect();
+        Trie::new(&programs).flops(config, load).shared
+    });
+    steps.collect()
 }
 
 /// Returns the name of the journal and the prefix of the leases for scoring on some tokens, or on a subset of them.

@@ -14,7 +14,7 @@ use crate::calibrate::{Activations, Similarities};
 use crate::criterion::{self, CalibrationStats, Criterion, Depth, PruneSpec, Selection, TrialMetric};
 use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::logit_distance::LogitDistance;
-use crate::evaluate::perplexity::{Losses, PerplexityEval};
+use crate::evaluate::perplexity::PerplexityEval;
 use crate::iterative::ShrinkingModel;
 use crate::model::{Cut, Program};
 use crate::pipeline::env::backbone::{ScoredExtent, Variant};
@@ -40,6 +40,9 @@ pub const STAGE: Stage = Stage {
     }),
     ..Stage::new(KIND)
 };
+
+/// Part of the memory limit for the activations that an iterative criterion reads in one pass, as a divisor.
+const ACTIVATION_SHARE: u64 = 8;
 
 /// Payload with layers and scores.
 const LAYERS: &str = "selection.json";
@@ -234,9 +237,11 @@ impl SelectionSlot<'_> {
         let label =
             format!("{}: remove {} one by one", job.label, Depth { count: self.cut.depth, unit: self.cut.unit });
         let passes = self.cut.depth * if recovery.repairs() { 2 } else { 1 };
-        let progress = operator::begin_passes(job, &label, passes);
+        let progress = operator::begin_passes(job, &label, passes, &self.criterion.trials(&self.cut));
         let batch = job.backbone.batch_tokens;
-        let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted);
+        let limit = job.run.settings.memory_bytes() / ACTIVATION_SHARE;
+        let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted)
+            .with_activation_limit(limit);
         let selected = model.select(&*self.criterion, &self.cut, &mut |tokens| job.run.advance(progress, tokens));
         job.run.finish(progress);
         job.unchanged()?;
@@ -309,8 +314,7 @@ impl<'a> Trials<'a> {
             }
             hold.record_progress();
         }
-        let means = values.into_iter().flatten().map(|windows| windows.iter().sum::<f64>() / windows.len() as f64);
-        Ok(means.collect())
+        Ok(values.into_iter().flatten().map(|windows| scores::trial_result(metric, windows)).collect())
     }
 
     /// Measures the perplexities of all cuts in one trie, and stores each.
@@ -336,7 +340,7 @@ impl<'a> Trials<'a> {
             sample: None,
         };
         let losses = score_missing(&scoring, &keys)?;
-        Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
+        Ok(losses.into_iter().map(|windows| scores::trial_result(metric, windows)).collect())
     }
 }
 

@@ -9,16 +9,25 @@ use super::rule::{
 };
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
+use crate::options::Variant;
 
 const NAME: &str = "angular";
 const SOURCE: &str = "https://github.com/arcee-ai/PruneMe";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Angular>(NAME, SOURCE, build::<Angular>);
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<Angular>(NAME, SOURCE, build::<Angular>).variants(VARIANTS);
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "iterative", value: "true", word: "iterative", label: "angular, iterative" }];
 
 /// Selection of the block start `s` in `0..=L−n` with the smallest mean of `arccos(cos(X_s, X_{s+n}))/π` at the last
 /// token. The first minimum wins.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Angular {}
+struct Angular {
+    /// Whether the backbone is repaired and measured again after each removed layer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    iterative: bool,
+}
 
 impl Criterion for Angular {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
@@ -32,7 +41,11 @@ impl Criterion for Angular {
     }
 
     fn one_block(&self, _: &PruneSpec<'_>) -> bool {
-        true
+        !self.iterative
+    }
+
+    fn is_iterative(&self) -> bool {
+        self.iterative
     }
 
     fn importance(&self) -> Option<Importance> {

@@ -9,17 +9,27 @@ use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Select
 use super::sublayers::{check_sublayers, greedy_trials, remove_greedily};
 use crate::error::Result;
 use crate::model::Cut;
+use crate::options::Variant;
 
 const NAME: &str = "block-pruner";
 const SOURCE: &str = "https://github.com/MrGGLS/BlockPruner";
-pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<BlockPruner>(NAME, SOURCE, build::<BlockPruner>).label("BlockPruner").beyond();
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<BlockPruner>(NAME, SOURCE, build::<BlockPruner>)
+    .label("BlockPruner")
+    .variants(VARIANTS)
+    .beyond();
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "iterative", value: "true", word: "iterative", label: "BlockPruner, iterative" }];
 
 /// Greedy removal by the perplexity on the calibration windows. Ties go to attention sublayers before MLPs, then to the
 /// lower layer.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct BlockPruner {}
+struct BlockPruner {
+    /// Whether the backbone is repaired and measured again after each removed sublayer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    iterative: bool,
+}
 
 impl Criterion for BlockPruner {
     fn units(&self) -> &'static [DepthUnit] {
@@ -34,10 +44,12 @@ impl Criterion for BlockPruner {
         greedy_trials(cut)
     }
 
+    fn is_iterative(&self) -> bool {
+        self.iterative
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        remove_greedily(NAME, cut, &cut.unit.candidates(cut.layers), |cuts| {
-            stats.measure(TrialMetric::Perplexity, cuts)
-        })
+        remove_greedily(NAME, cut, cut.unit.candidates(cut.layers), TrialMetric::Perplexity, stats)
     }
 }
 

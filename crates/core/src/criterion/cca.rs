@@ -18,21 +18,23 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::rule::{
-    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, build, check_depth,
+    CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, check_depth,
 };
 use crate::calibrate::{Activations, HookPoint};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::linalg::gemm::gram_parallel;
 use crate::linalg::solve::NormalEquations;
-use crate::options::Variant;
+use crate::options::{self, Options, Variant};
 
 const NAME: &str = "cca";
 const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Cca>(NAME, SOURCE, build::<Cca>).label("CCA bound (NBL)").variants(VARIANTS).beyond();
+    CriterionEntry::new::<Cca>(NAME, SOURCE, build).label("CCA bound (NBL)").variants(VARIANTS).beyond();
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "cut", value: "block", word: "block", label: "CCA bound (NBL), one block" }];
+const VARIANTS: &[Variant] = &[
+    Variant { option: "cut", value: "block", word: "block", label: "CCA bound (NBL), one block" },
+    Variant { option: "iterative", value: "true", word: "iterative", label: "CCA bound (NBL), iterative" },
+];
 
 /// Number of rows read at a time.
 const BLOCK_ROWS: usize = 2048;
@@ -43,6 +45,9 @@ const BLOCK_ROWS: usize = 2048;
 struct Cca {
     /// Whether single layers or blocks are compared.
     cut: Cut,
+    /// Whether the backbone is repaired and measured again after each removed layer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    iterative: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -53,6 +58,16 @@ enum Cut {
     Layers,
     /// Removes the block of `n` layers with the lowest bound, the first one if bounds are equal.
     Block,
+}
+
+fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
+    let rule: Cca = options::read(name, options)?;
+    if rule.iterative && rule.cut == Cut::Block {
+        return Err(Error::bad_input(format!("invalid options for `{name}`"))
+            .expected("`iterative: true` only with `cut: layers`")
+            .found("`cut: block`, which removes all layers at once"));
+    }
+    Ok(Box::new(rule))
 }
 
 impl Cca {
@@ -83,6 +98,10 @@ impl Criterion for Cca {
         self.cut == Cut::Block
     }
 
+    fn is_iterative(&self) -> bool {
+        self.iterative
+    }
+
     fn importance(&self) -> Option<Importance> {
         Some(Importance { quantity: "bound", lowest_first: true })
     }
@@ -90,7 +109,8 @@ impl Criterion for Cca {
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
-        for (start, end) in self.candidates(cut) {
+        let spans = self.candidates(cut).into_iter();
+        for (start, end) in spans.filter(|&(start, _)| !stats.removed().contains_layer(start)) {
             let [input, output] = [start, end].map(HookPoint::Stream);
             let sides: [RowsOf<'_>; 2] =
                 [&|rows| wide(activations.rows(input, rows)?), &|rows| wide(activations.rows(output, rows)?)];
@@ -152,7 +172,6 @@ mod tests {
     use crate::calibrate::{ActivationShape, InMemory, Similarities, Spool};
     use crate::criterion::DepthUnit;
     use crate::criterion::rule::tests::no_trials;
-    use crate::options::Options;
 
     /// Mean-zero patterns that are orthogonal to each other.
     const A: [f32; 4] = [1.0, 1.0, -1.0, -1.0];

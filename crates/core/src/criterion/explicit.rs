@@ -7,7 +7,7 @@ use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Select
 use crate::error::{Error, Result};
 use crate::options::{self, Options};
 
-const NAME: &str = "explicit";
+pub(super) const NAME: &str = "explicit";
 const SOURCE: &str = "";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ExplicitOptions>(NAME, SOURCE, build);
 

@@ -19,8 +19,10 @@ const SOURCE: &str = "https://github.com/YaNgZhAnG-V5/llm_dissect";
 pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<FinerCut>(NAME, SOURCE, build::<FinerCut>).label("FinerCut").variants(VARIANTS).beyond();
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "distance", value: "js", word: "js", label: "FinerCut, Jensen-Shannon" }];
+const VARIANTS: &[Variant] = &[
+    Variant { option: "distance", value: "js", word: "js", label: "FinerCut, Jensen-Shannon" },
+    Variant { option: "iterative", value: "true", word: "iterative", label: "FinerCut, iterative" },
+];
 
 /// Greedy removal by the distance between the logits and those of the dense backbone.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +30,9 @@ const VARIANTS: &[Variant] =
 struct FinerCut {
     /// Distance measure between the logits at a token.
     distance: LogitDistance,
+    /// Whether the backbone is repaired and measured again after each removed sublayer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    iterative: bool,
 }
 
 /// Returns the candidates sorted by their names in the published code. The order determines which candidate wins ties:
@@ -55,8 +60,12 @@ impl Criterion for FinerCut {
         TrialMetric::Distance(self.distance)
     }
 
+    fn is_iterative(&self) -> bool {
+        self.iterative
+    }
+
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
-        remove_greedily(NAME, cut, &in_order_of_names(cut), |cuts| stats.measure(self.trial_metric(), cuts))
+        remove_greedily(NAME, cut, in_order_of_names(cut), self.trial_metric(), stats)
     }
 }
 

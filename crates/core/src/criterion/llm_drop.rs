@@ -9,11 +9,15 @@ use super::rule::{CalibrationStats, Criterion, CriterionEntry, Importance, Prune
 use super::sublayers::{check_sublayers, lowest_sublayers};
 use crate::calibrate::Pair;
 use crate::error::Result;
+use crate::options::Variant;
 
 const NAME: &str = "llm-drop";
 const SOURCE: &str = "https://github.com/CASE-Lab-UMD/LLM-Drop";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<LlmDrop>(NAME, SOURCE, build::<LlmDrop>).label("LLM-Drop").beyond();
+    CriterionEntry::new::<LlmDrop>(NAME, SOURCE, build::<LlmDrop>).label("LLM-Drop").variants(VARIANTS).beyond();
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "iterative", value: "true", word: "iterative", label: "LLM-Drop, iterative" }];
 
 /// Removes the sublayers with the lowest `1 − mean cos(x, x + f(x))` over tokens, where `f` includes the norm.
 /// The depth selects the kind of sublayer. Ties go to attentions before MLPs, then to the lower layer.

@@ -9,14 +9,18 @@ use super::rule::{
 };
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::Result;
-use crate::options::{self, Options};
+use crate::options::{self, Options, Variant};
 
 const NAME: &str = "llm-streamline";
 const SOURCE: &str = "https://github.com/ruckbreasoning/llm-streamline";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<LlmStreamlineOptions>(NAME, SOURCE, build)
     .label("LLM-Streamline")
     .short("streamline")
+    .variants(VARIANTS)
     .deviations(READS_FIRST_SEQUENCES);
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "iterative", value: "true", word: "iterative", label: "LLM-Streamline, iterative" }];
 
 /// Removal of the block whose input and output are most similar. The first and last layers are kept.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -24,17 +28,21 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<LlmStreamlineOpti
 struct LlmStreamlineOptions {
     /// Axis over which the cosine is computed.
     cosine: Cosine,
+    /// Whether the backbone is repaired and measured again after each removed layer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    iterative: bool,
 }
 
 /// Selection of the block start `s` in `1..=L−n−1` with the highest mean cosine of `X_s` and `X_{s+n}`. The first
 /// maximum wins.
 struct LlmStreamline {
     axis: SimilarityAxis,
+    iterative: bool,
 }
 
 fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     let settings: LlmStreamlineOptions = options::read(name, options)?;
-    Ok(Box::new(LlmStreamline { axis: settings.cosine.axis() }))
+    Ok(Box::new(LlmStreamline { axis: settings.cosine.axis(), iterative: settings.iterative }))
 }
 
 impl Criterion for LlmStreamline {
@@ -47,7 +55,11 @@ impl Criterion for LlmStreamline {
     }
 
     fn one_block(&self, _: &PruneSpec<'_>) -> bool {
-        true
+        !self.iterative
+    }
+
+    fn is_iterative(&self) -> bool {
+        self.iterative
     }
 
     fn importance(&self) -> Option<Importance> {

@@ -16,7 +16,7 @@ use super::spectral;
 use crate::calibrate::{Pair, SimilarityAxis};
 use crate::error::{Error, Result};
 
-const NAME: &str = "lorp";
+pub(super) const NAME: &str = "lorp";
 const SOURCE: &str = "https://github.com/daniel-eai/LoRP-Locality-Aware-Redundancy-Pruning";
 pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<Lorp>(NAME, SOURCE, build::<Lorp>).label("LoRP").beyond();

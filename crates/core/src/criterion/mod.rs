@@ -34,6 +34,8 @@ mod sublayers;
 #[path = "../../templates/criterion.rs"]
 mod template;
 
+use serde_json::Value;
+
 use crate::deviation::PruneCase;
 use crate::error::{Error, Result};
 use crate::options::{self, Appearance, Described, Options};
@@ -75,16 +77,24 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
 /// Name of the option that removes one layer or sublayer at a time and measures again after each.
 const ITERATIVE: &str = "iterative";
 
+/// Reasons why a criterion has no option [`ITERATIVE`].
+const NOT_ITERATIVE: &[(&str, &str)] = &[
+    (explicit::NAME, "it lists its layers and measures nothing"),
+    (lorp::NAME, "it distributes the removed layers over clusters of all layers"),
+];
+
 /// Rejects `iterative` for a criterion that cannot rank the remaining layers.
 fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
     if !options.contains_key(ITERATIVE) || entry.described().has(ITERATIVE) {
         return Ok(());
     }
     let known = ENTRIES.iter().filter(|entry| entry.described().has(ITERATIVE)).map(|entry| entry.shown.name);
-    Err(Error::bad_input(format!("`{}` has no iterative variant", entry.shown.name))
+    let name = entry.shown.name;
+    let reason = NOT_ITERATIVE.iter().find(|(refused, _)| *refused == name).map_or("", |(_, reason)| reason);
+    Err(Error::bad_input(format!("`{name}` has no iterative variant: {reason}"))
         .expected(format!("`{ITERATIVE}` with one of {}", known.collect::<Vec<_>>().join(", ")))
         .found(format!("`{ITERATIVE}: {}`", options[ITERATIVE]))
-        .hint("remove `iterative`, because this criterion does not rank single layers or sublayers by a measurement"))
+        .hint("remove `iterative`, or use another criterion"))
 }
 
 /// Builds a criterion and returns it with its complete options, including defaults, as they appear in keys.
@@ -125,6 +135,23 @@ pub fn label(name: &str) -> &str {
     dense.or_else(|| options::appearance(name, ENTRIES)).map_or(name, |shown| shown.label)
 }
 
+/// Returns the label of a criterion with options: `ShortGPT, iterative` if a variant has a label, and otherwise the
+/// options with their values, such as `LoRP, clusters 3`.
+pub fn label_with<'a>(name: &str, options: impl IntoIterator<Item = (&'a str, &'a Value)>) -> String {
+    let variants = ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(&[][..], |entry| entry.variants);
+    let mut base = label(name);
+    let mut further = String::new();
+    for (option, value) in options {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match variants.iter().find(|variant| variant.option == option && variant.value == value) {
+            Some(variant) if base == label(name) => base = variant.label,
+            Some(variant) => further.push_str(&format!(", {}", variant.word)),
+            None => further.push_str(&format!(", {option} {value}")),
+        }
+    }
+    format!("{base}{further}")
+}
+
 /// A criterion that scores every layer or sublayer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ranking {
@@ -158,23 +185,52 @@ mod tests {
     }
 
     #[test]
+    fn labels_name_the_options_of_a_criterion() {
+        for (name, options, expected) in [
+            ("shortgpt", serde_json::json!({}), "ShortGPT"),
+            ("shortgpt", serde_json::json!({"iterative": true}), "ShortGPT, iterative"),
+            (
+                "shortgpt",
+                serde_json::json!({"cosine": "token", "iterative": true}),
+                "ShortGPT, iterative, cosine token",
+            ),
+            ("cca", serde_json::json!({"cut": "block"}), "CCA bound (NBL), one block"),
+            ("nbl", serde_json::json!({"input": "normed", "iterative": true}), "NBL bound, normed input, iterative"),
+            ("lorp", serde_json::json!({"clusters": 3}), "LoRP, clusters 3"),
+            ("my-rule", serde_json::json!({"alpha": 0.5}), "my-rule, alpha 0.5"),
+        ] {
+            let options = options.as_object().unwrap().iter().map(|(option, value)| (option.as_str(), value));
+            assert_eq!(label_with(name, options), expected);
+        }
+    }
+
+    #[test]
     fn iterative_is_refused_by_name_where_it_has_no_meaning() {
         let options = serde_json::json!({"iterative": true}).as_object().unwrap().clone();
         for entry in ENTRIES {
             let name = entry.shown.name;
             match build(name, &options) {
-                Ok(rule) => assert!(rule.is_iterative() && ["shortgpt", "llm-drop"].contains(&name), "{name}"),
+                Ok(rule) => assert!(rule.is_iterative() && entry.described().has(ITERATIVE), "{name}"),
                 Err(error) => {
                     let text = error.to_string();
-                    assert!(
-                        text.contains(&format!("`{name}` has no iterative variant"))
-                            && text.contains("shortgpt, llm-drop"),
-                        "{text}"
-                    );
+                    let (_, reason) = NOT_ITERATIVE.iter().find(|(refused, _)| *refused == name).unwrap();
+                    assert!(text.contains(&format!("`{name}` has no iterative variant: {reason}")), "{text}");
+                    assert!(text.contains("shortgpt") && text.contains("llm-drop"), "{text}");
                 }
             }
         }
+        let iterative = ENTRIES.iter().filter(|entry| entry.described().has(ITERATIVE)).count();
+        assert_eq!(iterative + NOT_ITERATIVE.len(), ENTRIES.len());
         assert!(!build("shortgpt", &Options::new()).unwrap().is_iterative());
+    }
+
+    #[test]
+    fn iterative_is_refused_with_options_that_contradict_it() {
+        for (name, option, value) in [("cca", "cut", "block"), ("shortened-llama", "order", "released")] {
+            let options = serde_json::json!({"iterative": true, option: value}).as_object().unwrap().clone();
+            let text = build(name, &options).err().unwrap().to_string();
+            assert!(text.contains("`iterative: true` only with") && text.contains(value), "{text}");
+        }
     }
 
     #[test]

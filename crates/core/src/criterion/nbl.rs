@@ -23,8 +23,10 @@ const SOURCE: &str = "https://github.com/LIONS-EPFL/NBL";
 pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<Nbl>(NAME, SOURCE, build::<Nbl>).label("NBL bound").variants(VARIANTS).beyond();
 
-const VARIANTS: &[Variant] =
-    &[Variant { option: "input", value: "normed", word: "normed", label: "NBL bound, normed input" }];
+const VARIANTS: &[Variant] = &[
+    Variant { option: "input", value: "normed", word: "normed", label: "NBL bound, normed input" },
+    Variant { option: "iterative", value: "true", word: "iterative", label: "NBL bound, iterative" },
+];
 
 /// Removes the attentions with the lowest `C − Σ ρᵢ²`, where `ρᵢ` are the canonical correlations of the streams before and
 /// after the attention.
@@ -34,6 +36,9 @@ struct Nbl {
     /// Input of the map that replaces an attention: the stream, or the normed stream that the attention reads.
     #[serde(skip_serializing_if = "MapInput::is_stream")]
     input: MapInput,
+    /// Whether the backbone is repaired and measured again after each removed attention.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    iterative: bool,
 }
 
 /// Returns the sites before and after an attention.
@@ -54,6 +59,10 @@ impl Criterion for Nbl {
         (0..cut.layers).flat_map(ends).collect()
     }
 
+    fn is_iterative(&self) -> bool {
+        self.iterative
+    }
+
     fn importance(&self) -> Option<Importance> {
         Some(Importance { quantity: "bound", lowest_first: true })
     }
@@ -61,7 +70,7 @@ impl Criterion for Nbl {
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let activations = stats.activations()?;
         let mut scores = Vec::new();
-        for layer in 0..cut.layers {
+        for layer in (0..cut.layers).filter(|&layer| !stats.removed().contains(layer, Sublayer::Attention)) {
             let norm = match self.input {
                 MapInput::Stream => None,
                 MapInput::Normed => stats.input_norm(layer)?,

@@ -42,7 +42,8 @@ pub struct CalibrationStats<'a> {
     pub similarities: &'a Similarities,
     /// Streams requested by [`Criterion::sites`]. `None` if they exceed the disk limit.
     pub activations: Option<&'a Activations>,
-    /// Function that measures trials on the calibration windows, all cuts in one run of a trie.
+    /// Function that measures trials on the calibration windows, all cuts in one run of a trie. A trial removes its cut
+    /// in addition to [`Self::removed`].
     pub trials: &'a mut Trials<'a>,
     norms: Option<&'a StreamNorms<'a>>,
     /// Layers and sublayers already removed from the measured backbone.
@@ -242,14 +243,15 @@ impl Selection {
     }
 
     /// Selects the block with the highest score, the first one if scores are equal. Scores are indexed by the start of
-    /// the block.
+    /// the block. A removed layer does not start a block.
     pub(super) fn highest_block(
         cut: &PruneSpec<'_>,
         pairs: Vec<Pair>,
         stats: &CalibrationStats<'_>,
         score: impl Fn(f64) -> f64,
     ) -> Result<Self> {
-        let scores = pairs.into_iter().map(|pair| Ok((pair.from, stats.similarity(pair)?)));
+        let blocks = pairs.into_iter().filter(|pair| !stats.removed().contains_layer(pair.from));
+        let scores = blocks.map(|pair| Ok((pair.from, stats.similarity(pair)?)));
         let scores = scores.collect::<Result<Vec<(usize, f64)>>>()?;
         let best = scores.iter().copied().reduce(|best, next| if score(next.1) > score(best.1) { next } else { best });
         let (start, _) = best.ok_or_else(|| Error::job("no block of layers can be removed"))?;

@@ -8,17 +8,22 @@ use super::rule::{
     CalibrationStats, Criterion, CriterionEntry, Importance, PruneSpec, Selection, TOO_FEW_LAYERS, TrialMetric,
     check_depth,
 };
+use super::sleb::greedy_layer_trials;
 use crate::error::{Error, Result};
 use crate::files::csv;
 use crate::model::Cut;
-use crate::options::{self, Options};
+use crate::options::{self, Options, Variant};
 
 const NAME: &str = "shortened-llama";
 const SOURCE: &str = "https://github.com/Nota-NetsPresso/shortened-llm";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortenedLlamaOptions>(NAME, SOURCE, build)
     .resolving(resolve)
     .label("Shortened LLaMA")
-    .short("shortened");
+    .short("shortened")
+    .variants(VARIANTS);
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "iterative", value: "true", word: "iterative", label: "Shortened LLaMA, iterative" }];
 
 /// Layer orders published in the reference repository, one per backbone and score.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
@@ -33,6 +38,9 @@ struct ShortenedLlamaOptions {
     score: Option<Score>,
     /// Backbone of the released order. Defaults to the backbone's name in the grid.
     backbone: Option<String>,
+    /// Whether the backbone is repaired and measured again after each removed layer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    iterative: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -64,19 +72,24 @@ fn resolve(name: &str, options: &Options) -> Result<Options> {
 }
 
 enum ShortenedLlama {
-    Measured,
+    Measured { iterative: bool },
     Released { score: &'static str, backbone: Option<String> },
 }
 
 fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
-    let ShortenedLlamaOptions { order, score, backbone } = options::read(name, options)?;
+    let ShortenedLlamaOptions { order, score, backbone, iterative } = options::read(name, options)?;
     if order == Order::Measured && (score.is_some() || backbone.is_some()) {
         return Err(Error::bad_input(format!("invalid options for `{name}`"))
             .expected("`score` and `backbone` only with `order: released`")
             .found("`order: measured`"));
     }
+    if order == Order::Released && iterative {
+        return Err(Error::bad_input(format!("invalid options for `{name}`"))
+            .expected("`iterative: true` only with `order: measured`")
+            .found("`order: released`, which measures nothing"));
+    }
     Ok(Box::new(match order {
-        Order::Measured => ShortenedLlama::Measured,
+        Order::Measured => ShortenedLlama::Measured { iterative },
         Order::Released => {
             let score = match score.unwrap_or(Score::Ppl) {
                 Score::Ppl => "ppl",
@@ -132,7 +145,7 @@ fn order(score: &str, backbone: Option<&str>, cut: &PruneSpec<'_>) -> Result<Vec
 impl Criterion for ShortenedLlama {
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         let candidates = match self {
-            Self::Measured => cut.layers,
+            Self::Measured { .. } => cut.layers,
             Self::Released { score, backbone } => order(score, backbone.as_deref(), cut)?.len(),
         };
         check_depth(NAME, TOO_FEW_LAYERS, candidates, cut)
@@ -140,27 +153,36 @@ impl Criterion for ShortenedLlama {
 
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
         match self {
-            Self::Measured => (0..cut.layers).map(|layer| Cut::layers([layer])).collect(),
+            Self::Measured { iterative: true } => greedy_layer_trials(cut),
+            Self::Measured { iterative: false } => (0..cut.layers).map(|layer| Cut::layers([layer])).collect(),
             Self::Released { .. } => Vec::new(),
         }
     }
 
     fn prior_order(&self, cut: &PruneSpec<'_>) -> Result<Option<Vec<usize>>> {
         match self {
-            Self::Measured => Ok(None),
+            Self::Measured { .. } => Ok(None),
             Self::Released { score, backbone } => order(score, backbone.as_deref(), cut).map(Some),
         }
     }
 
+    fn is_iterative(&self) -> bool {
+        matches!(self, Self::Measured { iterative: true })
+    }
+
     fn importance(&self) -> Option<Importance> {
-        matches!(self, Self::Measured).then_some(Importance { quantity: "perplexity without", lowest_first: true })
+        matches!(self, Self::Measured { .. })
+            .then_some(Importance { quantity: "perplexity without", lowest_first: true })
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         match self {
-            Self::Measured => {
-                let perplexities = stats.measure(TrialMetric::Perplexity, &self.trials(cut))?;
-                Ok(Selection::lowest(perplexities.into_iter().enumerate().collect(), cut.depth))
+            Self::Measured { .. } => {
+                let layers: Vec<usize> =
+                    (0..cut.layers).filter(|&layer| !stats.removed().contains_layer(layer)).collect();
+                let trials: Vec<Cut> = layers.iter().map(|&layer| Cut::layers([layer])).collect();
+                let perplexities = stats.measure(TrialMetric::Perplexity, &trials)?;
+                Ok(Selection::lowest(layers.into_iter().zip(perplexities).collect(), cut.depth))
             }
             Self::Released { score, backbone } => {
                 let mut removed = order(score, backbone.as_deref(), cut)?;

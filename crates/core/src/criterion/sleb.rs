@@ -8,21 +8,39 @@ use super::rule::{
 };
 use crate::error::{Error, Result};
 use crate::model::Cut;
+use crate::options::Variant;
 
 const NAME: &str = "sleb";
 const SOURCE: &str = "https://github.com/jiwonsong-dev/SLEB";
-pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Sleb>(NAME, SOURCE, build::<Sleb>).label("SLEB");
+pub(super) const ENTRY: CriterionEntry =
+    CriterionEntry::new::<Sleb>(NAME, SOURCE, build::<Sleb>).label("SLEB").variants(VARIANTS);
+
+const VARIANTS: &[Variant] =
+    &[Variant { option: "iterative", value: "true", word: "iterative", label: "SLEB, iterative" }];
 
 /// Greedy removal by perplexity. The first layer wins ties. The scores are the removed layers in order, each with the
 /// perplexity after its removal.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Sleb {}
+struct Sleb {
+    /// Whether the backbone is repaired and measured again after each removed layer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    iterative: bool,
+}
 
-/// Returns `removed` extended by one layer, for each remaining layer.
-fn candidates(layers: usize, removed: &Cut) -> Vec<(usize, Cut)> {
-    let remaining = (0..layers).filter(|&layer| !removed.contains_layer(layer));
+/// Returns `removed` extended by one layer, for each layer that neither cut contains.
+fn candidates(layers: usize, absent: &Cut, removed: &Cut) -> Vec<(usize, Cut)> {
+    let remaining = (0..layers).filter(|&layer| !absent.contains_layer(layer) && !removed.contains_layer(layer));
     remaining.map(|layer| (layer, Cut::layers(removed.whole_layers().into_iter().chain([layer])))).collect()
+}
+
+/// Returns cuts like those that a greedy removal of layers measures, for the cost estimate. Assumes that layers in the
+/// middle are removed first.
+pub(super) fn greedy_layer_trials(cut: &PruneSpec<'_>) -> Vec<Cut> {
+    let start = (cut.layers - cut.depth) / 2;
+    let steps =
+        (0..cut.depth).flat_map(|step| candidates(cut.layers, &Cut::default(), &Cut::layers(start..start + step)));
+    steps.map(|(_, trial)| trial).collect()
 }
 
 impl Criterion for Sleb {
@@ -31,17 +49,18 @@ impl Criterion for Sleb {
     }
 
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
-        // The cost estimate assumes that the layers in the middle of the model are removed first.
-        let start = (cut.layers - cut.depth) / 2;
-        let steps = (0..cut.depth).flat_map(|step| candidates(cut.layers, &Cut::layers(start..start + step)));
-        steps.map(|(_, trial)| trial).collect()
+        greedy_layer_trials(cut)
+    }
+
+    fn is_iterative(&self) -> bool {
+        self.iterative
     }
 
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
         let mut selection = Selection::of_layers([], Vec::new());
         for _ in 0..cut.depth {
             let (layers, trials): (Vec<usize>, Vec<Cut>) =
-                candidates(cut.layers, &selection.removed).into_iter().unzip();
+                candidates(cut.layers, stats.removed(), &selection.removed).into_iter().unzip();
             let perplexities = stats.measure(TrialMetric::Perplexity, &trials)?;
             let scored = layers.into_iter().zip(trials).zip(perplexities);
             let best = scored.reduce(|best, next| if next.1 < best.1 { next } else { best });

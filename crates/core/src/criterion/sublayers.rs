@@ -1,6 +1,6 @@
 //! Shared code of the criteria that remove sublayers: greedy removal and the depth check.
 
-use super::rule::{PruneSpec, Selection, check_depth};
+use super::rule::{CalibrationStats, PruneSpec, Selection, TrialMetric, check_depth};
 use crate::error::{Error, Result};
 use crate::model::{Cut, Sublayer};
 
@@ -27,14 +27,16 @@ pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize
 pub(super) fn remove_greedily(
     name: &str,
     cut: &PruneSpec<'_>,
-    candidates: &[(usize, Sublayer)],
-    mut costs: impl FnMut(&[Cut]) -> Result<Vec<f64>>,
+    mut candidates: Vec<(usize, Sublayer)>,
+    metric: TrialMetric,
+    stats: &mut CalibrationStats<'_>,
 ) -> Result<Selection> {
+    candidates.retain(|&(layer, kind)| !stats.removed().contains(layer, kind));
     let mut selection = Selection { removed: Cut::default(), scores: Vec::new() };
     for _ in 0..cut.depth {
-        let remaining = remaining(candidates, &selection.removed);
+        let remaining = remaining(&candidates, &selection.removed);
         let trials: Vec<Cut> = remaining.iter().map(|&(layer, kind)| selection.removed.with(layer, kind)).collect();
-        let measured = remaining.into_iter().zip(costs(&trials)?);
+        let measured = remaining.into_iter().zip(stats.measure(metric, &trials)?);
         let best = measured.reduce(|best, next| if next.1 < best.1 { next } else { best });
         let ((layer, kind), cost) = best.ok_or_else(|| Error::job("no sublayers left to remove").at(name))?;
         selection.scores.push((kind.number(layer), cost));

@@ -1,0 +1,147 @@
+//! Trials of greedy and iterative selections: their number in a plan, and selections from YAML to results.
+#![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
+
+use std::collections::BTreeMap;
+
+use crate::common::world::{World, records};
+use ghostlab::pipeline::stage;
+use ghostlab_store::{Found, Store};
+use serde_json::Value;
+
+/// Writes a grid on a backbone of four layers.
+fn write_grid(world: &World, axes: &str) {
+    let text = format!(
+        "backbones: {{tiny: {{path: backbone}}}}\ncorpora: {{train: {{path: train.txt, rule: wikitext2}}, \
+         test: {{path: test.jsonl, rule: ptb, limit: 5}}}}\nbackbone: tiny\n{axes}\
+         calibration: {{corpus: train, sequences: 8, length: 64}}\nevaluate: {{perplexity: {{corpus: test, length: 64}}}}\n"
+    );
+    world.write("grid.yaml", text);
+}
+
+fn plan(world: &World) -> Value {
+    let output = world.ghostlab(&["plan", "grid.yaml", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    plan["answer"]["grids"][0].take()
+}
+
+/// Returns the numbers of needed and stored trials of a plan.
+fn trials(plan: &Value) -> (u64, u64) {
+    let artifacts = plan["artifacts"].as_array().unwrap();
+    let trials = artifacts.iter().find(|count| count["kind"] == "trials").unwrap();
+    (trials["needed"].as_u64().unwrap(), trials["stored"].as_u64().unwrap())
+}
+
+fn assert_nothing_left(plan: &Value) {
+    assert_eq!(plan["jobs"].as_array().unwrap().len(), 0, "{}", plan["jobs"]);
+    for count in plan["artifacts"].as_array().unwrap() {
+        assert_eq!(count["to_make"], 0, "{count}");
+    }
+    assert_eq!(plan["cells"], plan["cells_complete"]);
+}
+
+/// Returns the rows of the results by column.
+fn results(world: &World) -> Vec<BTreeMap<String, String>> {
+    let mut rows = records(&world.path("results/grid/results.csv")).into_iter();
+    let columns = rows.next().unwrap();
+    rows.map(|row| columns.iter().cloned().zip(row).collect()).collect()
+}
+
+/// Counts the trials in the store. Only their keys have a field `removed`.
+fn stored_trials(world: &World) -> u64 {
+    let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries().into_iter();
+    let trials = entries.filter(|entry| match &entry.found {
+        Found::Whole(object) => object.meta().key["of"].get("removed").is_some(),
+        _ => false,
+    });
+    trials.count() as u64
+}
+
+#[test]
+fn plan_counts_the_trials_that_a_run_computes() {
+    for (axes, needed) in [
+        // Three of eight sublayers, by perplexities and by distances.
+        (
+            "criterion: [block-pruner, finercut]\ndepth: [{sublayers: 1}, {sublayers: 3}]\nrecovery: none\n",
+            2 * (8 + 7 + 6),
+        ),
+        // Two of four layers.
+        ("criterion: sleb\ndepth: [1, 2]\nrecovery: [none, mean]\n", 4 + 3),
+    ] {
+        let world = World::new();
+        write_grid(&world, axes);
+        assert_eq!(trials(&plan(&world)), (needed, 0), "{axes}");
+        world.runs(&[]);
+        assert_eq!(stored_trials(&world), needed, "{axes}");
+        let after = plan(&world);
+        assert_eq!(trials(&after), (needed, needed), "{axes}");
+        assert_nothing_left(&after);
+    }
+}
+
+#[test]
+fn plan_follows_a_greedy_selection_through_stored_trials() {
+    let world = World::new();
+    let axes =
+        |depth: usize| format!("criterion: [block-pruner, finercut]\ndepth: {{sublayers: {depth}}}\nrecovery: none\n");
+    write_grid(&world, &axes(3));
+    world.runs(&[]);
+    // A smaller depth needs another selection, but no further trial.
+    write_grid(&world, &axes(2));
+    let smaller = plan(&world);
+    assert_eq!(trials(&smaller), (2 * (8 + 7), 2 * (8 + 7)));
+    let jobs: Vec<&Value> = smaller["jobs"].as_array().unwrap().iter().map(|job| &job["job"]).collect();
+    assert_eq!(jobs, ["calibrate", "score"]);
+    // A greater depth lacks the trials of one step.
+    write_grid(&world, &axes(4));
+    assert_eq!(trials(&plan(&world)), (2 * (8 + 7 + 6 + 5), 2 * (8 + 7 + 6)));
+    world.runs(&[]);
+    assert_eq!(stored_trials(&world), 2 * (8 + 7 + 6 + 5));
+    assert_nothing_left(&plan(&world));
+}
+
+#[test]
+fn iterative_selections_run_from_yaml_for_every_criterion() {
+    let world = World::new();
+    let layers = ["llm-streamline", "shortgpt", "shortened-llama", "sleb", "angular", "cca"];
+    let iterative = |name: &str| format!("{{name: {name}, iterative: true}}");
+    let layers: Vec<String> = layers.into_iter().map(iterative).collect();
+    write_grid(
+        &world,
+        &format!(
+            "criterion: [{}]\ndepth: 2\nrecovery: [none, mean]\ninclude:\n\
+             \x20 - {{criterion: [sleb], recovery: none}}\n\
+             \x20 - {{criterion: [{}, {}, block-pruner], depth: {{sublayers: 2}}, recovery: none}}\n\
+             \x20 - {{criterion: [{}, {}], depth: {{attention: 2}}, recovery: nbl}}\n",
+            layers.join(", "),
+            iterative("llm-drop"),
+            iterative("block-pruner"),
+            iterative("finercut"),
+            iterative("nbl"),
+        ),
+    );
+    // Two of four layers by two criteria with two recoveries and one without, two of eight sublayers by two, and two of
+    // four attentions by one.
+    let needed = (4 + 1) * (4 + 3) + 2 * (8 + 7) + (4 + 3);
+    assert_eq!(trials(&plan(&world)), (needed, 0));
+    world.runs(&[]);
+    let after = plan(&world);
+    assert_eq!(trials(&after), (needed, needed));
+    assert_nothing_left(&after);
+    let rows = results(&world);
+    assert!(rows.iter().all(|row| row["status"] == "ok"), "{rows:?}");
+}
+
+#[test]
+fn iterative_selection_by_trials_without_repair_is_the_greedy_one() {
+    let world = World::new();
+    for (criterion, depth) in [("sleb", "3"), ("block-pruner", "{sublayers: 3}"), ("finercut", "{attention: 2}")] {
+        let removed = [false, true].map(|iterative| {
+            let options = if iterative { ", iterative: true" } else { "" };
+            write_grid(&world, &format!("criterion: {{name: {criterion}{options}}}\ndepth: {depth}\nrecovery: none\n"));
+            world.runs(&[]);
+            results(&world).pop().unwrap().remove("layers removed").unwrap()
+        });
+        assert_eq!(removed[0], removed[1], "{criterion}");
+    }
+}
