@@ -187,7 +187,7 @@ fn merged(layout: &Layout, deployed: &Deployed) -> impl Iterator<Item = String> 
         let index = layout.kept.iter().position(|&kept| kept == layer)?;
         let terms: Vec<String> =
             merged.factors().map(|(source, factor)| format!("{factor} × layer {source}")).collect();
-        let norms = if merged.has_merged_norms() { "weights and norms" } else { "weights, without norms," };
+        let norms = if merged.has_merged_norms() { "weights and norms" } else { "weights (its norms are kept)" };
         Some(format!(
             "`model.layers.{index}` (layer {layer} of the backbone) has merged {norms}: {}.",
             terms.join(" + ")

@@ -14,7 +14,7 @@ fn merged_layers_export_and_score_as_their_cells() {
         }
         let all = ["--set", "recovery=[none, {name: merge, form: [paper, released, norms]}]"];
         let cut = ["--set", "criterion=[{name: explicit, layers: [1, 2]}]", "--set", "depth=2"];
-        world.runs(&[&all[..], &cut].concat());
+        world.runs(&[&all[..], &cut, &["--set", "name=grid"]].concat());
         let rows = records(&world.path("results/grid/results.csv"));
         let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
         let perplexities: Vec<f64> = rows[1..].iter().map(|row| row[column].parse().unwrap()).collect();

@@ -110,15 +110,7 @@ impl Layout {
                 if dropped.contains(index, sublayer_of(config.architecture, &part.holds[0].0)) {
                     continue;
                 }
-                let tensor = name(layer, &part.name);
-                let fold = part.ends.and_then(|half| deployed.folds.get(&(layer, half)));
-                let content = match (merged_layer(deployed, layer), fold) {
-                    (Some(merged), None) if merged.has_merged_norms() || !is_norm(config, &part) => {
-                        TensorContent::Merged(part.name.clone(), Arc::clone(merged))
-                    }
-                    (_, Some(operator)) => TensorContent::Folded(tensor, Arc::clone(operator)),
-                    (_, None) => TensorContent::Stored(tensor),
-                };
+                let content = layer_content(config, deployed, layer, &part);
                 // An operator after a norm is stored together with the norm, under a different name.
                 let mapped = of_layer
                     .iter()
@@ -166,6 +158,19 @@ impl Layout {
     /// Returns the number of parameters.
     pub fn parameters(&self) -> u64 {
         self.tensors.iter().map(CheckpointTensor::numbers).sum()
+    }
+}
+
+/// Returns the source of a layer's tensor.
+fn layer_content(config: &Config, deployed: &Deployed, layer: usize, part: &StoredPart) -> TensorContent {
+    let tensor = name(layer, &part.name);
+    let fold = part.ends.and_then(|half| deployed.folds.get(&(layer, half)));
+    match (merged_layer(deployed, layer), fold) {
+        (Some(merged), None) if merged.has_merged_norms() || !is_norm(config, part) => {
+            TensorContent::Merged(part.name.clone(), Arc::clone(merged))
+        }
+        (_, Some(operator)) => TensorContent::Folded(tensor, Arc::clone(operator)),
+        (_, None) => TensorContent::Stored(tensor),
     }
 }
 
