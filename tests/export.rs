@@ -3,6 +3,7 @@
 
 mod doctor;
 mod folder;
+mod merged;
 mod operator;
 mod score;
 

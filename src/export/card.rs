@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::machine;
-use crate::model::{BranchPlace, Cut, Deployed, FloatType, Sublayer, rounding_told};
+use crate::model::{BranchPlace, Cut, Deployed, FloatType, Step, Sublayer, rounding_told};
 use crate::pipeline::identity::Canonical;
 use crate::recovery;
 use crate::results::{ranges, removed_text};
@@ -108,8 +108,8 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
     let cell = &result.cell;
     let hub = grid.backbones.get(&cell.backbone).and_then(|entry| entry.hub.as_ref());
     let method = cell.recovery.as_ref();
-    let repairs = method.is_some_and(|method| method.rule.repairs());
-    let calibration = cell.calibration.as_ref().filter(|_| repairs);
+    let is_fitted = method.is_some_and(|method| method.rule.is_fitted());
+    let calibration = cell.calibration.as_ref().filter(|_| is_fitted);
     let shortage = calibration.and_then(|calibration| calibration.shortage(&cell.backbone, backbone.config.hidden));
     CardValues {
         cell: cell.to_string(),
@@ -163,23 +163,36 @@ fn source(name: &str) -> Option<String> {
 }
 
 fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
-    deployed
-        .folds
-        .iter()
-        .filter_map(|((layer, half), operator)| {
-            let index = layout.kept.iter().position(|kept| kept == layer)?;
-            let weight = match half {
-                Sublayer::Attention => "self_attn.o_proj",
-                Sublayer::Mlp => "mlp.down_proj",
-            };
-            let what = match (operator.factor().ok().flatten(), operator.is_diagonal()) {
-                (Some(factor), _) => format!("a factor of {factor} for all output channels"),
-                (None, true) => "a factor for each output channel".to_owned(),
-                (None, false) => "a linear map of the output".to_owned(),
-            };
-            Some(format!("`model.layers.{index}.{weight}` (layer {layer} of the backbone) includes {what}."))
-        })
-        .collect()
+    let folds = deployed.folds.iter().filter_map(|((layer, half), operator)| {
+        let index = layout.kept.iter().position(|kept| kept == layer)?;
+        let weight = match half {
+            Sublayer::Attention => "self_attn.o_proj",
+            Sublayer::Mlp => "mlp.down_proj",
+        };
+        let what = match (operator.factor().ok().flatten(), operator.is_diagonal()) {
+            (Some(factor), _) => format!("a factor of {factor} for all output channels"),
+            (None, true) => "a factor for each output channel".to_owned(),
+            (None, false) => "a linear map of the output".to_owned(),
+        };
+        Some(format!("`model.layers.{index}.{weight}` (layer {layer} of the backbone) includes {what}."))
+    });
+    folds.chain(merged(layout, deployed)).collect()
+}
+
+/// Describes the merged layers of a checkpoint.
+fn merged(layout: &Layout, deployed: &Deployed) -> impl Iterator<Item = String> {
+    deployed.program.0.iter().filter_map(|step| {
+        let Step::Merged(Sublayer::Attention, merged) = step else { return None };
+        let layer = merged.layer();
+        let index = layout.kept.iter().position(|&kept| kept == layer)?;
+        let terms: Vec<String> =
+            merged.factors().map(|(source, factor)| format!("{factor} × layer {source}")).collect();
+        let norms = if merged.has_merged_norms() { "weights and norms" } else { "weights (its norms are kept)" };
+        Some(format!(
+            "`model.layers.{index}` (layer {layer} of the backbone) has merged {norms}: {}.",
+            terms.join(" + ")
+        ))
+    })
 }
 
 /// Formats the removed amount of a backbone with `layers` layers.

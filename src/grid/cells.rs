@@ -18,7 +18,7 @@ use super::weights::Weights;
 use crate::criterion::{self, Criterion, DepthUnit, PruneSpec};
 use crate::error::{Error, Result};
 use crate::quantity::MAX_TOKENS;
-use crate::recovery::Recovery;
+use crate::recovery::{Place, Recovery};
 
 /// Validated axes. An axis is `None` if its key is missing. A grid without the four cut axes has only dense cells.
 #[derive(Debug, Clone)]
@@ -340,6 +340,7 @@ fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>
             error = criterion::check(&criterion.name, &*criterion.rule, &cut).err();
         }
         let error = error.or_else(|| unrepairable(recovery.as_ref()?, *depth));
+        let error = error.or_else(|| unmergeable(criterion, recovery.as_ref()?));
         impossible.extend(error.map(|error| Impossible { cell: cell.clone(), position: position.clone(), error }));
     }
     impossible
@@ -366,6 +367,16 @@ fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Opt
             .found(format!("`{recovery}` with depth {depth}"))
             .hint("add an entry of `include` that combines sublayers with `recovery: none`"),
     )
+}
+
+/// Returns an error if an iterative criterion is combined with a recovery that merges layers.
+fn unmergeable(criterion: &Method<dyn Criterion>, recovery: &Method<dyn Recovery>) -> Option<Error> {
+    if !criterion.rule.is_iterative() || recovery.rule.place() != Place::Layer {
+        return None;
+    }
+    let error = Error::bad_input(format!("`{}` cannot repair layers that are removed one by one", recovery.name));
+    let found = format!("`{criterion}` with `{recovery}`");
+    Some(error.expected("a criterion without `iterative: true`").found(found))
 }
 
 /// Whether the criterion supports the unit of the cell's depth, and the recovery can repair such a cut.

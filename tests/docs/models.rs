@@ -21,6 +21,7 @@ fn export(position: Place) -> &'static str {
     match position {
         Place::Nothing => "plain",
         Place::Rows => "in `o_proj` and `down_proj`",
+        Place::Layer => "plain, merged weights",
         Place::Branch => "in `down_proj`, or as in the table above",
         Place::Stream => "an f32 operator of the residual stream, next to the weights",
     }

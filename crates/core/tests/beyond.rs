@@ -226,7 +226,7 @@ const MEASURES: [(Damage, &str); 7] = [
 ];
 
 /// Compares the damage metrics that the reference data has for a variant.
-fn compare_damages(what: &str, ours: &Damages, stretch: Stretch, expected: &Value) {
+pub(crate) fn compare_damages(what: &str, ours: &Damages, stretch: Stretch, expected: &Value) {
     for (damage, key) in MEASURES {
         let Some(expected) = expected[key].as_f64() else { continue };
         let what = format!("{what}: {key}, {stretch:?}");

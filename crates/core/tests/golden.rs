@@ -201,6 +201,7 @@ fn probed(matrix: &[f64], channels: usize) -> Vec<f64> {
 fn place(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) {
     let (operator, halves): (_, &[Sublayer]) = match repair {
         Repair::Cut => return,
+        Repair::Merged(merged) => return drop(repairs.merged.insert(merged.layer(), merged.clone())),
         Repair::Stream(operator) => (operator, &[]),
         Repair::Branches { operator, attention: true } => (operator, &[Sublayer::Attention, Sublayer::Mlp]),
         Repair::Branches { operator, attention: false } => (operator, &[Sublayer::Mlp]),
@@ -292,8 +293,8 @@ fn number_of(key: &str, case: &Value) -> usize {
     case[key].as_u64().unwrap() as usize
 }
 
-/// Methods that `sublayers.rs` and `nbl.rs` compare with another reference.
-const OTHERWISE: [&str; 4] = ["llm-drop", "block-pruner", "finercut", "nbl"];
+/// Methods that `sublayers.rs`, `nbl.rs` and `merge.rs` compare with another reference.
+const OTHERWISE: [&str; 5] = ["llm-drop", "block-pruner", "finercut", "nbl", "merge"];
 
 /// Untested options might be wrong, so every option must appear in the reference data.
 #[test]

@@ -234,6 +234,7 @@ fn program(layers: usize, removed: &[usize], solutions: &[(usize, Solution)]) ->
     for (start, solution) in solutions {
         match &solution.repair {
             Repair::Cut => {}
+            Repair::Merged(merged) => drop(repairs.merged.insert(merged.layer(), merged.clone())),
             Repair::Stream(operator) => {
                 repairs.stream.insert(*start, operator.clone());
             }

@@ -253,7 +253,7 @@ fn shortages(grid: &Grid) -> Vec<String> {
     let mut warnings = Vec::new();
     for cell in &grid.cells {
         let (Some(calibration), Some(recovery)) = (&cell.calibration, &cell.recovery) else { continue };
-        if !recovery.rule.repairs() {
+        if !recovery.rule.is_fitted() {
             continue;
         }
         // Unreadable configs are reported elsewhere.

@@ -8,13 +8,13 @@ use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
 use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
 use crate::grid::{Draw, Grid};
-use crate::model::{Load, Operator, Program, Repairs, Trie};
+use crate::model::{Load, MergedLayer, Operator, Products, Program, Repairs, Trie};
 use crate::pipeline::env::settings::RunSettings;
 use crate::pipeline::stage::operator::{self, Needs, WantedRepair};
 use crate::pipeline::stage::{
     Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, scores, scoring, tokens,
 };
-use crate::recovery;
+use crate::recovery::{self, Place};
 use ghostlab_store::{ObjectKind, Store};
 
 /// Total and remaining costs of a grid.
@@ -290,9 +290,17 @@ impl BackboneEstimator<'_> {
         let solving = mapped.map_or(0, |mapped| 8 * matrix + mapped);
         let weights = backbone.engine.held_bytes(&backbone.config, weights_budget(plan, backbone, state, memory));
         let weights = if backbone.unquantized.is_some() { 2 * weights } else { weights };
+        let weights = weights + merged_bytes(plan, backbone);
         let least = PROGRAM + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
         (least + AND_MORE).min(memory.max(least))
     }
+}
+
+/// Returns the memory for the merged layers of a backbone's variants, in f32. Assumes that each has one.
+fn merged_bytes(plan: &Plan, backbone: &BackbonePlan) -> u64 {
+    let recoveries = backbone.variants.iter().filter_map(|variant| plan.grid.cells[variant.cell].recovery.as_ref());
+    let merging = recoveries.filter(|recovery| recovery.rule.place() == Place::Layer).count();
+    merging.min(MergedLayer::MAX_CACHED) as u64 * backbone.config.layer_bytes(Products::F32)
 }
 
 fn load(state: &StoreState, key: &ghostlab_store::Key) -> Option<Load> {
@@ -326,6 +334,9 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     let Some(recovery) = cell.recovery.as_ref().map(|method| &*method.rule).filter(|rule| rule.repairs()) else {
         return Ok(Program::without(layers, &removed));
     };
+    if let Some(repairs) = recovery::merged_layers(recovery, &removed) {
+        return Ok(Program::repaired(layers, &removed, &repairs));
+    }
     let operator = place_holder(variant.cell)?;
     if recovery.sublayer().is_none() {
         return Ok(Program::pruned(layers, &removed.whole_layers(), |_| Some(Arc::clone(&operator))));

@@ -13,7 +13,7 @@ use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::{Error, Result};
 use crate::grid::Cell;
 use crate::iterative::{ShrinkingModel, SolvedSpan};
-use crate::model::{Config, Cut, Load, Operator, Program, Sublayer};
+use crate::model::{Config, Cut, Load, MergedLayer, Operator, Program, Sublayer};
 use crate::pipeline::env::backbone::Variant;
 use crate::pipeline::env::context::CalibrationJob;
 use crate::pipeline::env::event::WorkKind;
@@ -128,7 +128,7 @@ pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted
             Place::Nothing => 0.0,
             Place::Branch | Place::Stream => product,
             // The layer before the cut runs again.
-            Place::Rows => activations::pass_flops(config, load) / config.layers as f64,
+            Place::Rows | Place::Layer => activations::pass_flops(config, load) / config.layers as f64,
         };
     spans as f64 * (recovery.operations(config.hidden, fitted * load.length) + measured)
 }
@@ -154,6 +154,8 @@ pub enum PlacedRepair {
     AttentionAndMlp,
     /// On the residual stream, in place of the removed attention of layer `region.0`.
     Attention,
+    /// In the merged weights of the layer before the cut.
+    Merged,
 }
 
 /// Result of repairing one span.
@@ -161,10 +163,13 @@ pub enum PlacedRepair {
 pub struct BoundaryResult {
     /// Removed layers `[start, end)`. For a removed attention, `start` is its layer.
     pub region: (usize, usize),
-    /// Content key of the operator; `None` if the layers were removed without a repair.
+    /// Content key of the operator or of the merged layer; `None` if the layers were removed without a repair.
     pub operator: Option<String>,
     /// Position of the operator; `None` if there is no repair.
     pub placed: Option<PlacedRepair>,
+    /// Merged layer before the cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merged: Option<MergedLayer>,
     /// Remarks on the repair, shown to users.
     pub notes: Vec<String>,
     /// Whether the calibration data cannot determine a repair, so that the results are meaningless.
@@ -268,14 +273,19 @@ pub fn repaired(
     let mut repaired = Vec::new();
     for (index, result) in results.iter().enumerate() {
         let (Some(placed), Some(key)) = (result.placed, &result.operator) else { continue };
-        let operator = operator(index, key)?;
         let (start, end) = result.region;
+        if let Some(merged) = &result.merged {
+            repaired.push((Span::layers(start, end), Repair::Merged(Arc::new(merged.clone()))));
+            continue;
+        }
+        let operator = operator(index, key)?;
         let span = match placed {
             PlacedRepair::Attention => Span::sublayer(start, Sublayer::Attention),
             _ => Span::layers(start, end),
         };
         let repair = match placed {
             PlacedRepair::Stream | PlacedRepair::Attention => Repair::Stream(operator),
+            PlacedRepair::Merged => return Err(Error::job("a merged layer has no record of its weights")),
             PlacedRepair::Mlp => Repair::Branches { operator, attention: false },
             PlacedRepair::AttentionAndMlp => Repair::Branches { operator, attention: true },
         };
@@ -399,6 +409,11 @@ impl SolvedCut {
             Repair::Stream(_) => Some(PlacedRepair::Stream),
             Repair::Branches { attention: false, .. } => Some(PlacedRepair::Mlp),
             Repair::Branches { attention: true, .. } => Some(PlacedRepair::AttentionAndMlp),
+            Repair::Merged(_) => Some(PlacedRepair::Merged),
+        };
+        let merged = match &solution.repair {
+            Repair::Merged(merged) => Some(MergedLayer::clone(merged)),
+            _ => None,
         };
         let operator = solution.repair.operator();
         if let Some(operator) = operator {
@@ -407,8 +422,9 @@ impl SolvedCut {
         let System { rank, condition } = solution.system.unwrap_or(System { rank: 0, condition: f64::INFINITY });
         self.results.push(BoundaryResult {
             region: (span.start, span.end),
-            operator: operator.map(|operator| operator.key()),
+            operator: operator.map(|operator| operator.key()).or_else(|| Some(merged.as_ref()?.key().to_owned())),
             placed,
+            merged,
             undetermined: !degenerate.is_empty(),
             notes: degenerate.into_iter().chain(solution.notes).collect(),
             rank: solution.system.map(|_| rank),

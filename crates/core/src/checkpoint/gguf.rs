@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor as Array};
 use super::deci;
 use super::gguf_tensor::{GgufContent, GgufTensor, GgufType, LayerCounts, checkpoint_tensor, count_value, refused};
 use super::layout::{CheckpointTensor, Layout, TensorContent};
-use super::shards::{each_block, encode};
+use super::shards::{each_block, encode, merged_values};
 use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
 use crate::model::architecture::{GgufForm, GgufPlaces};
@@ -196,6 +196,10 @@ impl Layout {
         match &tensor.content {
             TensorContent::Stored(name) if takes_turns(form, &tensor.name) => {
                 write(&in_turns(&self.weights.take(name, &tensor.shape)?, tensor.shape[0], config.head_dim))
+            }
+            TensorContent::Merged(part, merged) if takes_turns(form, &tensor.name) => {
+                let values = merged_values(part, merged, &tensor.shape, &self.weights)?;
+                write(&in_turns(&values, tensor.shape[0], config.head_dim))
             }
             _ => each_block(tensor, &self.weights, &mut write),
         }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::model::attached_form::{AttachedForm, bias_name, input_norm_name, norm_name};
-use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, name};
-use crate::model::tensors::{checked, stored_tensors, sublayer_of};
+use crate::model::tensor_name::{EMBEDDING, FINAL_NORM, HEAD, KEY_NORM, QUERY_NORM, name};
+use crate::model::tensors::{StoredPart, checked, stored_tensors, sublayer_of};
 use crate::model::weights::Weights;
-use crate::model::{BranchPlace, Config, Cut, Deployed, FloatType, Operator, Step};
+use crate::model::{BranchPlace, Config, Cut, Deployed, FloatType, MergedLayer, Operator, Step};
 
 /// Planned checkpoint of a variant, with renumbered layers and tensors.
 pub struct Layout {
@@ -59,6 +59,8 @@ pub(super) enum TensorContent {
     /// A backbone tensor with an operator folded in: a matrix `[C, inner]` becomes `Wᵀ·matrix`, a bias `[C]` becomes
     /// `b·W`.
     Folded(String, Arc<Operator>),
+    /// A tensor that is merged from the same part of several layers.
+    Merged(String, Arc<MergedLayer>),
     /// The matrix of an operator: a diagonal `[C]`, or `Wᵀ` or `Mᵀ [C, C]` in the layout of linear layers.
     Operator(Arc<Operator>),
     /// The weight `[C]` of the norm that an operator applies to its input.
@@ -89,14 +91,17 @@ impl Layout {
         let c = config.hidden;
         let vocab = config.vocab;
         let mut tensors = Vec::new();
-        let mut add = |name: String, shape: Vec<usize>, content: TensorContent| {
+        let mut add = |tensor_name: String, shape: Vec<usize>, content: TensorContent| {
             let dtype = match &content {
                 TensorContent::Operator(_) | TensorContent::Bias(_) | TensorContent::Norm(_) => FloatType::F32,
                 TensorContent::Stored(stored) | TensorContent::Folded(stored, _) => {
                     dtype.unwrap_or_else(|| FloatType::of(weights.dtype(stored)))
                 }
+                TensorContent::Merged(part, merged) => {
+                    dtype.unwrap_or_else(|| FloatType::of(weights.dtype(&name(merged.layer(), part))))
+                }
             };
-            tensors.push(CheckpointTensor { name, shape, dtype, content });
+            tensors.push(CheckpointTensor { name: tensor_name, shape, dtype, content });
         };
         add(EMBEDDING.to_owned(), vec![vocab, c], TensorContent::Stored(EMBEDDING.to_owned()));
         for (index, &layer) in kept.iter().enumerate() {
@@ -105,11 +110,7 @@ impl Layout {
                 if dropped.contains(index, sublayer_of(config.architecture, &part.holds[0].0)) {
                     continue;
                 }
-                let tensor = name(layer, &part.name);
-                let content = match part.ends.and_then(|half| deployed.folds.get(&(layer, half))) {
-                    Some(operator) => TensorContent::Folded(tensor, Arc::clone(operator)),
-                    None => TensorContent::Stored(tensor),
-                };
+                let content = layer_content(config, deployed, layer, &part);
                 // An operator after a norm is stored together with the norm, under a different name.
                 let mapped = of_layer
                     .iter()
@@ -158,6 +159,33 @@ impl Layout {
     pub fn parameters(&self) -> u64 {
         self.tensors.iter().map(CheckpointTensor::numbers).sum()
     }
+}
+
+/// Returns the source of a layer's tensor.
+fn layer_content(config: &Config, deployed: &Deployed, layer: usize, part: &StoredPart) -> TensorContent {
+    let tensor = name(layer, &part.name);
+    let fold = part.ends.and_then(|half| deployed.folds.get(&(layer, half)));
+    match (merged_layer(deployed, layer), fold) {
+        (Some(merged), None) if merged.has_merged_norms() || !is_norm(config, part) => {
+            TensorContent::Merged(part.name.clone(), Arc::clone(merged))
+        }
+        (_, Some(operator)) => TensorContent::Folded(tensor, Arc::clone(operator)),
+        (_, None) => TensorContent::Stored(tensor),
+    }
+}
+
+/// Returns the merged weights of a layer, if the program has any.
+fn merged_layer(deployed: &Deployed, layer: usize) -> Option<&Arc<MergedLayer>> {
+    deployed.program.0.iter().find_map(|step| match step {
+        Step::Merged(_, merged) if merged.layer() == layer => Some(merged),
+        _ => None,
+    })
+}
+
+/// Returns whether a stored tensor is a norm of a layer.
+fn is_norm(config: &Config, part: &StoredPart) -> bool {
+    let norms = config.architecture.norms.into_iter().flatten().chain([QUERY_NORM, KEY_NORM]);
+    norms.into_iter().any(|norm| part.name == norm)
 }
 
 /// Layers, missing sublayers and operators of a program.

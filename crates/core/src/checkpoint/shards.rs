@@ -13,8 +13,9 @@ use serde_json::{Map, Value, json};
 
 use super::layout::{CheckpointTensor, Layout, TensorContent};
 use crate::error::{Error, Result};
-use crate::model::FloatType;
+use crate::model::tensor_name::name;
 use crate::model::weights::Weights;
+use crate::model::{FloatType, MergedLayer, weighted_sum};
 
 /// Name of the index file, which maps tensors to weight files. Written if there are several weight files.
 pub const INDEX: &str = "model.safetensors.index.json";
@@ -141,11 +142,19 @@ pub(super) fn each_block(
             let columns = operator.apply(&weights.transposed(&[(name, c)], inner)?)?; // [inner, C]
             in_rows(&columns, c, each)
         }
+        TensorContent::Merged(part, merged) => in_blocks(&merged_values(part, merged, &tensor.shape, weights)?),
         TensorContent::Bias(operator) => in_blocks(&operator.bias()?.unwrap_or_default()),
         TensorContent::Operator(operator) if operator.is_diagonal() => in_blocks(&operator.parts()?.1),
         TensorContent::Operator(operator) => in_rows(&operator.matrix()?, operator.channels(), each),
         TensorContent::Norm(operator) => in_blocks(&operator.norm()?.and_then(|norm| norm.weight).unwrap_or_default()),
     }
+}
+
+/// Reads a part of several layers and merges it.
+pub(super) fn merged_values(part: &str, merged: &MergedLayer, shape: &[usize], weights: &Weights) -> Result<Vec<f32>> {
+    let sources = merged.factors().map(|(layer, factor)| Ok((factor, weights.take(&name(layer, part), shape)?)));
+    let sources: Vec<(f64, Vec<f32>)> = sources.collect::<Result<_>>()?;
+    Ok(weighted_sum(&sources.iter().map(|(factor, values)| (*factor, &values[..])).collect::<Vec<_>>()))
 }
 
 /// Passes the transpose of `matrix [rows, columns]` to `each`, several rows at a time.

@@ -57,6 +57,7 @@ impl Config {
             // Each token is multiplied only with the experts that it is routed to.
             Step::Mlp(layer) => 2.0 * t * self.mlp_numbers(*layer, |experts| experts.used) as f64,
             Step::Edited(half, layer, operator) => self.flops(&half.step(*layer), load) + operator.flops(tokens),
+            Step::Merged(half, merged) => self.flops(&half.step(merged.layer()), load),
             Step::Apply(operator) => operator.flops(tokens),
             Step::Head => 2.0 * scored as f64 * c * self.vocab as f64,
         }
@@ -90,6 +91,7 @@ impl Config {
             Step::Head => self.hidden + if self.tied_embeddings { 0 } else { table },
             Step::Attention(layer) => self.sublayer_parameters(Sublayer::Attention, *layer),
             Step::Mlp(layer) => self.sublayer_parameters(Sublayer::Mlp, *layer),
+            Step::Merged(half, merged) => self.sublayer_parameters(*half, merged.layer()),
             Step::Apply(operator) => operator.numbers(),
             // The operator is folded into the weights.
             Step::Edited(half, layer, _) => self.sublayer_parameters(*half, *layer),
@@ -193,6 +195,7 @@ impl Config {
             Step::Head => of_layer * (self.vocab * c) as u64,
             Step::Attention(_) => of_layer * self.attention_numbers() as u64,
             Step::Mlp(layer) => of_layer * self.mlp_numbers(*layer, |experts| experts.count) as u64,
+            Step::Merged(half, merged) => self.step_bytes(&half.step(merged.layer()), of_layer, of_embedding),
             Step::Apply(operator) => operator_bytes(operator),
             Step::Edited(half, layer, operator) => {
                 self.step_bytes(&half.step(*layer), of_layer, of_embedding) + operator_bytes(operator)

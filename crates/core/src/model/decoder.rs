@@ -14,6 +14,7 @@ use super::batching::Passes;
 use super::compare::Compare;
 use super::config::Config;
 use super::matrix::{LayerMatrix, Products};
+use super::merged_layer::{MergedLayer, MergedLayers};
 use super::operator::Operator;
 use super::program::Step;
 use super::rms_norm::RmsNorm;
@@ -35,6 +36,7 @@ pub struct Decoder {
     parts: Parts,
     final_norm: Tensor, // [C]
     rotaries: Arc<Rotaries>,
+    merged: Arc<MergedLayers<ModelPart>>,
     /// Planner of the number of tokens per pass, if weights are loaded on demand.
     passes: Option<Arc<Passes>>,
 }
@@ -98,7 +100,7 @@ impl Decoder {
         let parts = Parts::new(&config, products, weights, weights_budget)?;
         let passes = (!parts.keeps_all()).then(|| Arc::new(Passes::new(streams, config.hidden)));
         let rotaries = Arc::new(Rotaries::new(&config));
-        Ok(Self { products, parts, final_norm, rotaries, passes, config })
+        Ok(Self { products, parts, final_norm, rotaries, merged: Arc::default(), passes, config })
     }
 
     pub fn config(&self) -> &Config {
@@ -168,7 +170,7 @@ impl Decoder {
             }
             Ok(())
         };
-        let mut folded = self.clone();
+        let mut folded = Self { merged: Arc::default(), ..self.clone() };
         match (half, &mut weights.mlp) {
             (Sublayer::Attention, _) => fold(&mut weights.output, &mut weights.output_bias)?,
             (Sublayer::Mlp, Mlp::Dense(mlp)) => fold(&mut mlp.down, &mut mlp.down_bias)?,
@@ -320,11 +322,22 @@ impl Decoder {
         tensor(out, x.dims())
     }
 
+    /// Computes a sublayer of a merged layer.
+    fn merged_half(&self, half: Sublayer, merged: &Arc<MergedLayer>, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
+        let part = self.merged.get(merged, || self.parts.merged(&self.config, merged))?;
+        let layer = merged.layer();
+        match half {
+            Sublayer::Attention => self.attention(part.layer()?, self.rotaries.of(layer), seen, x, End::Stream),
+            Sublayer::Mlp => self.mlp(part.layer()?, layer, x, End::Stream),
+        }
+    }
+
     fn step_of(&self, step: &Step, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         match step {
             Step::Attention(layer) => self.half(Sublayer::Attention, *layer, seen, x, End::Stream),
             Step::Mlp(layer) => self.half(Sublayer::Mlp, *layer, seen, x, End::Stream),
             Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, seen, x),
+            Step::Merged(half, merged) => self.merged_half(*half, merged, seen, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
             Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),
         }

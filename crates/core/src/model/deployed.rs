@@ -74,7 +74,7 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
                 }
                 None => None,
             },
-            Step::Edited(..) => None,
+            Step::Edited(..) | Step::Merged(..) => None,
             plain => plain.half().map(|(half, layer)| (layer, half)),
         };
         if let Some(half) = half.filter(|_| factor != 1.0) {

@@ -7,11 +7,11 @@ use ghostlab_kernels::forward::{PackedWeights, Weight};
 use super::engine::{CPU, EngineId};
 use super::kernel_family::KernelFamily;
 use super::weights::Weights;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::linalg::bf16::{Bf16, Bf16Kernels};
 use crate::linalg::bf16_amx::Bf16Amx;
 use crate::linalg::float32::F32;
-use crate::linalg::panels::Panels;
+use crate::linalg::panels::{Kind, Panels};
 
 /// Data type and kernels of the CPU engine's products in layers, attention and output projection. Everything else is
 /// f32, including the accumulators.
@@ -97,6 +97,39 @@ impl LayerMatrix {
             Products::Bf16 => Self::Bf16(Arc::new(weights.panels(matrices, inner)?)),
             Products::Bf16Amx => Self::Bf16Amx(Arc::new(weights.panels(matrices, inner)?)),
         })
+    }
+
+    /// Computes `Σ factor·matrix` of matrices with equal shapes and types.
+    ///
+    /// # Errors
+    /// Fails if the types differ or there are no matrices.
+    pub(super) fn weighted_sum(matrices: &[(f64, &Self)]) -> Result<Self> {
+        fn sum<'a, K: Kind<Word: 'a> + 'a>(
+            matrices: &[(f64, &'a LayerMatrix)],
+            panels: impl Fn(&'a LayerMatrix) -> Option<&'a Arc<Panels<K>>>,
+        ) -> Option<Arc<Panels<K>>> {
+            let panels = matrices.iter().map(|&(factor, matrix)| Some((factor, &**panels(matrix)?)));
+            panels.collect::<Option<Vec<_>>>().map(|panels| Arc::new(Panels::weighted_sum(&panels)))
+        }
+        let found = match matrices.first() {
+            None => None,
+            Some((_, Self::F32(_))) => sum(matrices, |matrix| match matrix {
+                Self::F32(panels) => Some(panels),
+                _ => None,
+            })
+            .map(Self::F32),
+            Some((_, Self::Bf16(_))) => sum(matrices, |matrix| match matrix {
+                Self::Bf16(panels) => Some(panels),
+                _ => None,
+            })
+            .map(Self::Bf16),
+            Some((_, Self::Bf16Amx(_))) => sum(matrices, |matrix| match matrix {
+                Self::Bf16Amx(panels) => Some(panels),
+                _ => None,
+            })
+            .map(Self::Bf16Amx),
+        };
+        found.ok_or_else(|| Error::job("merged layers differ in the types of their weights"))
     }
 
     pub(super) fn weight(&self) -> Weight<'_> {

@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use super::cut::Cut;
+use super::merged_layer::MergedLayer;
 use super::operator::Operator;
 use super::sublayer::Sublayer;
 
@@ -32,6 +33,8 @@ pub enum Step {
     /// Equivalent to weights with `T` folded in ([`Decoder::folded`](super::Decoder::folded)). If the branch ends in a
     /// norm, a diagonal is applied before the norm. A dense map, which cannot be folded, is applied after it.
     Edited(Sublayer, usize, Arc<Operator>),
+    /// Sublayer of a layer with merged weights, with its residual addition.
+    Merged(Sublayer, Arc<MergedLayer>),
     /// Operator of a recovery on the residual stream.
     Apply(Arc<Operator>),
     /// Final norm, output projection, and log-probability of each target.
@@ -56,13 +59,19 @@ impl Step {
             Self::Attention(layer) => Some((Sublayer::Attention, *layer)),
             Self::Mlp(layer) => Some((Sublayer::Mlp, *layer)),
             Self::Edited(half, layer, _) => Some((*half, *layer)),
+            Self::Merged(half, merged) => Some((*half, merged.layer())),
             Self::Embed | Self::Apply(_) | Self::Head => None,
         }
     }
 
     /// Returns whether the step processes each row independently.
     pub(super) fn is_rowwise(&self) -> bool {
-        matches!(self, Self::Mlp(_) | Self::Edited(Sublayer::Mlp, ..) | Self::Apply(_) | Self::Head)
+        match self {
+            Self::Mlp(_) | Self::Edited(Sublayer::Mlp, ..) | Self::Merged(Sublayer::Mlp, _) => true,
+            Self::Apply(_) | Self::Head => true,
+            Self::Embed | Self::Attention(_) => false,
+            Self::Edited(Sublayer::Attention, ..) | Self::Merged(Sublayer::Attention, _) => false,
+        }
     }
 
     /// Returns whether the step computes attention, which needs a KV cache when decoding.
@@ -79,6 +88,8 @@ impl Step {
             Self::Edited(Sublayer::Mlp, layer, operator) => (4, *layer, operator.content()),
             Self::Apply(operator) => (5, 0, operator.content()),
             Self::Head => (6, 0, &[]),
+            Self::Merged(Sublayer::Attention, merged) => (7, merged.layer(), merged.content()),
+            Self::Merged(Sublayer::Mlp, merged) => (8, merged.layer(), merged.content()),
         }
     }
 }
@@ -104,6 +115,7 @@ impl fmt::Debug for Step {
             Self::Attention(layer) => write!(f, "Attention({layer})"),
             Self::Mlp(layer) => write!(f, "Mlp({layer})"),
             Self::Edited(half, layer, operator) => write!(f, "{half:?}({layer}·{})", &operator.key()[..8]),
+            Self::Merged(half, merged) => write!(f, "{half:?}({}, merged {})", merged.layer(), &merged.key()[..8]),
             Self::Apply(operator) => write!(f, "Apply({})", &operator.key()[..8]),
             Self::Head => write!(f, "Head"),
         }
@@ -119,6 +131,8 @@ pub struct Repairs {
     pub sublayers: BTreeMap<(usize, Sublayer), Arc<Operator>>,
     /// Operators on branches of remaining layers.
     pub branches: BTreeMap<(usize, Sublayer), Arc<Operator>>,
+    /// Remaining layers whose weights are merged with those of removed layers.
+    pub merged: BTreeMap<usize, Arc<MergedLayer>>,
 }
 
 /// The steps of one variant.
@@ -168,9 +182,10 @@ impl Program {
                     steps.extend(operator.map(|operator| Step::Apply(Arc::clone(operator))));
                     continue;
                 }
-                steps.push(match repairs.branches.get(&(layer, half)) {
-                    Some(operator) => Step::Edited(half, layer, Arc::clone(operator)),
-                    None => half.step(layer),
+                steps.push(match (repairs.branches.get(&(layer, half)), repairs.merged.get(&layer)) {
+                    (Some(operator), _) => Step::Edited(half, layer, Arc::clone(operator)),
+                    (None, Some(merged)) => Step::Merged(half, Arc::clone(merged)),
+                    (None, None) => half.step(layer),
                 });
             }
         }

@@ -3,8 +3,8 @@
 pub(crate) const EMBEDDING: &str = "model.embed_tokens.weight";
 pub(crate) const FINAL_NORM: &str = "model.norm.weight";
 pub(crate) const HEAD: &str = "lm_head.weight";
-pub(super) const QUERY_NORM: &str = "self_attn.q_norm";
-pub(super) const KEY_NORM: &str = "self_attn.k_norm";
+pub(crate) const QUERY_NORM: &str = "self_attn.q_norm";
+pub(crate) const KEY_NORM: &str = "self_attn.k_norm";
 /// Query, key and value projections.
 pub(super) const INPUTS: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
 pub(crate) const OUTPUT: &str = "self_attn.o_proj";

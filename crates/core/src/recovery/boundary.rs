@@ -12,7 +12,7 @@ use crate::calibrate::{Activations, HookPoint};
 use crate::corpus::Start;
 use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
-use crate::model::{Batch, Engine, HostRows, Operator, Step, Sublayer};
+use crate::model::{Batch, Engine, HostRows, MergedLayer, Operator, Step, Sublayer};
 
 /// Number of rows that a method reads at a time. It bounds the memory use regardless of the corpus size.
 const BLOCK_ROWS: usize = 2048;
@@ -187,7 +187,9 @@ impl Boundary<'_> {
             match repair {
                 Repair::Cut => {}
                 Repair::Stream(operator) => steps.push(Step::Apply(Arc::clone(operator))),
-                Repair::Branches { .. } => return Err(Error::job("a repair folded into weights is not a step")),
+                Repair::Branches { .. } | Repair::Merged(_) => {
+                    return Err(Error::job("a repair folded into weights is not a step"));
+                }
             }
             steps.extend((span.end..next).flat_map(|layer| [Step::Attention(layer), Step::Mlp(layer)]));
         }
@@ -286,13 +288,15 @@ pub enum Repair {
     /// An operator on branches of the layer before the span: `branch ← branch·T` in its MLP, and in its attention if
     /// `attention`.
     Branches { operator: Arc<Operator>, attention: bool },
+    /// Merged weights in the layer before the span.
+    Merged(Arc<MergedLayer>),
 }
 
 impl Repair {
     /// Returns the operator, if the repair has one.
     pub fn operator(&self) -> Option<&Arc<Operator>> {
         match self {
-            Self::Cut => None,
+            Self::Cut | Self::Merged(_) => None,
             Self::Stream(operator) | Self::Branches { operator, .. } => Some(operator),
         }
     }

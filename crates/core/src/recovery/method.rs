@@ -1,11 +1,13 @@
 //! Interface of a recovery method.
 
+use std::ops::Range;
+
 use serde::de::DeserializeOwned;
 
 use super::boundary::{Boundary, Solution, Span};
 use crate::calibrate::HookPoint;
 use crate::error::Result;
-use crate::model::{Config, StepForm, Sublayer};
+use crate::model::{Config, MergedLayer, StepForm, Sublayer};
 use crate::options::{self, Options};
 
 /// A method that repairs the boundary of removed layers without training.
@@ -19,6 +21,11 @@ pub trait Recovery: Send + Sync {
     /// Returns whether the method adds a repair at the cut.
     fn repairs(&self) -> bool {
         true
+    }
+
+    /// Returns whether the repair is fitted on calibration activations.
+    fn is_fitted(&self) -> bool {
+        self.repairs()
     }
 
     /// Returns whether the operator can be fine-tuned ([`crate::distill`]). Requires one operator per region, on the
@@ -36,7 +43,7 @@ pub trait Recovery: Send + Sync {
     /// can always be folded.
     fn step_form(&self, config: &Config) -> Option<StepForm> {
         match self.place() {
-            Place::Nothing | Place::Rows => None,
+            Place::Nothing | Place::Rows | Place::Layer => None,
             Place::Branch => config.ends_in_norm(Sublayer::Mlp).then_some(StepForm::Branch),
             Place::Stream => Some(StepForm::Stream),
         }
@@ -80,6 +87,12 @@ pub trait Recovery: Send + Sync {
         least_squares_operations(channels, rows)
     }
 
+    /// Returns the merged weights of the layer before a removed region, if the method merges layers.
+    fn merged(&self, layer: usize, removed: Range<usize>) -> Option<MergedLayer> {
+        let _ = (layer, removed);
+        None
+    }
+
     /// Computes the repair of one span.
     ///
     /// # Errors
@@ -108,6 +121,8 @@ pub enum Place {
     Nothing,
     /// Factors on the output rows of the attention and MLP of the layer before the cut.
     Rows,
+    /// All weights of the layer before the cut.
+    Layer,
     /// A map of the output of the MLP of the layer before the cut.
     Branch,
     /// An operator on the residual stream.

@@ -12,6 +12,7 @@ mod ghosted;
 mod least_squares;
 mod linearpatch;
 mod mean;
+mod merge;
 mod method;
 mod nbl;
 mod none;
@@ -42,7 +43,7 @@ use method::RecoveryEntry;
 pub use method::{F64_COST, Fitted, Place, Recovery};
 pub use none::NAME as NONE;
 pub(crate) use placed::layer_before;
-pub use placed::place_repairs;
+pub use placed::{merged_layers, place_repairs};
 pub use repair_metrics::RepairMetrics;
 
 /// All recoveries that a grid may name.
@@ -60,6 +61,7 @@ const ENTRIES: &[RecoveryEntry] = &[
     rank::ENTRY,
     sequential::ENTRY,
     nbl::ENTRY,
+    merge::ENTRY,
 ];
 
 /// Builds the recovery called `name` with the given options.
@@ -234,7 +236,7 @@ mod tests {
     #[test]
     fn methods_beyond_the_paper_are_marked() {
         let beyond = described().into_iter().filter(|method| method.beyond).map(|method| method.name);
-        assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "mean", "rank", "sequential", "nbl"]);
+        assert_eq!(beyond.collect::<Vec<_>>(), ["affine", "mean", "rank", "sequential", "nbl", "merge"]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::boundary::{Repair, Span};
+use super::method::Recovery;
 use crate::error::Result;
 use crate::model::{Cut, Operator, Repairs, Sublayer};
 
@@ -16,6 +17,7 @@ pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Optio
     for (span, repair) in repaired {
         match repair {
             Repair::Cut => {}
+            Repair::Merged(merged) => drop(repairs.merged.insert(merged.layer(), Arc::clone(merged))),
             Repair::Stream(operator) => {
                 let operator = Arc::clone(operator);
                 match span.sublayer {
@@ -38,6 +40,17 @@ pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Optio
         }
     }
     Ok(Some(repairs))
+}
+
+/// Returns the repairs of a recovery that merges layers. Returns `None` if the recovery does not, or a region has no
+/// layer before it.
+pub fn merged_layers(recovery: &dyn Recovery, removed: &Cut) -> Option<Repairs> {
+    let regions = removed.regions().into_iter().map(|(start, end)| {
+        let layer = layer_before(removed, start)?;
+        Some((layer, Arc::new(recovery.merged(layer, start..end)?)))
+    });
+    let merged = regions.collect::<Option<_>>()?;
+    Some(Repairs { merged, ..Repairs::default() })
 }
 
 /// Returns the last layer before `start` that is not completely removed.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use crate::calibrate::HookPoint;
 use crate::error::Result;
 use crate::files::number;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
-use crate::model::{Batch, Operator};
+use crate::model::{Batch, HostRows, Operator, Step, Sublayer};
 
 /// Norms and errors of a repair at one boundary, over all calibration sequences.
 ///
@@ -90,7 +91,7 @@ fn part_norm(m: &[f64], channels: usize, sign: f64) -> f64 {
 /// sequence, because attention needs all of its rows.
 fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
     match repair {
-        Repair::Branches { attention: true, .. } => {
+        Repair::Branches { attention: true, .. } | Repair::Merged(_) => {
             (0..boundary.sequences()).map(|index| boundary.sequence(index)).collect()
         }
         _ => boundary.blocks(boundary.sequences()).collect(),
@@ -118,14 +119,22 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
         }
         Repair::Branches { operator, attention: true } => {
             let layer = boundary.layer_before()?;
-            let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
-            let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
             let plain = RemainingLayer { layer, edits: BTreeMap::new() };
             let edited = boundary.before.unwrap_or(&plain).edited(operator)?;
-            let repaired = boundary.backbone.resume(&batch, &edited, entering)?;
-            Ok(less(&repaired.values()?, post))
+            Ok(less(&rerun(boundary, layer, &edited, rows)?.values()?, post))
+        }
+        Repair::Merged(merged) => {
+            let steps = Sublayer::BOTH.map(|half| Step::Merged(half, Arc::clone(merged)));
+            Ok(less(&rerun(boundary, merged.layer(), &steps, rows)?.values()?, post))
         }
     }
+}
+
+/// Runs the steps that take the place of a layer on the stream that enters it.
+fn rerun(boundary: &Boundary<'_>, layer: usize, steps: &[Step], rows: Range<usize>) -> Result<HostRows> {
+    let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
+    let batch = Batch::windows([vec![0; rows.len()].as_slice()]);
+    boundary.backbone.resume(&batch, steps, entering)
 }
 
 fn less(x: &[f32], y: &[f32]) -> Vec<f64> {

@@ -196,6 +196,41 @@ impl<K: Kind> Panels<K> {
             .collect()
     }
 
+    /// Computes `Σ factor·matrix`, summed in f64 in the given order. Runs on threads of its own, so that callers may
+    /// hold locks. Panics if the shapes differ or there are no matrices.
+    pub fn weighted_sum(matrices: &[(f64, &Self)]) -> Self {
+        let [inner, outer] = [matrices[0].1.inner, matrices[0].1.outer];
+        assert!(matrices.iter().all(|(_, matrix)| [matrix.inner, matrix.outer] == [inner, outer]), "shapes differ");
+        let mut words = vec![K::Word::default(); Self::length(inner, outer)];
+        let size = Self::panel(inner).max(1);
+        let share = outer.div_ceil(K::lanes()).div_ceil(rayon::current_num_threads()).max(1);
+        std::thread::scope(|scope| {
+            for (thread, words) in words.chunks_mut(share * size).enumerate() {
+                scope.spawn(move || {
+                    for (index, words) in words.chunks_exact_mut(size).enumerate() {
+                        let panel = thread * share + index;
+                        for column in 0..K::lanes().min(outer - panel * K::lanes()) {
+                            K::lay(&Self::summed_column(matrices, panel, column), column, words);
+                        }
+                    }
+                });
+            }
+        });
+        Self::new(words, inner, outer)
+    }
+
+    /// Computes `Σ factor·matrix` for one column of a panel.
+    fn summed_column(matrices: &[(f64, &Self)], panel: usize, column: usize) -> Vec<f32> {
+        let first = panel * Self::panel(matrices[0].1.inner);
+        let number = |k: usize| {
+            let terms = matrices
+                .iter()
+                .map(|(factor, matrix)| factor * f64::from(K::number(&matrix.words[first..], k, column)));
+            terms.sum::<f64>() as f32
+        };
+        (0..matrices[0].1.inner).map(number).collect()
+    }
+
     #[cfg(test)]
     pub(super) fn words(&self) -> &[K::Word] {
         &self.words

@@ -17,7 +17,7 @@ use super::layout::{Layout, Piece, Placing, Seen};
 use super::memory::{self, DEVICE_NUMBERS, is_out_of_memory, out_of_memory};
 use super::notes::Notes;
 use super::operators::Operators;
-use super::parts::{LayerTensors, Parts, weight_bytes};
+use super::parts::{LayerTensors, Parts, TensorPart, weight_bytes};
 use super::{head, ops};
 use crate::error::{Error, Result};
 use crate::model::batch::{Batch, Divergence, Prediction};
@@ -28,6 +28,7 @@ use crate::model::engine::{
     Compared, Engine, EngineId, HostRows, InStep, PROMPT_TOKENS, Predicted, ResidualStream, Watched, by_part, in_step,
     side_by_side,
 };
+use crate::model::merged_layer::MergedLayers;
 use crate::model::program::Step;
 use crate::model::rms_norm::RmsNorm;
 use crate::model::rope::Rotaries;
@@ -70,6 +71,7 @@ pub struct CandleEngine {
     /// Distinct attention windows of the layers.
     windows: Vec<Option<usize>>,
     operators: Operators,
+    merged: MergedLayers<TensorPart>,
     /// Maximum tokens per piece. Reduced if the device runs out of memory.
     piece_tokens: AtomicUsize,
     notes: Notes,
@@ -121,6 +123,7 @@ impl CandleEngine {
         let engine = Self {
             id: placement.id(),
             operators: Operators::new(&device),
+            merged: MergedLayers::default(),
             device,
             dtype: placement.dtype,
             parts,
@@ -261,6 +264,10 @@ impl CandleEngine {
                 }
                 ops::sum(x, &branch)
             }
+            Step::Merged(half, merged) => {
+                let part = self.merged.get(merged, || self.parts.merged(merged))?;
+                ops::sum(x, &self.branch(*half, part.layer()?, piece, x, End::Branch)?)
+            }
             Step::Apply(operator) => self.operators.apply(operator, x),
             Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),
         }
@@ -286,6 +293,7 @@ impl CandleEngine {
                 format!("attention of layer {layer}")
             }
             Step::Mlp(layer) | Step::Edited(Sublayer::Mlp, layer, _) => format!("MLP of layer {layer}"),
+            Step::Merged(half, merged) => format!("{half:?} of merged layer {}", merged.layer()),
             Step::Apply(operator) => format!("operator {}", &operator.key()[..8]),
             Step::Embed | Step::Head => "embedding".to_owned(),
         };

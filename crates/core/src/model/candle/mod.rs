@@ -11,6 +11,7 @@ mod half;
 mod head;
 mod layout;
 mod memory;
+mod merged;
 mod notes;
 mod operators;
 pub mod ops;

@@ -1,0 +1,104 @@
+//! Weights of merged layers in candle tensors.
+
+use candle_core::{DType, Tensor};
+
+use super::parts::{GatedTensors, LayerTensors, MlpTensors, Parts, TensorPart};
+use crate::error::{Error, Result};
+use crate::model::merged_layer::MergedLayer;
+
+/// Source layers with their factors.
+type Sources<'a> = [(f64, &'a LayerTensors)];
+
+impl Parts {
+    /// Computes the weights of a merged layer from those of its source layers.
+    ///
+    /// # Errors
+    /// Fails if a source layer cannot be loaded or has experts.
+    pub(super) fn merged(&self, merged: &MergedLayer) -> Result<TensorPart> {
+        let base = self.layer(merged.layer())?;
+        let parts = merged.factors().map(|(layer, factor)| Ok((factor, self.layer(layer)?)));
+        let parts: Vec<_> = parts.collect::<Result<_>>()?;
+        let sources = parts.iter().map(|(factor, part)| Ok((*factor, part.layer()?)));
+        let sources: Vec<_> = sources.collect::<Result<_>>()?;
+        let layer = LayerTensors::merged(base.layer()?, &sources, merged.has_merged_norms())?;
+        Ok(TensorPart::Layer(Box::new(layer)))
+    }
+}
+
+impl LayerTensors {
+    fn merged(base: &Self, sources: &Sources<'_>, merges_norms: bool) -> Result<Self> {
+        let mut merged = Self {
+            index: base.index,
+            norms: base.norms.clone(),
+            query_norm: base.query_norm.clone(),
+            key_norm: base.key_norm.clone(),
+            query: matrix(sources, |layer| Ok(&layer.query))?,
+            key: matrix(sources, |layer| Ok(&layer.key))?,
+            value: matrix(sources, |layer| Ok(&layer.value))?,
+            output: matrix(sources, |layer| Ok(&layer.output))?,
+            biases: vectors(sources, |layer| Ok(&layer.biases))?,
+            mlp: MlpTensors::Dense(GatedTensors {
+                gate: matrix(sources, |layer| Ok(&layer.dense()?.gate))?,
+                up: matrix(sources, |layer| Ok(&layer.dense()?.up))?,
+                down: matrix(sources, |layer| Ok(&layer.dense()?.down))?,
+                biases: vectors(sources, |layer| Ok(&layer.dense()?.biases))?,
+            }),
+            window: base.window,
+        };
+        if merges_norms {
+            merged.norms = vectors(sources, |layer| Ok(&layer.norms))?;
+            merged.query_norm = vector(sources, |layer| Ok(layer.query_norm.as_ref()))?;
+            merged.key_norm = vector(sources, |layer| Ok(layer.key_norm.as_ref()))?;
+        }
+        Ok(merged)
+    }
+
+    fn dense(&self) -> Result<&GatedTensors> {
+        match &self.mlp {
+            MlpTensors::Dense(mlp) => Ok(mlp),
+            MlpTensors::Experts(..) => Err(Error::job("layers with experts cannot be merged")),
+        }
+    }
+}
+
+fn matrix(sources: &Sources<'_>, part: impl Fn(&LayerTensors) -> Result<&Tensor>) -> Result<Tensor> {
+    let tensors = sources.iter().map(|&(factor, layer)| Ok((factor, part(layer)?)));
+    weighted_sum(&tensors.collect::<Result<Vec<_>>>()?)
+}
+
+/// Merges vectors, each of which either all layers have or none.
+fn vectors<const N: usize>(
+    sources: &Sources<'_>,
+    part: impl Fn(&LayerTensors) -> Result<&[Option<Tensor>; N]>,
+) -> Result<[Option<Tensor>; N]> {
+    let mut merged = [const { None }; N];
+    for (index, merged) in merged.iter_mut().enumerate() {
+        *merged = vector(sources, |layer| Ok(part(layer)?[index].as_ref()))?;
+    }
+    Ok(merged)
+}
+
+fn vector(sources: &Sources<'_>, part: impl Fn(&LayerTensors) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
+    let mut tensors = Vec::new();
+    for &(factor, layer) in sources {
+        tensors.extend(part(layer)?.map(|tensor| (factor, tensor)));
+    }
+    if tensors.is_empty() { Ok(None) } else { weighted_sum(&tensors).map(Some) }
+}
+
+/// Computes `Σ factor·tensor`: in f64 on the CPU, and in f32 on devices, where f64 is slow or missing.
+fn weighted_sum(tensors: &[(f64, &Tensor)]) -> Result<Tensor> {
+    let mut sum: Option<Tensor> = None;
+    for (factor, tensor) in tensors {
+        let wide = if tensor.device().is_cpu() { DType::F64 } else { DType::F32 };
+        let term = tensor.to_dtype(wide)?.affine(*factor, 0.0)?;
+        sum = Some(match sum {
+            Some(sum) => (sum + term)?,
+            None => term,
+        });
+    }
+    let (Some(sum), Some((_, first))) = (sum, tensors.first()) else {
+        return Err(Error::job("a merged layer has no source layers"));
+    };
+    Ok(sum.to_dtype(first.dtype())?)
+}

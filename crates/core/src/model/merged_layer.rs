@@ -1,0 +1,155 @@
+//! A layer whose weights combine those of several layers of the backbone.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::files::sha256;
+
+/// A layer with merged weights: each matrix and bias is `Σ factor·θ`, summed in f64 in the order of the layers.
+///
+/// Position, attention window and rotary embedding are those of [`Self::layer`], and so are the norms unless they are
+/// merged too. The factors add up to 1.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "MergedParts", into = "MergedParts")]
+pub struct MergedLayer {
+    /// Content hash in hexadecimal.
+    key: String,
+    parts: MergedParts,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct MergedParts {
+    layer: usize,
+    factors: Vec<(usize, i64)>,
+    norms: bool,
+}
+
+impl From<MergedParts> for MergedLayer {
+    fn from(parts: MergedParts) -> Self {
+        let mut text = format!("merged {} {}", parts.layer, parts.norms);
+        for (layer, factor) in &parts.factors {
+            let _ = write!(text, " {layer}:{factor}");
+        }
+        Self { key: sha256::of_bytes(text), parts }
+    }
+}
+
+impl From<MergedLayer> for MergedParts {
+    fn from(merged: MergedLayer) -> Self {
+        merged.parts
+    }
+}
+
+impl MergedLayer {
+    /// Maximum number of merged layers that an engine keeps in memory.
+    pub const MAX_CACHED: usize = 8;
+
+    /// Creates a merged layer in the place of `layer` from the factor of each source layer.
+    pub fn new(layer: usize, factors: Vec<(usize, i64)>, norms: bool) -> Self {
+        MergedParts { layer, factors, norms }.into()
+    }
+
+    /// Returns the layer whose place, and norms unless merged, the merged layer keeps.
+    pub fn layer(&self) -> usize {
+        self.parts.layer
+    }
+
+    /// Returns the source layers with their factors, in ascending order.
+    pub fn factors(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.parts.factors.iter().map(|&(layer, factor)| (layer, factor as f64))
+    }
+
+    /// Returns whether the norms are merged like the matrices.
+    pub fn has_merged_norms(&self) -> bool {
+        self.parts.norms
+    }
+
+    /// Returns the content hash in hexadecimal.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub(super) fn content(&self) -> &[u8] {
+        self.key.as_bytes()
+    }
+}
+
+/// Computes `Σ factor·values` in f64 for sources of equal length.
+pub(crate) fn weighted_sum(sources: &[(f64, &[f32])]) -> Vec<f32> {
+    let length = sources.iter().map(|(_, values)| values.len()).min().unwrap_or(0);
+    (0..length)
+        .map(|i| sources.iter().map(|(factor, values)| factor * f64::from(values[i])).sum::<f64>() as f32)
+        .collect()
+}
+
+/// Merged layers of an engine. The least recently used ones are dropped.
+pub(super) struct MergedLayers<T> {
+    held: Mutex<Vec<(Arc<MergedLayer>, Arc<T>)>>,
+}
+
+impl<T> Default for MergedLayers<T> {
+    fn default() -> Self {
+        Self { held: Mutex::default() }
+    }
+}
+
+impl<T> MergedLayers<T> {
+    /// Returns the weights of a merged layer, computing them on first use.
+    ///
+    /// Other workers wait for the computation. It must not run on the global thread pool: a worker that waits there
+    /// may take up a job that needs the same layer.
+    pub(super) fn get(&self, merged: &Arc<MergedLayer>, compute: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = held.iter().position(|(layer, _)| layer == merged);
+        let entry = match known {
+            Some(index) => held.remove(index),
+            None => (Arc::clone(merged), Arc::new(compute()?)),
+        };
+        let weights = Arc::clone(&entry.1);
+        held.push(entry);
+        if held.len() > MergedLayer::MAX_CACHED {
+            held.remove(0);
+        }
+        Ok(weights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merged_layers_are_equal_by_content() {
+        let merged = MergedLayer::new(2, vec![(2, -1), (3, 1), (4, 1)], false);
+        let text = serde_json::to_string(&merged).unwrap();
+        assert_eq!(text, r#"{"layer":2,"factors":[[2,-1],[3,1],[4,1]],"norms":false}"#);
+        assert_eq!(serde_json::from_str::<MergedLayer>(&text).unwrap(), merged);
+        for other in [
+            MergedLayer::new(2, vec![(2, -1), (3, 1), (4, 1)], true),
+            MergedLayer::new(2, vec![(4, 1)], false),
+            MergedLayer::new(3, vec![(2, -1), (3, 1), (4, 1)], false),
+        ] {
+            assert_ne!(other.key(), merged.key());
+        }
+    }
+
+    #[test]
+    fn only_the_last_used_layers_are_kept() {
+        let layers: Vec<_> = (0..=MergedLayer::MAX_CACHED)
+            .map(|layer| Arc::new(MergedLayer::new(layer, vec![(layer, 1)], false)))
+            .collect();
+        let cache = MergedLayers::default();
+        layers.iter().for_each(|layer| assert_eq!(*cache.get(layer, || Ok(layer.layer())).unwrap(), layer.layer()));
+        let missing = || Err(crate::error::Error::job("computed again"));
+        assert!(cache.get(&layers[1], missing).is_ok());
+        assert!(cache.get(&layers[0], missing).is_err());
+    }
+
+    #[test]
+    fn weights_are_summed_with_their_factors() {
+        assert_eq!(weighted_sum(&[(-1.0, &[1.0, 2.0]), (1.0, &[3.0, 5.0]), (1.0, &[0.5, 0.25])]), [2.5, 3.25]);
+    }
+}

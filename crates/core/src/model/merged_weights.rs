@@ -1,0 +1,83 @@
+//! Weights of merged layers in the CPU engine.
+
+use candle_core::Tensor;
+
+use super::config::Config;
+use super::matrix::LayerMatrix;
+use super::merged_layer::{MergedLayer, weighted_sum};
+use super::slice::{elements, tensor};
+use super::weight_cache::{Gated, Layer, Mlp, ModelPart, Parts};
+use crate::error::{Error, Result};
+
+/// Source layers with their factors.
+type Sources<'a> = [(f64, &'a Layer)];
+
+impl Parts {
+    /// Computes the weights of a merged layer from those of its source layers.
+    ///
+    /// # Errors
+    /// Fails if a source layer cannot be loaded or has experts.
+    pub(super) fn merged(&self, config: &Config, merged: &MergedLayer) -> Result<ModelPart> {
+        let base = self.layer(config, merged.layer())?;
+        let parts = merged.factors().map(|(layer, factor)| Ok((factor, self.layer(config, layer)?)));
+        let parts: Vec<_> = parts.collect::<Result<_>>()?;
+        let sources = parts.iter().map(|(factor, part)| Ok((*factor, part.layer()?)));
+        let sources: Vec<_> = sources.collect::<Result<_>>()?;
+        Ok(ModelPart::Layer(Layer::merged(base.layer()?, &sources, merged.has_merged_norms())?))
+    }
+}
+
+impl Layer {
+    fn merged(base: &Self, sources: &Sources<'_>, merges_norms: bool) -> Result<Self> {
+        let mut merged = Self {
+            qkv: matrix(sources, |layer| Ok(&layer.qkv))?,
+            bias: vector(sources, |layer| Ok(layer.bias.as_ref()))?,
+            output: matrix(sources, |layer| Ok(&layer.output))?,
+            output_bias: vector(sources, |layer| Ok(layer.output_bias.as_ref()))?,
+            mlp: Mlp::Dense(Gated {
+                gate_up: matrix(sources, |layer| Ok(&layer.dense()?.gate_up))?,
+                gate_up_bias: vector(sources, |layer| Ok(layer.dense()?.gate_up_bias.as_ref()))?,
+                down: matrix(sources, |layer| Ok(&layer.dense()?.down))?,
+                down_bias: vector(sources, |layer| Ok(layer.dense()?.down_bias.as_ref()))?,
+            }),
+            ..base.clone()
+        };
+        if merges_norms {
+            for index in 0..merged.norms.len() {
+                merged.norms[index] = vector(sources, |layer| Ok(layer.norms[index].as_ref()))?;
+            }
+            merged.query_norm = vector(sources, |layer| Ok(layer.query_norm.as_ref()))?;
+            merged.key_norm = vector(sources, |layer| Ok(layer.key_norm.as_ref()))?;
+        }
+        Ok(merged)
+    }
+
+    fn dense(&self) -> Result<&Gated> {
+        match &self.mlp {
+            Mlp::Dense(mlp) => Ok(mlp),
+            Mlp::Experts(_) => Err(Error::job("layers with experts cannot be merged")),
+        }
+    }
+}
+
+fn matrix(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<&LayerMatrix>) -> Result<LayerMatrix> {
+    let matrices = sources.iter().map(|&(factor, layer)| Ok((factor, part(layer)?)));
+    LayerMatrix::weighted_sum(&matrices.collect::<Result<Vec<_>>>()?)
+}
+
+/// Merges a vector that either all layers have or none.
+fn vector(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
+    let mut vectors = Vec::new();
+    for &(factor, layer) in sources {
+        if let Some(vector) = part(layer)? {
+            vectors.push((factor, elements(vector)?));
+        }
+    }
+    if vectors.is_empty() {
+        return Ok(None);
+    }
+    let slices: Vec<(f64, &[f32])> = vectors.iter().map(|(factor, vector)| (*factor, &**vector)).collect();
+    let sum = weighted_sum(&slices);
+    let length = sum.len();
+    tensor(sum, &[length]).map(Some)
+}

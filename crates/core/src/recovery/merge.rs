@@ -1,0 +1,122 @@
+//! Merged layers, an extension beyond the paper (LaCo, arXiv 2402.11187): the layer before the cut takes in the weights
+//! of the removed layers.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::boundary::{Boundary, Repair, Solution, Span};
+use super::method::{Place, Recovery, RecoveryEntry, build};
+use crate::calibrate::HookPoint;
+use crate::error::{Error, Result};
+use crate::model::{Config, MergedLayer};
+use crate::options::Variant;
+
+const NAME: &str = "merge";
+const SOURCE: &str = "https://github.com/yangyifei729/LaCo";
+pub(super) const ENTRY: RecoveryEntry =
+    RecoveryEntry::new::<Merge>(NAME, SOURCE, build::<Merge>).label("LaCo merge").beyond().variants(VARIANTS);
+
+const VARIANTS: &[Variant] = &[
+    Variant { option: "form", value: "released", word: "released", label: "LaCo merge, as released" },
+    Variant { option: "form", value: "norms", word: "norms", label: "LaCo merge with norms" },
+];
+
+/// Layer `s − 1` before the removed layers `s … e − 1` gets merged weights. Calibration is only used for the errors of
+/// the repair.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Merge {
+    /// How the weights are merged.
+    form: Form,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum Form {
+    /// Matrices and biases `θ + Σ (θ_k − θ)` over the removed layers `k`; the norms stay.
+    #[default]
+    Paper,
+    /// The published notebook subtracts the sum so far instead of `θ`, which leaves the weights of the last layer.
+    Released,
+    /// As `paper`, with the norms merged too.
+    Norms,
+}
+
+impl Recovery for Merge {
+    fn check(&self, config: &Config) -> Result<()> {
+        if config.experts.is_some() {
+            return Err(Error::bad_input(format!("`{NAME}` cannot merge layers with experts"))
+                .expected("a backbone with dense MLPs")
+                .found(config.architecture.class));
+        }
+        Ok(())
+    }
+
+    fn is_fitted(&self) -> bool {
+        false
+    }
+
+    fn place(&self) -> Place {
+        Place::Layer
+    }
+
+    fn merged(&self, layer: usize, removed: Range<usize>) -> Option<MergedLayer> {
+        let factors = match self.form {
+            Form::Released => vec![(removed.end - 1, 1)],
+            Form::Paper | Form::Norms => {
+                // A single removed layer replaces the weights of `layer`: θ + (θ_k − θ).
+                let stays = (layer, 1 - removed.len() as i64);
+                let all = std::iter::once(stays).chain(removed.map(|layer| (layer, 1)));
+                all.filter(|(_, factor)| *factor != 0).collect()
+            }
+        };
+        Some(MergedLayer::new(layer, factors, self.form == Form::Norms))
+    }
+
+    fn sites(&self, span: Span) -> Vec<HookPoint> {
+        // The errors of the repair need the input of the merged layer.
+        span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain([span.input(), span.output()]).collect()
+    }
+
+    fn operations(&self, _: usize, _: usize) -> f64 {
+        0.0
+    }
+
+    fn solve(&self, boundary: &Boundary<'_>) -> Result<Solution> {
+        self.check(boundary.backbone.config())?;
+        if boundary.before.is_some() {
+            return Err(Error::job(format!("`{NAME}` does not support iterative removal")));
+        }
+        let Span { start, end, .. } = boundary.span;
+        let merged = self.merged(boundary.layer_before()?, start..end);
+        let merged = merged.ok_or_else(|| Error::job("no layers to merge"))?;
+        Ok(Solution::of(Repair::Merged(Arc::new(merged))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Expected factors are those of the formulas, expanded by hand.
+    #[test]
+    fn each_form_has_its_factors() {
+        for (form, removed, expected) in [
+            ("paper", 3..6, vec![(2, -2.0), (3, 1.0), (4, 1.0), (5, 1.0)]),
+            ("paper", 3..4, vec![(3, 1.0)]),
+            ("released", 3..6, vec![(5, 1.0)]),
+            ("norms", 3..5, vec![(2, -1.0), (3, 1.0), (4, 1.0)]),
+        ] {
+            let options = json!({"form": form});
+            let method = crate::recovery::build(NAME, options.as_object().unwrap()).unwrap();
+            let merged = method.merged(2, removed).unwrap();
+            assert_eq!(merged.factors().collect::<Vec<_>>(), expected, "{form}");
+            assert_eq!((merged.layer(), merged.has_merged_norms()), (2, form == "norms"), "{form}");
+        }
+    }
+}

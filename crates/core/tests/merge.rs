@@ -1,0 +1,178 @@
+//! Merged layers (LaCo), compared with a plain PyTorch implementation in float64 (`shared/oracles/beyond`, whose README
+//! documents formulas and tolerances).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
+
+use std::path::Path;
+
+use crate::beyond::compare_damages;
+use crate::common::stories::{perplexities, recovery};
+use crate::common::{assert_close, engines_of_all_types, flat, tensors};
+use crate::sublayers::{PERPLEXITY, TINY, World};
+use ghostlab_core::calibrate::{self, HookPoint};
+use ghostlab_core::checkpoint::Layout;
+use ghostlab_core::evaluate::damage::{Stretch, measure_damage};
+use ghostlab_core::model::{CPU, Cut, Engine, FloatType, Program, Tolerance, deployed};
+use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Span, merged_layers, place_repairs};
+use serde_json::{Value, json};
+
+/// Relative tolerance of the norms of merged matrices.
+const MATRIX: f64 = 1e-5;
+
+/// A variant of the reference data, `merge:[FIRST,END):FORM`. Layer FIRST stays, and takes in the weights of the others.
+struct Variant<'a> {
+    name: &'a str,
+    first: usize,
+    end: usize,
+    form: &'a str,
+    expected: &'a Value,
+}
+
+impl<'a> Variant<'a> {
+    fn parse(name: &'a str, expected: &'a Value) -> Option<Self> {
+        let (layers, form) = name.strip_prefix("merge:[")?.split_once("):")?;
+        let (first, end) = layers.split_once(',')?;
+        Some(Self { name, first: first.parse().ok()?, end: end.parse().ok()?, form, expected })
+    }
+
+    fn all(world: &'a World) -> Vec<Self> {
+        let variants = world.numbers["variants"].as_object().unwrap();
+        let variants: Vec<_> = variants.iter().filter_map(|(name, expected)| Self::parse(name, expected)).collect();
+        assert!(variants.len() > 1, "{}", world.name);
+        variants
+    }
+
+    fn removed(&self) -> Cut {
+        Cut::layers(self.first + 1..self.end)
+    }
+
+    /// Returns the program with the merged layer, and checks it against the one of the solved repair.
+    fn program(&self, world: &World, engine: &dyn Engine) -> Program {
+        let what = format!("{} on {}: {}", world.name, engine.id(), self.name);
+        let method = recovery("merge", json!({"form": self.form}));
+        let span = Span::layers(self.first + 1, self.end);
+        let sites = method.sites(span);
+        assert_eq!(sites[0], HookPoint::Stream(self.first), "{what}");
+        let activations = calibrate::in_memory(engine, &world.calibration, sites).unwrap();
+        let fitted = world.calibration.count();
+        let boundary = Boundary {
+            backbone: engine,
+            activations: &activations,
+            span,
+            fitted,
+            earlier: &[],
+            before: None,
+            starts: &[],
+        };
+        let solution = method.solve(&boundary).unwrap();
+        assert!(matches!(solution.repair, Repair::Merged(_)) && solution.notes.is_empty(), "{what}");
+        let metrics = RepairMetrics::of(&boundary, &solution.repair).unwrap();
+        assert!(metrics.boundary_mae > 0.0 && metrics.m_norm == 0.0, "{what}");
+        let layers = engine.config().layers;
+        let solved = place_repairs(&self.removed(), &[(span, solution.repair)]).unwrap().unwrap();
+        let planned = merged_layers(&*method, &self.removed()).unwrap();
+        let [solved, planned] = [solved, planned].map(|repairs| Program::repaired(layers, &self.removed(), &repairs));
+        assert_eq!(solved, planned, "{what}");
+        solved
+    }
+
+    /// Compares the merged matrices of an exported checkpoint with their norms and sums.
+    fn compare_export(&self, world: &World, engine: &dyn Engine, program: &Program) {
+        let what = format!("{}: {}", world.name, self.name);
+        let layout =
+            Layout::of(engine.config(), &world.folder, &deployed(program, engine.config()), Some(FloatType::F32))
+                .unwrap();
+        assert_eq!(self.expected["parameters"], layout.parameters(), "{what}");
+        assert!(!layout.needs_code(), "{what}");
+        let folder = tempfile::tempdir().unwrap();
+        layout.write(folder.path(), u64::MAX, &mut |_| Ok(())).unwrap();
+        let exported = tensors(&folder.path().join("model.safetensors"));
+        for (part, module) in [("q_proj", "self_attn"), ("down_proj", "mlp")] {
+            let name = format!("model.layers.{}.{module}.{part}.weight", self.first);
+            compare_matrix(&format!("{what}: {name}"), &flat(&exported[&name]), &self.expected["weights"][part]);
+        }
+        self.compare_norms(&what, &exported, &world.folder);
+    }
+
+    /// Checks that a norm of the exported layer is unchanged unless the form merges norms.
+    fn compare_norms(&self, what: &str, exported: &Tensors, folder: &Path) {
+        let name = format!("model.layers.{}.post_attention_layernorm.weight", self.first);
+        let dense = &tensors(&folder.join("model.safetensors"))[&name];
+        assert_eq!(flat(dense) == flat(&exported[&name]), self.form != "norms", "{what}: {name}");
+    }
+}
+
+type Tensors = std::collections::HashMap<String, candle_core::Tensor>;
+
+fn compare_matrix(what: &str, values: &[f64], expected: &Value) {
+    let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
+    let expected_norm = expected["frobenius"].as_f64().unwrap();
+    assert_close(what, norm, expected_norm, MATRIX);
+    let cosine_sum: f64 = values.iter().enumerate().map(|(index, v)| v * (index as f64).cos()).sum();
+    for (sum, key) in [(values.iter().sum::<f64>(), "sum"), (cosine_sum, "cosine_sum")] {
+        let off = (sum - expected[key].as_f64().unwrap()).abs() / expected_norm;
+        assert!(off <= MATRIX, "{what}: {key} is off by {off:e} of the norm");
+    }
+}
+
+fn compare(world: &World) {
+    for engine in world.engines() {
+        let mut variants = Variant::all(world);
+        // Run fewer variants on candle, which is several times slower.
+        variants.truncate(if engine.id() == CPU { variants.len() } else { 2 });
+        let layers = engine.config().layers;
+        let mut programs = vec![Program::dense(layers)];
+        programs.extend(variants.iter().map(|variant| variant.program(world, &*engine)));
+        let damages = measure_damage(&*engine, &programs[0], &programs, &world.evaluation).unwrap();
+        for ((variant, program), ours) in variants.iter().zip(&programs[1..]).zip(&damages[1..]) {
+            let what = format!("{} on {}: {}", world.name, engine.id(), variant.name);
+            assert_close(&what, ours.losses.perplexity(), variant.expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+            compare_damages(&what, ours, Stretch::All, variant.expected);
+            compare_damages(&what, ours, Stretch::SecondHalf, &variant.expected["second_half"]);
+            let config = engine.config();
+            assert_eq!(variant.expected["parameters"], config.parameters(program), "{what}");
+            let attentions = config.cache_bytes(program) / config.cache_bytes(&Program::dense(1));
+            assert_eq!(variant.expected["attentions"], attentions, "{what}");
+            if engine.id() == CPU {
+                variant.compare_export(world, &*engine, program);
+            }
+        }
+    }
+}
+
+#[test]
+fn merged_layers_of_tiny_backbones_equal_the_reference() {
+    TINY.into_iter().filter_map(World::tiny).for_each(|world| compare(&world));
+}
+
+#[test]
+#[ignore = "slow: five variants of the real backbone on two engines"]
+fn merged_layers_of_the_real_backbone_equal_the_reference() {
+    World::real().iter().for_each(compare);
+}
+
+/// Weights loaded on demand give the same merged layers as weights in memory.
+#[test]
+fn merged_layers_run_in_every_float_type() {
+    let Some(world) = World::tiny("tiny-llama") else { return };
+    let engines = engines_of_all_types(&world.folder);
+    let mut variants = Variant::all(&world);
+    // Perplexities of destroyed models amplify rounding errors.
+    variants.retain(|variant| variant.expected["ppl"].as_f64().unwrap() < 3.0);
+    let programs: Vec<Program> = variants.iter().map(|variant| variant.program(&world, &*engines[0])).collect();
+    let in_memory = perplexities(&*engines[0], &programs, &world.evaluation);
+    assert_eq!(perplexities(&*engines[1], &programs, &world.evaluation), in_memory);
+    for engine in engines {
+        let tolerance = Tolerance::of(engine.id().dtype).perplexity;
+        let found = perplexities(&*engine, &programs, &world.evaluation);
+        for (variant, found) in variants.iter().zip(found) {
+            let what = format!("{} {}", engine.id(), variant.name);
+            assert_close(&what, found, variant.expected["ppl"].as_f64().unwrap(), tolerance);
+        }
+    }
+}
+
+#[test]
+fn cut_without_a_layer_before_it_is_refused() {
+    assert!(merged_layers(&*recovery("merge", json!({})), &Cut::layers([0, 1, 5])).is_none());
+    assert!(merged_layers(&*recovery("ghosted", json!({})), &Cut::layers([5])).is_none());
+}
