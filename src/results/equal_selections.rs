@@ -281,12 +281,9 @@ mod tests {
     fn criteria_are_named_with_the_options_of_the_grid() {
         let mut cells =
             [rows("llm-streamline", &[3], &[("none", "")]), rows("shortgpt", &[3], &[("none", "")])].concat();
-        let options = json!({"criterion": "shortgpt", "criterion.cosine": "token", "criterion.iterative": true});
-        for (name, value) in options.as_object().unwrap() {
-            Arc::make_mut(&mut cells[1].settings).insert(name.clone(), value.clone());
-        }
         // An option that the grid leaves at its default is not named.
-        cells[1].written.insert("criterion.iterative".into());
+        let options = json!({"iterative": true}).as_object().unwrap().clone();
+        cells[1].cell.criterion = Some(Method::new("shortgpt", &options).unwrap());
         let note = equal_selections(&cells).unwrap();
         assert!(note.starts_with("LLM-Streamline and ShortGPT, iterative remove the same layers"), "{note}");
     }
