@@ -258,7 +258,8 @@ impl BackbonePlan {
         let position =
             position.ok_or_else(|| Error::job("the plan has no calibration for the cell").at(cell.to_string()))?;
         let plan = &self.calibrations[position];
-        let repair = contents::repair(calibration, criterion, recovery, &self.cut(cell.depth));
+        let spec = self.cut(cell.depth);
+        let repair = contents::repair(calibration, criterion, recovery, &spec);
         let repaired = Some(&repair).filter(|_| criterion.rule.is_iterative() && recovery.rule.repairs());
         let rule = match repaired {
             Some(_) => format!("{criterion} with {recovery} on {}", repair.fitted),
@@ -267,13 +268,13 @@ impl BackbonePlan {
         let (cut, selection) = match cuts.entry((position, rule, cell.depth)) {
             std::collections::btree_map::Entry::Occupied(known) => known.get().clone(),
             std::collections::btree_map::Entry::Vacant(free) => {
-                let cut = Arc::new(contents::cut(criterion, &self.cut(cell.depth), repaired)?);
+                let cut = Arc::new(contents::cut(criterion, &spec, repaired)?);
                 let chosen = Identity {
                     cut: Some(Arc::clone(&cut)),
                     calibration: Some(Arc::clone(&plan.identity)),
                     ..calibrated.clone()
                 };
-                let looked = (&*criterion.rule, &self.cut(cell.depth));
+                let looked = (&*criterion.rule, &spec);
                 let selection =
                     selection::key(calibrating, &cut, looked, &plan.tokens).with_description(&Arc::new(chosen));
                 free.insert((cut, Arc::new(selection))).clone()
