@@ -302,7 +302,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
         return Ok(None);
     }
     let queue = Queue::ask().map_err(|reason| {
-        Error::missing("cannot tell whether jobs of an earlier submission of this plan are queued")
+        Error::missing("cannot determine whether jobs of an earlier submission of this plan are queued")
             .found(reason)
             .hint("try again later, or use --again to submit anyway")
     })?;
