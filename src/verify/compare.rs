@@ -257,7 +257,7 @@ fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut
         match recorded.get(*index).copied() {
             Some(bit) if bit == *made => check.agree(0.0),
             Some(bit) if number.own_engine => check.differ(at(), [word(bit), word(*made)], None),
-            Some(bit) => check.lack(at(), format!("recorded engine ({} there, {} here)", word(bit), word(*made))),
+            Some(bit) => check.lack(at(), format!("recorded engine (recorded {}, found {})", word(bit), word(*made))),
             // Only means of zeros and ones are recorded with items.
             None if recorded.is_empty() => {}
             None => check.lack(at(), "recorded answer"),

@@ -57,8 +57,8 @@ type Taken = (ScenePoint, ScenePoint);
 
 /// Returns the indices of the points that no other point dominates, by ascending x. Smaller is better in both numbers.
 ///
-/// A point dominates another if it is no worse in both numbers and better in one. The first of equal points counts.
-/// Points that are not finite are left out.
+/// A point dominates another if it is no worse in both numbers and better in one. Of several equal points, only the
+/// first is returned. Points that are not finite are left out.
 pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
     let is_finite = |&at: &usize| points[at].0.is_finite() && points[at].1.is_finite();
     let mut order: Vec<usize> = (0..points.len()).filter(is_finite).collect();
@@ -138,7 +138,8 @@ impl Pareto {
         Ok(frame.x_axis(scene, &title, &xs.ticks(10), xs))
     }
 
-    /// Draws the frontier, the markers over it, and labels on the frontier where there is room. `line` is taken.
+    /// Draws the frontier, the markers on top of it, and the labels of frontier points that have space. Labels do not
+    /// overlap `line`.
     fn draw_points(
         &self,
         number: usize,
