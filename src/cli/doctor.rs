@@ -1,4 +1,4 @@
-//! `ghostlab doctor`: reports prerequisites and missing ones, with hints to fix them.
+//! `ghostlab doctor`: reports available and missing prerequisites, with hints to fix the missing ones.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -57,7 +57,7 @@ pub(super) struct Arguments {
     /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Profile that defines the names of texts [default: that of the entry in `backbones/`].
+    /// Profile that defines the names of texts [default: from the entry in `backbones/`].
     ///
     /// The file is `profiles/NAME.yaml` in the current folder or among the experiments.
     #[arg(long, value_name = "NAME")]

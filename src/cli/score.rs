@@ -57,7 +57,7 @@ pub(super) struct Arguments {
     system: Option<String>,
     /// Write requests and answers of task definitions to `samples_TASK.jsonl` files.
     ///
-    /// The format is that of lm-evaluation-harness with `--log_samples`.
+    /// lm-evaluation-harness writes the same format with `--log_samples`.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     samples: Option<PathBuf>,
     /// Texts by name or file, with optional window length, e.g. `wikitext2@1024` or `notes.txt`.
@@ -85,7 +85,7 @@ pub(super) struct Arguments {
     /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Profile that defines the names of texts and tasks [default: that of the entry in `backbones/`].
+    /// Profile that defines the names of texts and tasks [default: from the entry in `backbones/`].
     ///
     /// The file is `profiles/NAME.yaml` in the current folder or among the experiments.
     #[arg(long, value_name = "NAME")]

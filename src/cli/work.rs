@@ -42,7 +42,7 @@ impl GivenWork {
         Self::of_artifact(artifact, grid_args.profile.as_deref(), &grid_args.overrides, no_gate, store)
     }
 
-    /// Loads the grid of an artifact and that of its gate.
+    /// Loads the grids of an artifact and of its gate.
     ///
     /// # Errors
     /// Fails if the grid is invalid, or if a model differs from the paper's model of the same name.

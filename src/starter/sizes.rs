@@ -1,4 +1,5 @@
-//! Sizes of a starter grid: those of the paper, reduced until the estimated run takes minutes on this machine.
+//! Sizes of a starter grid. They are the sizes of the paper, reduced until the estimated run takes minutes on this
+//! machine.
 
 use super::find::Model;
 use crate::model::{Load, Program, Trie};

@@ -214,7 +214,7 @@ fn overlaps(one: Taken, other: Taken) -> bool {
     one.0.0 < other.1.0 && other.0.0 < one.1.0 && one.0.1 < other.1.1 && other.0.1 < one.1.1
 }
 
-/// Finds a position within the frame for the label of a point, where it overlaps nothing.
+/// Finds a position within the frame for the label of a point, where it overlaps no other item.
 fn free_place(label: &str, (x, y): ScenePoint, frame: &Frame, taken: &[Taken]) -> Option<(ScenePoint, Anchor)> {
     let aside = MARKER + LABEL_GAP;
     let heights = [aside + font::ABOVE * font::SIZE, HALF, -aside, 2.0 * aside + font::LINE, -aside - font::LINE];
