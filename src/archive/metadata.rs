@@ -142,7 +142,7 @@ fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Optio
     Some(refer(&id))
 }
 
-/// Describes a license: a URL becomes an entity, and other text stays text.
+/// Describes a license: a URL becomes an entity, and any other string is used as it is.
 fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
     match license {
         Some(url) if url.starts_with("https://") || url.starts_with("http://") => {

@@ -151,7 +151,7 @@ const NEEDED: &str =
 pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
     let mut files = files::entries(folder).map_err(|error| {
         Error::io("read", folder, &error)
-            .hint("run it in a checkout, or name the folder with --experiments or GHOSTLAB_EXPERIMENTS")
+            .hint("run the command in a checkout, or set the folder with --experiments or GHOSTLAB_EXPERIMENTS")
     })?;
     files.retain(|path| path.extension().is_some_and(|ending| ending == "yaml"));
     let described = files.iter().filter_map(|file| Artifact::read(file).transpose());

@@ -155,7 +155,7 @@ impl Gate {
             if !judged {
                 let reason = match reasons.first() {
                     Some(reason) => format!("other protocol: {reason}"),
-                    None => "no value of the paper was computed for it".to_owned(),
+                    None => "no computed value is in the paper".to_owned(),
                 };
                 gate.unknown.push((backbone, reason));
             }
@@ -346,7 +346,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
-                // Only the data tells whether the limit drops documents.
+                // Only the data shows whether the limit drops documents.
                 (None, Some(limit)) => found.push(format!("at most {limit} windows of {corpus}")),
                 (None, None) => {}
             }

@@ -261,7 +261,7 @@ const OPEN: [(&str, &str); 50] = [
     ("measure.prefill.rounds", "fixed by the program"),
     ("measure.prefill.among", "only the paper's machine gets a verdict"),
     ("measure.defined", "the paper uses no task definitions"),
-    ("measure", "what is below it is"),
+    ("measure", "its fields are listed separately"),
 ];
 
 /// Changes of a setup that the comparison reports, by setting.
@@ -378,5 +378,5 @@ fn gate_ignores_other_protocols_and_reports_unknown() {
     assert!(gate.misses.is_empty());
     assert_eq!(gate.unknown, [("llama".into(), "other protocol: windows of 256 tokens (paper: 2048)".into())]);
     let gate = Gate::of(&[Arc::new(number(record(DENSE, "c4", "boundary_mae", 1.0)))], &paper, &Tolerance::default());
-    assert_eq!(gate.unknown.len(), 1, "nothing that the paper has");
+    assert_eq!(gate.unknown.len(), 1, "the paper has no value of this metric");
 }

@@ -382,7 +382,7 @@ fn markdown_and_latex_show_paper_value_and_verdict() {
     let ours = "\\shortstack[r]{\\textbf{62.50}$^{+}$\\\\{\\tiny 66.43}\\\\{\\tiny $-$3.93 $\\neq$}}";
     assert!(text.contains(ours) && text.contains("{\\tiny $\\pm$0.00 =}"), "{text}");
     assert!(text.contains("and a sign: = same, $\\neq$ differs."), "{text}");
-    assert!(text.is_ascii(), "what LaTeX prints without a package for other letters");
+    assert!(text.is_ascii(), "LaTeX needs packages for other characters");
     let mut view = view;
     view.rows[3].cells[0].as_mut().unwrap().comparison.as_mut().unwrap().verdict =
         PaperVerdict::OtherProtocol(vec!["100 documents, not 277".into()]);
@@ -404,7 +404,7 @@ fn methods_may_be_tested_against_one_that_the_table_names() {
     numbers.push(number(7, "llm-streamline", "rank:8", "rte", 65.0, answers(65, 100)));
     let table = laid(&description, numbers, &[]).unwrap();
     let marks: Vec<&str> = table.numbers().map(|(_, shown)| shown.mark()).collect();
-    assert_eq!(marks, ["", "-", "-", "", ""], "the dense one, and ghosted itself, have none");
+    assert_eq!(marks, ["", "-", "-", "", ""], "the dense row and ghosted itself have no mark");
     let against = table.numbers().filter_map(|(_, shown)| Some(shown.paired.as_ref()?.against.as_str()));
     assert_eq!(against.collect::<Vec<_>>(), ["ghosted"; 3]);
     let text = markdown(&table);

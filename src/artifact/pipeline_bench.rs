@@ -1,4 +1,4 @@
-//! Executors without computations, and an artifact for them to make, for tests.
+//! Test executors that compute nothing, and an artifact to run them on.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -35,7 +35,7 @@ fn only_a_dense_backbone_within_tolerance_is_pruned() {
     let bad = Fake::new(|_| Some(50.0));
     let (made, folder) = bench.make(&[], true, &bad);
     let made = made.unwrap();
-    assert_eq!((*bad.cell_counts.borrow()).as_slice(), [1, 1], "what is pruned from it is not run");
+    assert_eq!((*bad.cell_counts.borrow()).as_slice(), [1, 1], "its pruned cells are not run");
     assert_eq!((made.misses.len(), made.failed, made.failures.len()), (1, 4, 0));
     assert_eq!(csv(&folder).matches("failed: stopped by the gate").count(), 4);
 

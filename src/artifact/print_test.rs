@@ -89,11 +89,11 @@ fn tables_have_the_papers_columns_rules_rows_and_shading() {
 }
 
 #[test]
-#[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+#[expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 fn the_fixture_is_what_the_papers_source_says() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");
     let source = fs::read_to_string(&path);
-    assert!(source.is_ok() || std::env::var_os("CI").is_none(), "{} is not there", path.display());
+    assert!(source.is_ok() || std::env::var_os("CI").is_none(), "{} is missing", path.display());
     let Ok(source) = source else {
         eprintln!("skipped: the paper's source is not at {}", path.display());
         return;
@@ -149,7 +149,7 @@ fn what_the_paper_has_no_columns_for_has_a_file_of_its_own() {
     assert_eq!(named(&forms("table4", &[])), ["table4", "tableA3", "table4-compared"]);
     let with = forms("table3", &[("bpb_c4", 0.5)]);
     assert_eq!(named(&with), ["table3", "table3-compared", "table3-beyond"]);
-    assert_eq!(latex(&with[0].1, "table3"), printed("table3"), "the paper's columns alone");
+    assert_eq!(latex(&with[0].1, "table3"), printed("table3"), "only the paper's columns");
     let beyond = facts(&latex(&with[2].1, "table3-beyond"));
     assert_eq!(beyond[1], "head cmidrule3-3,cmidrule5-5 model method c4bits/byte↓ _ c4bits/byte↓");
     assert!(latex(&with[1].1, "t").contains("\\shortstack") && !latex(&with[2].1, "t").contains("\\shortstack"));
@@ -164,7 +164,7 @@ fn named(forms: &[(String, Table)]) -> Vec<String> {
 }
 
 #[test]
-#[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+#[expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 fn all_printed_tables_compile_without_warnings() {
     if let Some(reason) = compile_skipped() {
         eprintln!("skipped: {reason}");
@@ -246,7 +246,7 @@ fn option_names_and_quotes_keep_their_signs_in_latex() {
 
 /// The committed tables must compile, because readers copy them into papers.
 #[test]
-#[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+#[expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 fn all_recorded_tables_compile_without_warnings() {
     if let Some(reason) = compile_skipped() {
         eprintln!("skipped: {reason}");

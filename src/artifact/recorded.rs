@@ -20,7 +20,7 @@ const ASIDE: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// Maximum number of names in a message.
 const NAMED: usize = 3;
 
-/// Maximum relative difference of diagnostics (operator figures, selection scores) that rounding can explain.
+/// Maximum relative difference of diagnostics (operator statistics, selection scores) that rounding can explain.
 const ROUNDING: f64 = 1e-3;
 
 /// Comparison of a run with the recorded one, with the differences as text.

@@ -1,4 +1,4 @@
-//! Reports of `ghostlab reproduce` about an artifact that was made or is up to date.
+//! Reports of `ghostlab reproduce` about an artifact that was reproduced or is up to date.
 
 use std::path::PathBuf;
 

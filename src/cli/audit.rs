@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the roles of the table columns: those of the arguments, or of the paper's tables.
+/// Returns the roles of the table columns, from the arguments or, by default, from the paper's tables.
 fn columns(arguments: &Arguments) -> Result<AuditColumns> {
     let mut columns = AuditColumns::paper().clone();
     if !arguments.tasks.is_empty() {

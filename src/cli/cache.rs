@@ -65,12 +65,12 @@ pub(super) struct Gc {
     store: StoreArgs,
     /// Keep only the objects that this grid uses; can be given several times.
     ///
-    /// Objects of every engine and float type are kept, or with `--engine`, `--device` or `--dtype` only those of the
-    /// given ones. Without --keep, --kind or --older, only damaged objects are deleted. Objects of other program
-    /// versions are kept; see --stage.
+    /// Objects of every engine and float type are kept. With `--engine`, `--device` or `--dtype`, only objects of the
+    /// given engine, device or float type are kept. Without --keep, --kind or --older, only damaged objects are
+    /// deleted. Objects of other program versions are kept; see --stage.
     #[arg(long, value_name = "GRID.yaml")]
     keep: Vec<PathBuf>,
-    /// Keep only what the grids use under this profile; can be given several times [default: all].
+    /// Keep only objects used under this profile; can be given several times [default: all].
     #[arg(long, value_name = "NAME", requires = "keep")]
     profile: Vec<String>,
     /// Override a value of the kept grids, as in `run`.
@@ -316,7 +316,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Collects the objects in use.
+    /// Collects the objects that the grids use.
     ///
     /// # Errors
     /// Fails if inputs of a profile are missing, because its objects would look unused. Without `--profile`, a
@@ -429,7 +429,7 @@ fn path(store: &Store, key: &str) -> Result<Located> {
             .found(format!("`{key}`"))
             .hint("use `cache ls --all` to list all keys")),
         (_, others) => Err(Error::bad_input(format!("{} objects match the key", others + 1))
-            .expected("more digits")
+            .expected("a longer key prefix")
             .found(format!("`{key}`"))),
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct Arguments {
 fn map(text: &str) -> Result<(String, String), String> {
     match text.split_once('=').map(|(from, to)| (from.trim(), to.trim())) {
         Some((from, to)) if !from.is_empty() && !to.is_empty() => Ok((from.to_owned(), to.to_owned())),
-        _ => Err("`NAME_A=NAME_B`: a name in the first run and its counterpart in the second".to_owned()),
+        _ => Err("expected `NAME_A=NAME_B`, a name in the first run and its counterpart in the second".to_owned()),
     }
 }
 
@@ -83,7 +83,7 @@ fn folder(path: &Path) -> Result<PathBuf> {
         return Err(or_near(
             error,
             path,
-            "look below `results`, where `ghostlab run` and `ghostlab reproduce` write by default",
+            "look in `results`, where `ghostlab run` and `ghostlab reproduce` write by default",
         ));
     }
     let mut runs = folders_in(path);
@@ -93,7 +93,7 @@ fn folder(path: &Path) -> Result<PathBuf> {
         [] => Ok(path.to_owned()),
         several => Err(Error::bad_input("the folder contains several runs")
             .at(path.display().to_string())
-            .expected("the folder of one of them")
+            .expected("the folder of one run")
             .found(several.iter().map(|run| run.display().to_string()).collect::<Vec<_>>().join(", "))),
     }
 }
@@ -278,19 +278,20 @@ fn values_text(differences: &Differences) -> String {
 
 /// Minimum number of decimals in the table of values.
 const DECIMALS: usize = 4;
-/// Maximum relative difference of values that the table omits, if both also round to the same text.
+/// Maximum relative difference of values that the table omits, if both also round to the same decimal string.
 const NEGLIGIBLE: f64 = 1e-4;
 
 fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or("failed".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// Returns the smallest number of decimals, at least [`DECIMALS`], at which two values round to different texts.
+/// Returns the smallest number of decimals, at least [`DECIMALS`], at which two values round to different decimal
+/// strings.
 fn decimals(a: Option<f64>, b: Option<f64>) -> usize {
     (DECIMALS..=9).find(|&decimals| number(a, decimals) != number(b, decimals)).unwrap_or(DECIMALS)
 }
 
-/// Returns whether the difference of two values is negligible and both round to the same text.
+/// Returns whether the difference of two values is negligible and both round to the same decimal string.
 fn prints_alike(difference: &ValueDifference) -> bool {
     let a = difference.first.value;
     let b = difference.second.value;
@@ -298,7 +299,8 @@ fn prints_alike(difference: &ValueDifference) -> bool {
     close && number(a, DECIMALS) == number(b, DECIMALS)
 }
 
-/// Returns a note with the number of rows omitted because both values round to the same text. Empty if there are none.
+/// Returns a note with the number of rows omitted because both values round to the same decimal string. Empty if there
+/// are none.
 fn omitted_note(differences: &Differences) -> String {
     match differences.values.iter().filter(|value| prints_alike(value)).count() {
         0 => String::new(),

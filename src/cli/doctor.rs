@@ -1,4 +1,4 @@
-//! `ghostlab doctor`: reports prerequisites and missing ones, with hints to fix them.
+//! `ghostlab doctor`: reports available and missing prerequisites, with hints to fix the missing ones.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     if arguments.check && model.is_none() {
         let error = Error::bad_input("--check applies only to models").at(arguments.target.clone().unwrap_or_default());
-        return Err(error.expected("the folder of a model, or a .gguf file"));
+        return Err(error.expected("a model folder or a .gguf file"));
     }
     let mut lines = model.map_or_else(|| Ok(Vec::new()), |model| doctor_model::lines(model, arguments.check))?;
     let mut seen = BTreeSet::new();

@@ -21,7 +21,7 @@ use crate::{machine, recovery};
 /// Number of tokens for `--check`, unless a sliding window is smaller.
 const CHECKED: usize = 64;
 /// Maximum relative Frobenius error between the engines' f32 logits. The tests of each engine against transformers and
-/// candle's models use a tenth of it.
+/// candle's models use a tenth of this bound.
 const APART: f64 = 1e-4;
 /// Label of the comparison with candle-transformers.
 const ELSEWHERE: &str = "check, candle-transformers";
@@ -77,7 +77,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
 
 /// Describes which cuts and recoveries each export format supports.
 fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<CheckItem> {
-    let plain = "whole layers removed, repair in the weights: `none`, Prune&Comp, ReplaceMe where it folds";
+    let plain = "whole layers removed, no side operators: `none`, Prune&Comp, ReplaceMe if it can be folded";
     let code = "operators stored next to the weights, and single attention or MLP sublayers removed: all other cells";
     let sublayers = "single attention or MLP sublayers removed, `mean`, `ghosted` with `input: normed`";
     let mut things = vec![

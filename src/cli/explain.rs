@@ -23,7 +23,7 @@ pub(super) struct Arguments {
     grid_args: GridArgs,
     /// Cell name or unique parts of it, e.g. `sleb-3.ghosted`, or the start of an object key.
     ///
-    /// `plan` shows the names. The parts must be in the order of the name. A key can be that of any stored object of
+    /// `plan` shows the names. The parts must be in the order of the name. The key may belong to any stored object of
     /// the cell.
     cell: String,
 }

@@ -29,8 +29,8 @@ pub(super) struct Arguments {
     grid_args: GridArgs,
     /// Cell name or unique parts of it, e.g. `streamline-3.ghosted` [default: every pruned cell].
     ///
-    /// `plan` shows the names. Without a cell, each pruned cell gets a folder (with --gguf a file) of its name in
-    /// FOLDER.
+    /// `plan` shows the names. Without a cell, every pruned cell is exported to FOLDER, to a subfolder (with --gguf, a
+    /// file) named after the cell.
     cell: Option<String>,
     /// Output folder, new or from an earlier export; with --gguf an output file.
     #[arg(long, value_name = "FOLDER")]
@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     arguments.grid_args.threads.start()?;
-    // `--dtype` is the type of the exported weights; `--compute` is that of the computation.
+    // `--dtype` is the type of the exported weights; `--compute` is the type for the computation.
     let request = arguments.grid_args.engine.request();
     let dtype = request.dtype;
     let computed = EngineRequest { dtype: arguments.compute, ..request };
@@ -107,7 +107,7 @@ fn line(exported: &Exported) -> String {
 
 /// Returns the selected cells with their output paths.
 fn selected_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
-    // The grid of an artifact itself is the last one.
+    // The artifact's own grid comes last, after the grid of its gate.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);

@@ -129,7 +129,7 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Adds the files of a plan and what was downloaded to the answer.
+    /// Adds the files of a plan and the downloaded amounts to the answer.
     fn add(&mut self, plan: &FetchPlan, fetched: &HubFetched) {
         self.fetched.files.extend(hub_files(plan));
         self.fetched.brought += fetched.brought;
@@ -193,7 +193,7 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let packaged: Vec<&Request> = requests.iter().filter(|request| request.package.is_some()).collect();
     let [request] = packaged.as_slice() else {
         return Err(Error::bad_input("--from applies to a single backbone that a package provides")
-            .expected("one such target, for example `smollm2`")
+            .expected("one backbone, for example `smollm2`")
             .found(format!("{}", packaged.len())));
     };
     let hub = Hub::new(HubSettings::from_env()?);

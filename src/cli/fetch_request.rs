@@ -169,7 +169,7 @@ fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
     Ok(lists)
 }
 
-/// Returns the lock file of the current experiments or of the current directory, never that of the installed
+/// Returns the lock file of the current experiments or of the current directory, never the lock file of the installed
 /// experiments.
 fn lock_in_use(arguments: &Arguments) -> PathBuf {
     let folder = home::experiments(arguments.experiments.as_ref()).ok();

@@ -67,17 +67,19 @@ pub(super) struct EngineArgs {
     /// Device: `cpu`, `cuda`, `cuda:1`, …, `metal`, or `auto` for the best available one.
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>)]
     device: Auto<DeviceName>,
-    /// Float type: `f32`, `bf16`, `f16`, or `auto` (f32 on the CPU, elsewhere that of the stored weights).
+    /// Float type: `f32`, `bf16`, `f16`, or `auto` (f32 on the CPU, otherwise the type of the stored weights).
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<FloatType>)]
     dtype: Auto<FloatType>,
     /// Engine: `cpu`, `candle` or `auto`, which uses the built-in kernels where supported.
     ///
-    /// `cpu` is the built-in kernels, on the CPU in f32 or bf16. `candle` supports every device and float type.
+    /// `cpu` selects the built-in kernels, which run on the CPU in f32 or bf16. `candle` supports every device and
+    /// float type.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>)]
     engine: Auto<EngineName>,
     /// CPU kernels for bf16: `portable`, `amx` or `auto`.
     ///
-    /// `auto` is the fastest that the processor supports. `portable` gives bit-identical results on every processor.
+    /// `auto` selects the fastest family that the processor supports. `portable` gives bit-identical results on every
+    /// processor.
     #[arg(long, value_name = "FAMILY", default_value = "auto", value_parser = auto::<KernelFamily>)]
     kernels: Auto<KernelFamily>,
 }
@@ -102,7 +104,7 @@ impl EngineArgs {
 /// Options that limit memory, disk space and parallelism.
 #[derive(Args)]
 pub(super) struct LimitArgs {
-    /// Number of parallel jobs; each uses all threads where it can.
+    /// Number of parallel jobs; each uses all threads if possible.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
     /// Memory limit in GB for all jobs together [default: 80 % of free memory].
@@ -117,8 +119,8 @@ pub(super) struct LimitArgs {
     device_memory: Option<Gigabytes>,
     /// Maximum store size in GB [default: unlimited].
     ///
-    /// Results that this grid does not need are evicted when the limit is reached, those cheapest to recompute per byte
-    /// first.
+    /// Results that this grid does not need are evicted when the limit is reached, starting with the results that are
+    /// cheapest to recompute per byte.
     #[arg(long, value_name = "GB")]
     store_limit: Option<Gigabytes>,
     /// Number of retries of a failed job.
@@ -190,7 +192,7 @@ impl GridArgs {
         Grid::load(&self.grid, self.profile.as_deref(), &[])
     }
 
-    /// Returns the grids to run: that of the file, or for an artifact those that `reproduce` runs.
+    /// Returns the grids to run: the grid of the file or, for an artifact, the grids that `reproduce` runs.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
         if let Some(submission) = self.submission()? {

@@ -24,13 +24,14 @@ const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
 pub(super) struct StoreArgs {
     /// Folder of the store of cached results [default: $GHOSTLAB_STORE, or data/store in the checkout].
     ///
-    /// The checkout is that around the grid or the current folder. Without one, the default is `ghostlab/store` in the
-    /// user data folder ($XDG_DATA_HOME).
+    /// The checkout is the one that contains the grid or the current folder. Outside a checkout, the default is
+    /// `ghostlab/store` in the user data folder ($XDG_DATA_HOME).
     #[arg(long, value_name = "FOLDER")]
     store: Option<PathBuf>,
     /// Rehash all inputs instead of trusting size and timestamps.
     ///
-    /// By default a large file counts as unchanged if its size, timestamps and inode are those at the last hashing.
+    /// By default a large file counts as unchanged if its size, timestamps and inode are the same as when it was last
+    /// hashed.
     #[arg(long)]
     rehash: bool,
 }
@@ -156,7 +157,7 @@ impl StoreArgs {
         })
     }
 
-    /// Opens the store for writing: the named one, or that of the checkout around `near`.
+    /// Opens the named store, or the store of the checkout that contains `near`, for writing.
     pub(super) fn store(&self, near: Option<&Path>) -> Result<Store> {
         let path = self.path(near)?;
         if self.explicit_path().is_none() && checkout(near).is_none() && !path.exists() {
@@ -174,7 +175,7 @@ impl StoreArgs {
         }
     }
 
-    /// Opens the store for reading: the named one, or that of the checkout around `near`. The store need not exist.
+    /// Opens the named store, or the store of the checkout that contains `near`, for reading. The store need not exist.
     pub(super) fn look_anyway(&self, near: Option<&Path>) -> Result<Store> {
         Ok(Store::look_at(&self.path(near)?, stage::WORDS)?.rehashing(self.rehash))
     }

@@ -57,7 +57,7 @@ pub(super) struct Arguments {
     /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Profile that defines the names of texts [default: that of the entry in `backbones/`].
+    /// Profile that defines the names of texts [default: from the entry in `backbones/`].
     ///
     /// The file is `profiles/NAME.yaml` in the current folder or among the experiments.
     #[arg(long, value_name = "NAME")]
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
     let mut grid = Grid::of_text(&text, Path::new(FILE)).map_err(fetchable)?;
-    // Only the scores of criteria are shown; dense cells have none.
+    // Only the scores of criteria are shown, and dense cells have no such scores.
     grid.evaluate.perplexity.clear();
     grid.cells.retain(|cell| !cell.is_dense());
     artifact::hold(&mut grid, &work::hash(&store))?;
@@ -192,7 +192,7 @@ fn figure_format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// Splits the scores of a criterion into columns for layers, attentions and MLPs. Ranks are over all of them together.
+/// Splits the scores of a criterion into columns for layers, attentions and MLPs. All columns share one ranking.
 fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     let direction = if ranking.lowest_first { 1.0 } else { -1.0 };

@@ -36,7 +36,7 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
                     copied += 1;
                 }
                 None => note!(
-                    "{} {}: not found in {} (downloaded from the hub unless it contains {})",
+                    "{} {}: not found in {} (to avoid a download from the hub, add {} there)",
                     need.kind.word(),
                     need.name,
                     folder.display(),

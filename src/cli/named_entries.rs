@@ -188,7 +188,7 @@ fn is_known(kind: EntryKind, name: &str) -> bool {
     grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 
-/// Returns the names of entries near the current directory, and those in `more`.
+/// Returns the names of the entries defined near the current directory or in `more`.
 fn with_shared(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
     grid::names_around(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
 }

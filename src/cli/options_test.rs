@@ -113,7 +113,7 @@ fn an_option_that_takes_any_text_is_one_that_is_known_to() {
     assert_eq!(
         free,
         BTreeSet::new(),
-        "give it a type (crates/core/src/quantity.rs), or say in FREE that it takes any text"
+        "give the option a typed parser (crates/core/src/quantity.rs), or list it in FREE"
     );
 }
 

@@ -78,7 +78,7 @@ fn eprint_raw(text: &str) {
 
 /// Writes a line of styled pieces to stdout.
 pub(super) fn print_line(pieces: &[(Look, &str)]) {
-    // Escape sequences come only from the styles, because texts are already escaped.
+    // Escape sequences come only from the styles, because the pieces are already escaped.
     print_raw(&painted(pieces, |style| style));
 }
 
@@ -213,7 +213,7 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
 /// Minimum length of a shortened name.
 const MIN_NAME: usize = 16;
 
-/// Shortens the widest texts in the middle until the rows fit the terminal width. Numbers are not shortened.
+/// Shortens the widest strings in the middle until the rows fit the terminal width. Numbers are not shortened.
 pub(super) fn shortened_columns(
     mut rows: Vec<Vec<String>>,
     numbers: &[usize],

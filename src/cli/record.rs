@@ -27,8 +27,8 @@ pub(super) enum Command {
     /// Pack results folders into one reproducible zip file.
     ///
     /// The file has RO-Crate 1.2 metadata (files with hashes and sizes, runs, software, hashes of inputs) and a list of
-    /// hashes. `verify` accepts it. The same folders always give the same bytes. Only files listed by a run and
-    /// unchanged since are packed; optional files may be missing.
+    /// hashes. `verify` accepts it. The same folders always give the same bytes. Only files that a run lists and that
+    /// have not changed since are packed; optional files may be missing.
     Pack {
         /// Results folders, or folders that contain several.
         #[arg(required = true, value_name = "FOLDER")]
@@ -100,7 +100,7 @@ fn share(text: &str) -> Result<f64, String> {
     let (number, part) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
     match number.trim().parse::<f64>() {
         Ok(number) if number > 0.0 && number / part <= 1.0 => Ok(number / part),
-        _ => Err("a fraction above 0 and at most 1, such as `5%` or `0.05`".to_owned()),
+        _ => Err("expected a fraction above 0 and at most 1, such as `5%` or `0.05`".to_owned()),
     }
 }
 

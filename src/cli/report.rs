@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Artifact of the paper's main table.
 const HEADLINE: &str = "table2";
-/// Directory of the page of local results, if the main page is that of the recorded run.
+/// Directory of the page of local results, if the main page shows the recorded runs.
 const HERE: &str = "here";
 /// End marker of the recorded page.
 const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";

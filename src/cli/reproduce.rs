@@ -60,7 +60,7 @@ pub(super) struct Arguments {
     stored: bool,
     /// Repeat latency measurements and replace the cached ones.
     ///
-    /// Repeats all measurements that belong together, and lists them first. Nothing else is recomputed.
+    /// Cells that are timed together are repeated together, and are listed first. Nothing else is recomputed.
     #[arg(long, conflicts_with = "stored")]
     retime: bool,
     /// Replace the recorded run in the repository with this one.
@@ -166,7 +166,7 @@ fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Ve
     Ok(chosen)
 }
 
-/// Artifacts that could not be made, with the errors.
+/// Artifacts that could not be reproduced, with the errors.
 type ArtifactErrors = Vec<(String, Error)>;
 
 impl Call<'_> {
@@ -185,7 +185,8 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// Makes the artifacts. An error of one of several artifacts does not stop the others, unless it is an interrupt.
+    /// Reproduces the artifacts. An error in one of several artifacts does not stop the others, unless it is an
+    /// interrupt.
     fn make_all(&self, chosen: &[&Artifact], runner: &Runner<'_>) -> Result<(Vec<MadeArtifact>, ArtifactErrors)> {
         let mut made = Vec::new();
         let mut errors = Vec::new();
@@ -251,7 +252,7 @@ impl Call<'_> {
         Ok(done)
     }
 
-    /// Formats the claims about the named artifacts, on the paper's numbers and on ours.
+    /// Formats the claims about the named artifacts, judged on the paper's numbers and on ours.
     fn claims_about(&self, names: &[&str], profile: &str) -> Result<String> {
         let mut judged = report::judge_claims(&self.results, profile)?;
         judged.retain(|entry| entry.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
@@ -341,7 +342,7 @@ impl Call<'_> {
     }
 
     /// Returns the up-to-date check of an artifact, with notes about its inputs. Returns `None` if the call does more
-    /// than write files: time, record, evict, print events or check a gate.
+    /// than write files: measure latencies, record a run, evict objects, print events or check a gate.
     fn finished<'a>(
         &self,
         artifact: &Artifact,

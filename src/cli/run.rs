@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     limits: LimitArgs,
     /// Parent folder of the results [default: results in the checkout].
     ///
-    /// A run with `--set`, another engine or float type, or an artifact gets its own folder there.
+    /// Artifacts, and runs with `--set` or another engine or float type, get their own folders there.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Use cached results only; do not compute anything.
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     stored: bool,
     /// Repeat latency measurements and replace the cached ones.
     ///
-    /// Repeats all measurements that belong together, and lists them first. Nothing else is recomputed.
+    /// Cells that are timed together are repeated together, and are listed first. Nothing else is recomputed.
     #[arg(long, conflicts_with = "stored")]
     retime: bool,
     /// Print events as JSON lines instead of progress and table.

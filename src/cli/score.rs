@@ -46,7 +46,7 @@ pub(super) struct Arguments {
     /// Dataset folder for task definitions, with a file per split [default: their datasets on the hub].
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::AnyPath)]
     rows: Option<PathBuf>,
-    /// Number of few-shot examples for task definitions [default: the definition's own].
+    /// Number of few-shot examples for task definitions [default: from the definition].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
     shots: Option<u32>,
     /// Format the questions of task definitions with the model's chat template.
@@ -57,7 +57,7 @@ pub(super) struct Arguments {
     system: Option<String>,
     /// Write requests and answers of task definitions to `samples_TASK.jsonl` files.
     ///
-    /// The format is that of lm-evaluation-harness with `--log_samples`.
+    /// lm-evaluation-harness writes the same format with `--log_samples`.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     samples: Option<PathBuf>,
     /// Texts by name or file, with optional window length, e.g. `wikitext2@1024` or `notes.txt`.
@@ -85,7 +85,7 @@ pub(super) struct Arguments {
     /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Profile that defines the names of texts and tasks [default: that of the entry in `backbones/`].
+    /// Profile that defines the names of texts and tasks [default: from the entry in `backbones/`].
     ///
     /// The file is `profiles/NAME.yaml` in the current folder or among the experiments.
     #[arg(long, value_name = "NAME")]
@@ -182,7 +182,7 @@ fn write_sealed(output: &OutputFile<'_>, mut results: Value) -> Result<()> {
     output.write(sealed(&format!("{text}\n")).as_bytes())
 }
 
-/// Returns the inputs of the grid that come from the hub, or local copies of such inputs.
+/// Returns the grid's inputs that have a source on the hub, including local copies.
 fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, backbone)| (name, &backbone.hub));
     let corpora = grid.corpora.iter().map(|(name, corpus)| (name, &corpus.hub));

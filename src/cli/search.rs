@@ -230,7 +230,7 @@ pub(super) struct Race<'a> {
     pub(super) quiet: bool,
 }
 
-/// Runs the search, writes its results, and reports them next to the best rows of the other artifact.
+/// Runs the search, writes its results, and reports them next to the best rows of the artifact with the full scores.
 pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;
     let started = SystemTime::now();

@@ -47,10 +47,10 @@ pub(super) struct SearchArgs {
     /// sequences of --length tokens, with seed 0.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) calibration: Vec<String>,
-    /// Criteria [default: the paper's, and those for sublayers, that need one calibration pass].
+    /// Criteria [default: all of the paper and for sublayers that need only one calibration pass].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) criteria: Vec<String>,
-    /// Recoveries [default: all of the paper's, and those for sublayers].
+    /// Recoveries [default: all of the paper and for sublayers].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) recoveries: Vec<String>,
     /// Maximum number of documents, and of windows [default: all].
@@ -104,7 +104,7 @@ fn parse_count(text: &str) -> Option<usize> {
 
 fn alpha(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|alpha: &f64| *alpha > 0.0 && *alpha <= 0.5);
-    number.ok_or_else(|| "a number above 0 and up to 0.5".to_owned())
+    number.ok_or_else(|| "expected a number above 0 and at most 0.5".to_owned())
 }
 
 /// Function that returns the latency of a dense backbone in milliseconds. Its argument is a grid with only the dense
@@ -309,7 +309,7 @@ impl SearchArgs {
         Ok(criteria)
     }
 
-    /// Builds the recoveries: those that are named, or all of the paper or of sublayers.
+    /// Builds the named recoveries, or by default all recoveries of the paper and for sublayers.
     fn recoveries(&self) -> Result<Vec<(String, Box<dyn Recovery>)>> {
         let none = Options::new();
         if !self.recoveries.is_empty() {
@@ -353,7 +353,7 @@ impl SearchArgs {
     }
 }
 
-/// Values of a grid's axes that are all combined.
+/// Axis values of a grid, of which every combination is a cell.
 struct Axes {
     criteria: Vec<String>,
     depths: Vec<Depth>,

@@ -34,7 +34,7 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
     .map_err(|error| {
         Error::job("cannot watch for Ctrl-C")
             .found(error.to_string())
-            .hint("the system may refuse a new thread: check `ulimit -u` and `ulimit -v`")
+            .hint("check whether `ulimit -u` or `ulimit -v` prevents a new thread")
     })?;
     *known = Some(Arc::clone(&stop));
     Ok(stop)

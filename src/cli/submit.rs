@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     grid_args: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Number of workers [default: that of the profile file, or one per backbone].
+    /// Number of workers [default: from the profile file, or one per backbone].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
     /// Maximum number of workers at the same time [default: all].
@@ -122,7 +122,8 @@ struct SubmitCall<'a> {
 }
 
 impl SubmitCall<'_> {
-    /// Builds the job script. `memory` is the estimated memory of a worker in bytes, `device_memory` that of its GPU.
+    /// Builds the job script. `memory` and `device_memory` are the estimated main memory and GPU memory of a worker, in
+    /// bytes.
     fn job_script(&self, memory: u64, device_memory: u64) -> Result<JobScript<'_>> {
         let Self { arguments, profile, store, work, settings, submission, folder } = self;
         let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
@@ -302,7 +303,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
         return Ok(None);
     }
     let queue = Queue::ask().map_err(|reason| {
-        Error::missing("cannot tell whether jobs of an earlier submission of this plan are queued")
+        Error::missing("cannot determine whether jobs of an earlier submission of this plan are queued")
             .found(reason)
             .hint("try again later, or use --again to submit anyway")
     })?;

@@ -27,7 +27,7 @@ impl GivenWork {
     /// Loads a grid file, an artifact's file or name, or a submission's file.
     ///
     /// # Errors
-    /// Fails if the grid is invalid, or if a submission belongs to another program or other inputs.
+    /// Fails if the grid is invalid, or if a submission was created by another program or with other inputs.
     pub(super) fn of(grid_args: &GridArgs, no_gate: bool, store: &Store) -> Result<Self> {
         if let Some(submission) = grid_args.submission()? {
             return Self::frozen(&submission, store);
@@ -42,7 +42,7 @@ impl GivenWork {
         Self::of_artifact(artifact, grid_args.profile.as_deref(), &grid_args.overrides, no_gate, store)
     }
 
-    /// Loads the grid of an artifact and that of its gate.
+    /// Loads the grids of an artifact and of its gate.
     ///
     /// # Errors
     /// Fails if the grid is invalid, or if a model differs from the paper's model of the same name.
@@ -70,7 +70,7 @@ impl GivenWork {
     /// Loads a frozen submission.
     ///
     /// # Errors
-    /// Fails if the submission belongs to another program or other inputs.
+    /// Fails if the submission was created by another program or with other inputs.
     pub(super) fn frozen(submission: &Submission, store: &Store) -> Result<Self> {
         submission.check(store)?;
         let (grid, gate) = submission.grids()?;
@@ -93,8 +93,8 @@ impl GivenWork {
 /// Applies the checks of `run` and `reproduce` to loaded grids.
 ///
 /// # Errors
-/// Fails if a submission belongs to another program or other inputs, a model's name is taken by a different model, or
-/// hashing fails.
+/// Fails if a submission was created by another program or with other inputs, a model's name is taken by a different
+/// model, or hashing fails.
 pub(super) fn check(grid_args: &GridArgs, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
     if let Some(submission) = grid_args.submission()? {
         return submission.check(store);
@@ -220,7 +220,7 @@ pub(super) fn of_target(
         let found = if file.is_dir() { "a folder without config.json" } else { "nothing" };
         return Err(Error::missing("nothing to check")
             .at(target)
-            .expected("an artifact's name, a grid file, the folder of a model, or a .gguf file")
+            .expected("an artifact's name, a grid file, a model folder or a .gguf file")
             .found(found));
     }
     let all = artifact::all(&experiments()?)?;

@@ -61,8 +61,8 @@ impl WorkedGrid<'_> {
         worked.inspect_err(|error| recorder.end(error))
     }
 
-    /// Runs the dense grid of an artifact's gate. It has no store limit, because eviction would not know what the main
-    /// grid needs.
+    /// Runs the dense grid of an artifact's gate. The store limit does not apply, because eviction could remove objects
+    /// that the main grid needs.
     fn run_gate(&self, dense: &Grid) -> Result<GridOutcome> {
         let settings = RunSettings { store_limit: None, ..self.settings };
         if self.work(settings, dense)? == WorkerOutcome::IdleTimeout {

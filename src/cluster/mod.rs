@@ -112,7 +112,7 @@ impl FrozenProgram {
         all
     }
 
-    /// Returns the time since the copy was made or last used for a submission.
+    /// Returns the time since the copy was created or last used for a submission.
     pub fn age(&self) -> Duration {
         since(&self.path).min(self.path.parent().map_or(Duration::ZERO, since))
     }

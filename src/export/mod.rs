@@ -6,7 +6,7 @@
 //! | `card` | model card |
 //! | `source` | files of the backbone to copy |
 //!
-//! This file has the exporter, and the export of a cell as a GGUF file for llama.cpp and programs based on it.
+//! This file contains the exporter, and the export of a cell as a GGUF file for llama.cpp and programs based on it.
 
 mod card;
 mod folder;
@@ -152,7 +152,7 @@ pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
 
 impl Exporter<'_> {
     /// Exports a cell of a grid as a GGUF file. Layer selections and operators that are not stored are computed first.
-    /// Also returns notes on texts that llama.cpp tokenizes differently.
+    /// Also returns notes on text that llama.cpp tokenizes differently.
     ///
     /// # Errors
     /// Fails like [`Exporter::export`], or if GGUF cannot represent the cell or llama.cpp does not support the

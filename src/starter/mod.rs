@@ -50,9 +50,9 @@ impl Starter {
     /// Creates a starter grid for the models in `folder`: a model folder, or a folder with models up to two levels
     /// below.
     ///
-    /// `texts` are at least two files for calibration and scoring ([`SplitText`] makes two of one). If empty, the texts
-    /// in `embedded` are used. The grid will be stored at `target`. Sizes are chosen so that a run takes at most
-    /// [`sizes::MAX_SECONDS`] at `flop_per_second`, if possible.
+    /// `texts` are at least two files for calibration and scoring ([`SplitText`] splits a single file in two). If
+    /// empty, the texts in `embedded` are used. The grid will be stored at `target`. Sizes are chosen so that a run
+    /// takes at most [`sizes::MAX_SECONDS`] at `flop_per_second`, if possible.
     ///
     /// # Errors
     /// Fails if there is no usable model, with the reason for each, or if a text is missing or too short.

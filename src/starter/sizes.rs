@@ -1,4 +1,5 @@
-//! Sizes of a starter grid: those of the paper, reduced until the estimated run takes minutes on this machine.
+//! Sizes of a starter grid. They are the sizes of the paper, reduced until the estimated run takes minutes on this
+//! machine.
 
 use super::find::Model;
 use crate::model::{Load, Program, Trie};
@@ -10,7 +11,8 @@ pub(super) const MAX_SECONDS: f64 = 900.0;
 const ESTIMATE_SHARE: f64 = 0.7;
 /// Minimum number of windows for reliable bootstrap intervals.
 const MIN_WINDOWS: usize = 32;
-/// Minimum calibration tokens per channel: while other sizes can still be reduced, and in any case.
+/// Minimum numbers of calibration tokens per channel. The first applies while other sizes can still be reduced, and the
+/// second in any case.
 const GOOD_TOKENS_PER_CHANNEL: usize = 56;
 const MIN_TOKENS_PER_CHANNEL: usize = 16;
 /// Minimum window length when reducing.

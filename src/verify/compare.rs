@@ -37,7 +37,7 @@ impl Checks {
 
     /// Compares a cell with its record.
     pub(super) fn compare(&mut self, recorded: &ReferenceRun, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
-        // The engine may differ from that of the record. Everything else must be equal.
+        // The engine may differ from the recorded one. Everything else must be equal.
         let own_engine = *cell.identity.engine == *engine;
         let coarser = if engine.dtype == "f32" { &cell.identity.engine.dtype } else { &engine.dtype };
         let tolerance = Tolerance::of(coarser);
@@ -189,7 +189,7 @@ struct NumberCheck<'a> {
     number: &'a ResultRow,
     /// Tolerance of a loss, in nats per token.
     per_token: f64,
-    /// Whether the engine is that of the record.
+    /// Whether the engine is the recorded one.
     own_engine: bool,
 }
 
@@ -257,8 +257,8 @@ fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut
         match recorded.get(*index).copied() {
             Some(bit) if bit == *made => check.agree(0.0),
             Some(bit) if number.own_engine => check.differ(at(), [word(bit), word(*made)], None),
-            Some(bit) => check.lack(at(), format!("recorded engine ({} there, {} here)", word(bit), word(*made))),
-            // Only means of zeros and ones are recorded with items.
+            Some(bit) => check.lack(at(), format!("recorded engine (recorded {}, found {})", word(bit), word(*made))),
+            // Items are only recorded for metrics that are means of zeros and ones.
             None if recorded.is_empty() => {}
             None => check.lack(at(), "recorded answer"),
         }

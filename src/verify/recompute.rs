@@ -62,7 +62,7 @@ impl EngineGrid {
         part
     }
 
-    /// Returns whether both grids use the same engine and define shared names equally.
+    /// Returns whether both grids use the same engine and have equal definitions of all names that they share.
     fn takes(&self, other: &Self) -> bool {
         let grid = &self.grid;
         let two = &other.grid;

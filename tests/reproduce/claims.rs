@@ -115,7 +115,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
         world.write(&format!("experiments/{name}.yaml"), format!("{TABLE}{}", GRID.replace("NAME", "llama-3-8b")));
     }
     let output = made(&world, &["reproduce", "table2"]);
-    assert_eq!(judged(&output), "tableA7 is not made: `ghostlab reproduce tableA7 --profile tiny` makes it: UNKNOWN");
+    assert_eq!(judged(&output), "tableA7 has no results: run `ghostlab reproduce tableA7 --profile tiny`: UNKNOWN");
     // A rival method without a cell, and missing measurements.
     assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
     let both = judged(&made(&world, &["reproduce", "tableA7"]));

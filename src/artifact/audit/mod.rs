@@ -1,7 +1,7 @@
 //! Audits the paper's tables for contradictions and for values that no evaluation can produce.
 //!
-//! All checks work on printed digits, so every tolerance is the rounding of those digits. A finding does not say which
-//! of two numbers is correct.
+//! All checks work on printed digits, so tolerances only cover the rounding of those digits. A finding does not say
+//! which of two numbers is correct.
 
 mod accuracy;
 mod agreement;

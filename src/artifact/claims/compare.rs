@@ -40,7 +40,7 @@ pub fn judge_all<'a>(
             let is_applicable = !claim.needs_paper_models || shares_backbone(claim, paper, ours);
             let ours = if is_applicable {
                 claim.judge(ours, |artifact| {
-                    format!("{artifact} is not made: `ghostlab reproduce {artifact} --profile {profile}` makes it")
+                    format!("{artifact} has no results: run `ghostlab reproduce {artifact} --profile {profile}`")
                 })
             } else {
                 claim.not_applicable()

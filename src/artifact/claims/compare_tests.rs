@@ -51,7 +51,7 @@ fn figure_without_paper_numbers_may_be_missing() {
         text,
         "1 sentence: 1 is unknown (on the paper's numbers 1 is unknown)\n\
          x: paper figure5 is not printed as numbers: UNKNOWN; \
-         ours (tiny) figure5 is not made: `ghostlab reproduce figure5 --profile tiny` makes it: UNKNOWN\n"
+         ours (tiny) figure5 has no results: run `ghostlab reproduce figure5 --profile tiny`: UNKNOWN\n"
     );
 }
 
@@ -74,11 +74,7 @@ fn claims_about_the_papers_models_are_not_judged_on_others() {
     let cases = [
         (artifacts_of("tiny-llama"), Judgement::NotApplicable, "the sentence is about the paper's models"),
         (artifacts_of("llama-3-8b"), Judgement::Fails, "0 of 1, all needed"),
-        (
-            Artifacts::new(),
-            Judgement::Unknown,
-            "table2 is not made: `ghostlab reproduce table2 --profile tiny` makes it",
-        ),
+        (Artifacts::new(), Judgement::Unknown, "table2 has no results: run `ghostlab reproduce table2 --profile tiny`"),
     ];
     for (ours, outcome, count) in cases {
         assert_eq!(
@@ -104,7 +100,7 @@ fn recorded_headline_has_significance_and_seeds() {
         count(&judged, "table2-highest"),
         "5 of 6 (significantly in 1 of 6; over five seeds in 2 of 6), all needed"
     );
-    assert_eq!(count(&judged, "table2-average"), "6 of 6, all needed", "second place is no question of significance");
+    assert_eq!(count(&judged, "table2-average"), "6 of 6, all needed", "significance does not apply to second place");
 }
 
 fn count(judged: &[JudgedClaim<'_>], id: &str) -> String {

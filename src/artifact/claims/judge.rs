@@ -149,7 +149,8 @@ impl Claim {
         cuts
     }
 
-    /// Returns the criterion of the first earlier group with equal unrepaired scores, which removes the same layers.
+    /// Returns the criterion of the first earlier group with equal unrepaired scores. Equal scores imply that it
+    /// removes the same layers.
     fn cut_of(&self, groups: &[ClaimGroup<'_>], at: usize) -> Option<String> {
         let axis = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion)?;
         let (key, all) = &groups[at];

@@ -42,7 +42,7 @@ fn artifacts(tables: &[(&str, Vec<Record>)]) -> Artifacts {
 }
 
 fn on(claim: &Claim, records: Vec<Record>) -> ClaimVerdict {
-    claim.judge(&artifacts(&[("table2", records)]), |name| format!("{name} is not made"))
+    claim.judge(&artifacts(&[("table2", records)]), |name| format!("{name} has no results"))
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn missing_number_counts_as_unknown_and_leaves_claim_open() {
 #[test]
 fn no_number_is_no_verdict() {
     let none = on(&claim(Needed::All), Vec::new());
-    assert_eq!((none.outcome, none.count().as_str()), (Judgement::Unknown, "table2 is not made"));
+    assert_eq!((none.outcome, none.count().as_str()), (Judgement::Unknown, "table2 has no results"));
     let dense = on(&claim(Needed::All), vec![record("a", 0, "none", 70.0)]);
     assert_eq!((dense.outcome, dense.count().as_str()), (Judgement::Unknown, "no numbers"));
 }
@@ -120,8 +120,8 @@ fn claim_over_artifacts_covers_their_common_settings() {
     failed.iter_mut().for_each(|record| record.value = None);
     let verdict = joined().judge(&artifacts(&[("table2", records()), ("tableA7", failed)]), |_| String::new());
     assert_eq!((verdict.unknown, verdict.outcome), (2, Judgement::Unknown));
-    let verdict = joined().judge(&artifacts(&[("table2", records())]), |name| format!("{name} is not made"));
-    assert_eq!((verdict.outcome, verdict.count().as_str()), (Judgement::Unknown, "tableA7 is not made"));
+    let verdict = joined().judge(&artifacts(&[("table2", records())]), |name| format!("{name} has no results"));
+    assert_eq!((verdict.outcome, verdict.count().as_str()), (Judgement::Unknown, "tableA7 has no results"));
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn cells_of_one_condition_are_distinguished_by_setting() {
 
 fn verdict_of(records: Vec<Record>, identities: Vec<FlatSettings>) -> ClaimVerdict {
     let numbers = ArtifactNumbers { records, identities, run: None, stored: None };
-    claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} is not made"))
+    claim(Needed::All).judge(&[("table2".to_owned(), numbers)].into(), |name| format!("{name} has no results"))
 }
 
 #[test]

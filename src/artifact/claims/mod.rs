@@ -104,8 +104,8 @@ impl fmt::Display for Needed {
 }
 
 impl Needed {
-    /// Returns whether the claim holds if `held` of `total` settings hold and `unknown` are open. `None` if that is
-    /// undecided, or if there are too few settings.
+    /// Returns whether the claim holds if the check holds in `held` of `total` settings and is unknown in `unknown`.
+    /// `None` if the unknown settings could change the outcome, or if there are too few settings.
     fn decide(self, held: usize, unknown: usize, total: usize) -> Option<bool> {
         let needed = match self {
             Needed::All => total,
@@ -173,7 +173,7 @@ pub fn claims() -> impl Iterator<Item = &'static Claim> {
 }
 
 impl Sentence {
-    /// Converts the sentence to claims, leaking its texts.
+    /// Converts the sentence to claims, leaking its strings.
     fn claims(self) -> impl Iterator<Item = Claim> {
         let (says, section): (&str, &str) = (self.says.leak(), self.section.leak());
         let artifacts: Vec<&str> = self.artifacts.into_iter().map(|name| &*name.leak()).collect();
@@ -217,9 +217,9 @@ mod tests {
         assert_eq!((Needed::Most).decide(3, 1, 6), None);
         assert_eq!((Needed::AtLeast(5)).decide(5, 1, 6), Some(true));
         assert_eq!((Needed::AtLeast(5)).decide(4, 0, 6), Some(false));
-        assert_eq!((Needed::AtLeast(5)).decide(4, 0, 4), None, "five of four cannot be asked");
+        assert_eq!((Needed::AtLeast(5)).decide(4, 0, 4), None, "five of four is impossible");
         assert_eq!((Needed::Any).decide(0, 1, 6), None);
         assert_eq!((Needed::Any).decide(0, 0, 6), Some(false));
-        assert_eq!((Needed::All).decide(0, 0, 0), None, "nothing holds of nothing");
+        assert_eq!((Needed::All).decide(0, 0, 0), None, "there are no settings");
     }
 }

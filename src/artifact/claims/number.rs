@@ -1,6 +1,7 @@
 //! Numbers that may be unknown, and the results of checks on them.
 //!
-//! A known number carries its origin, an unknown one a reason. Operations with an unknown number are unknown.
+//! A known number includes its origin, and an unknown number includes the reason. The result of an operation on an
+//! unknown number is unknown.
 
 use std::cmp::Ordering;
 use std::ops::{Mul, Sub};
@@ -176,7 +177,7 @@ mod tests {
     }
 
     fn missing() -> Quantity {
-        Quantity::of(Err("it is not there".to_owned()))
+        Quantity::of(Err("it is missing".to_owned()))
     }
 
     #[test]
@@ -202,7 +203,7 @@ mod tests {
             number(1.0).or_larger(missing()),
         ] {
             let check = made.above(0.0);
-            assert_eq!((check.outcome, check.shown.as_str()), (Judgement::Unknown, "it is not there"));
+            assert_eq!((check.outcome, check.shown.as_str()), (Judgement::Unknown, "it is missing"));
             assert_eq!(number(0.0).is_below(made).outcome, Judgement::Unknown);
         }
         assert_eq!(number(f64::NAN).at_most(1.0).outcome, Judgement::Unknown);
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!((0.5 * number(3.0)).above(2.0).shown, "1.50 (0.5 * 3) < 2");
         assert_eq!((number(1.0) - number(3.0)).abs().at_least(2.0).shown, "|-2.00 (1 - 3)| = 2");
         assert_eq!(number(1.0).or_larger(number(3.0)).is_below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
-        assert_eq!(missing().above(Quantity::of(Err("nor that".to_owned()))).shown, "it is not there; nor that");
+        assert_eq!(missing().above(Quantity::of(Err("also missing".to_owned()))).shown, "it is missing; also missing");
     }
 
     #[test]

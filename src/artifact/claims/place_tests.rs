@@ -7,11 +7,11 @@ use std::path::Path;
 use super::claims;
 
 /// Reads the paper's LaTeX source. `None` if it is missing, which CI does not accept.
-#[expect(clippy::disallowed_macros, reason = "a test that is skipped says so")]
+#[expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 fn source() -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");
     let text = fs::read_to_string(&path).ok();
-    assert!(text.is_some() || std::env::var_os("CI").is_none(), "{} is not there", path.display());
+    assert!(text.is_some() || std::env::var_os("CI").is_none(), "{} is missing", path.display());
     if text.is_none() {
         eprintln!("skipped: the paper's source is not at {}", path.display());
     }

@@ -116,7 +116,7 @@ impl Curves {
         frame.x_axis(scene, &self.x, &ticks, &xs)
     }
 
-    /// Returns the entries of the key: lines, then levels.
+    /// Returns the legend entries: lines, then levels.
     fn keys(&self, marked: bool) -> Vec<(Key, String)> {
         let line_keys = self.lines.iter().map(|line| {
             let style = palette::of(&line.method);
@@ -247,7 +247,7 @@ pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
         .collect()
 }
 
-/// Returns the index of the first point whose height no other exceeds by `better`.
+/// Returns the index of the first point with the best height according to `better`.
 fn best_in_column(column: &[ScenePoint], better: fn(f64, f64) -> bool) -> usize {
     let best = (0..column.len()).reduce(|best, i| if better(column[i].1, column[best].1) { i } else { best });
     best.unwrap_or(0)

@@ -109,7 +109,7 @@ impl LayerDiagram {
 struct DrawnStack<'a> {
     scene: &'a mut Scene,
     x: f64,
-    /// Vertical position of the foot of layer 0.
+    /// Vertical position of the bottom of layer 0.
     ground: f64,
     layers: usize,
     regions: &'a [Region],
@@ -117,7 +117,7 @@ struct DrawnStack<'a> {
 }
 
 impl DrawnStack<'_> {
-    /// Returns the position of a layer's foot, or the top of the stack for the layer count.
+    /// Returns the position of the bottom of a layer. For the number of layers, returns the top of the stack.
     fn foot(&self, layer: usize) -> f64 {
         // Add one gap before each region at or below the layer, and one after each below it.
         let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);

@@ -1,8 +1,8 @@
 //! Colors, markers and dashes of methods, the same in every figure, and of numbered series.
 //!
-//! The colors are those of Okabe and Ito (2008), partly darkened for white paper. Each has a contrast of at least 3:1
-//! with the background in both themes and is distinguishable with protanopia and deuteranopia. In grayscale, dark and
-//! light alternate in drawing order.
+//! The colors are from Okabe and Ito (2008), partly darkened for white paper. Each has a contrast of at least 3:1 with
+//! the background in both themes and is distinguishable with protanopia and deuteranopia. In grayscale, dark and light
+//! alternate in drawing order.
 
 use crate::style::{Dash, Hue, Marker, Style};
 use crate::{criterion, metric, recovery};

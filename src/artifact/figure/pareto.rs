@@ -57,8 +57,8 @@ type Taken = (ScenePoint, ScenePoint);
 
 /// Returns the indices of the points that no other point dominates, by ascending x. Smaller is better in both numbers.
 ///
-/// A point dominates another if it is no worse in both numbers and better in one. The first of equal points counts.
-/// Points that are not finite are left out.
+/// A point dominates another if it is no worse in both numbers and better in one. Of several equal points, only the
+/// first is returned. Points that are not finite are left out.
 pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
     let is_finite = |&at: &usize| points[at].0.is_finite() && points[at].1.is_finite();
     let mut order: Vec<usize> = (0..points.len()).filter(is_finite).collect();
@@ -138,7 +138,8 @@ impl Pareto {
         Ok(frame.x_axis(scene, &title, &xs.ticks(10), xs))
     }
 
-    /// Draws the frontier, the markers over it, and labels on the frontier where there is room. `line` is taken.
+    /// Draws the frontier, the markers on top of it, and the labels of frontier points that have space. Labels do not
+    /// overlap `line`.
     fn draw_points(
         &self,
         number: usize,
@@ -213,7 +214,7 @@ fn overlaps(one: Taken, other: Taken) -> bool {
     one.0.0 < other.1.0 && other.0.0 < one.1.0 && one.0.1 < other.1.1 && other.0.1 < one.1.1
 }
 
-/// Finds a position within the frame for the label of a point, where it overlaps nothing.
+/// Finds a position within the frame for the label of a point, where it overlaps no other item.
 fn free_place(label: &str, (x, y): ScenePoint, frame: &Frame, taken: &[Taken]) -> Option<(ScenePoint, Anchor)> {
     let aside = MARKER + LABEL_GAP;
     let heights = [aside + font::ABOVE * font::SIZE, HALF, -aside, 2.0 * aside + font::LINE, -aside - font::LINE];

@@ -19,12 +19,12 @@ pub(super) fn attributes<'a>(html: &'a str, name: &str) -> Vec<&'a str> {
 pub(super) fn assert_links_lead_somewhere(html: &str) {
     let ids = attributes(html, "id");
     let unique: BTreeSet<&str> = ids.iter().copied().collect();
-    assert_eq!(unique.len(), ids.len(), "an id is there twice");
+    assert_eq!(unique.len(), ids.len(), "duplicate id");
     for link in attributes(html, "href").into_iter().filter_map(|href| href.strip_prefix('#')) {
-        assert!(unique.contains(link), "#{link} leads nowhere");
+        assert!(unique.contains(link), "#{link} has no target");
     }
     for label in attributes(html, "aria-labelledby") {
-        assert!(unique.contains(label), "{label} is no label");
+        assert!(unique.contains(label), "no element has the id {label}");
     }
 }
 
@@ -49,7 +49,7 @@ fn no_text_of_the_data_is_markup() {
     let data = without_ours(&html);
     assert_eq!(data.matches("<img").count(), 1, "the figure");
     assert!(!data.contains("onerror=alert(2)>") && !data.contains("<!--"));
-    assert!(data.contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is shown as it is");
+    assert!(data.contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is escaped");
     for href in attributes(&data, "href").into_iter().filter(|href| *href != "data:,") {
         assert!(!href.contains([':', '<', '>', '\'']) && !href.starts_with('/'), "{href}");
     }

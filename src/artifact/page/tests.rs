@@ -52,8 +52,8 @@ fn papers_value_has_difference_verdict_and_count() {
     }
     assert!(html.contains("class=\"paper other-protocol\" title=\"100 of 2376 documents\""));
     let (top, _) = html.split_once("class=\"legend\"").unwrap();
-    assert!(top.contains("profile paper") && top.contains(&page_of(2)), "both tables together");
-    assert_eq!(top.matches(page_of(1).as_str()).count(), 2, "and each of them");
+    assert!(top.contains("profile paper") && top.contains(&page_of(2)), "the count of both tables");
+    assert_eq!(top.matches(page_of(1).as_str()).count(), 2, "one count per table");
     assert!(!render(&large_page(2)).unwrap().contains("class=\"compared\""), "nothing to count in another profile");
 }
 
@@ -196,7 +196,7 @@ fn page_begins_with_answer_figure_table_and_claims() {
     assert!(places.is_sorted(), "{:?}", parts.iter().zip(places).collect::<Vec<_>>());
     // Tables of the appendix and those beyond the paper are collapsed.
     assert_eq!(html.matches("<details class=\"folded\"><summary>Show 2 rows</summary>").count(), 2);
-    assert!(html.contains("On small models a claim that fails"), "what a failure on small models can say");
+    assert!(html.contains("On small models a claim that fails"), "the caveat about small models");
     let rows: Vec<&str> = html
         .split("class=\"squares\" aria-hidden=\"true\">")
         .skip(1)
@@ -270,7 +270,7 @@ fn audit_has_a_page_of_its_own() {
     assert!(audit.contains("href=\"index.html\""));
     assert_links_lead_somewhere(&audit);
     assert_eq!(audit.matches("<script").count(), 1, "no text of the data is markup");
-    assert!(without_ours(&audit).contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is shown as it is");
+    assert!(without_ours(&audit).contains("&quot;&#39;&gt;&lt;script&gt;alert(1)"), "the text is escaped");
     let none = Page::default();
     assert!(!render(&none).unwrap().contains("audit.html"), "nothing was found");
     assert!(render_audit(&none).unwrap().contains("found nothing"));

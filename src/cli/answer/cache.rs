@@ -46,7 +46,7 @@ impl KindSum {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
-    /// Usable: all payloads have the recorded sizes.
+    /// Intact: all payloads have the recorded sizes.
     Whole,
     /// Damaged: the content differs from what was written.
     Damaged,
@@ -196,7 +196,7 @@ impl DamagedFile {
         Self::of(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
     }
 
-    /// Creates the entry of a file. If its removal failed, the entry has that error instead.
+    /// Creates the entry of a file. If the file could not be removed, the entry contains the removal error instead.
     fn of(error: Error, removed: Result<()>, repair: bool) -> Self {
         let (removed, error) = match removed {
             Ok(()) => (repair, error),
@@ -263,7 +263,7 @@ fn describe(error: &Error) -> (ErrorParts, String) {
 pub(crate) struct Clearing {
     /// Directory of the store.
     pub(crate) store: String,
-    /// Number of artifacts kept because an active run made them or will read them.
+    /// Number of artifacts kept because an active run wrote them or will read them.
     pub(crate) in_use: usize,
     /// Artifacts to remove, by kind and version.
     pub(crate) going: Vec<KindSum>,

@@ -135,9 +135,9 @@ pub(crate) struct WorkerEnd {
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkEnd {
-    /// No work is left for workers.
+    /// No jobs are left that workers can run.
     Done,
-    /// Other workers hold the remaining work.
+    /// Other workers have leased the remaining jobs.
     Left,
     /// Interrupted by the user or the scheduler.
     Stopped,
@@ -249,7 +249,7 @@ pub(crate) struct MadeArtifact {
 pub(crate) struct Fetched {
     /// Directory of the hub cache.
     pub(crate) cache: String,
-    /// Required files, in their state before the download.
+    /// Required files, with their state before the download.
     pub(crate) files: Vec<HubFile>,
     /// Number of files downloaded.
     pub(crate) brought: usize,
@@ -334,7 +334,7 @@ pub(crate) struct Manual {
 pub(crate) struct BegunStore {
     /// Directory of the store.
     pub(crate) store: String,
-    /// Users with access to the store: `umask` (determined by the writing process), `group` or `all`.
+    /// Users with access to the store: `umask` (set by the umask of each writing process), `group` or `all`.
     pub(crate) shared: String,
 }
 
@@ -349,7 +349,7 @@ pub(crate) struct PackedRecord {
     pub(crate) folders: Vec<String>,
     /// Number of entries, including the metadata and the hash list.
     pub(crate) entries: usize,
-    /// Number of listed files that are absent from the directories. A record may omit some files.
+    /// Number of files that a run lists but that do not exist. A record may omit large files.
     pub(crate) left_out: usize,
 }
 

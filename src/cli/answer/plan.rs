@@ -34,11 +34,11 @@ pub(crate) struct PlanAnswer {
 pub(crate) struct GridPlan {
     /// Name of the grid and of its results folder.
     pub(crate) grid: String,
-    /// File of the grid.
+    /// Path of the grid file.
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub(crate) file: PathBuf,
-    /// Profile in use.
+    /// Profile applied to the grid; null without one.
     pub(crate) profile: Option<String>,
     /// Number of cells.
     pub(crate) cells: usize,
@@ -241,7 +241,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     }
     let mut counts = Vec::new();
     for (kind, keys) in stage::KINDS.into_iter().filter_map(|kind| Some((kind, by_kind.remove(&kind)?))) {
-        // Objects in the temporary overlay were made only to count tokens and will be discarded, so they count as
+        // Objects in the temporary overlay were written only to count tokens and will be discarded, so they count as
         // missing.
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
