@@ -8,6 +8,8 @@
 //!
 //! This crate never prints. Progress goes to a [`Reporter`]. The token is sent only to the Hub itself and never appears
 //! in messages.
+//!
+//! `tools/hf_hub` shows which of these promises the library `hf-hub` 1.0.0 does not keep.
 
 mod adopt;
 mod answer;
