@@ -117,7 +117,7 @@ fn one_setting_distinguishes_cells_in_every_table_view() {
     for (axis, setting) in axes() {
         // Each cell has a different value.
         let fake = Fake::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
-        // Use a folder that the page shows.
+        // Write to a folder that the report page includes.
         let overrides = [setting.clone()];
         let target = bench.target(&[]);
         let grid = bench.grid(&overrides);

@@ -245,7 +245,7 @@ fn show(answer: Submitted, message: &str) -> Result<ExitCode> {
 
 /// Checks and tokenizes everything, as a run does before its first job.
 ///
-/// Returns the submission, its answer before any job is submitted, and the required GPU memory. The memory estimates
+/// Returns the submission, the output to print (without jobs), and the required GPU memory. The memory estimates
 /// assume that a worker holds all weights of the largest backbone.
 fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
     let reporter = progress::reporter(false);

@@ -68,9 +68,9 @@ impl OracleWorld {
         Some(Self { name, expected, operators, backbone, calibration, evaluation })
     }
 
-    /// Returns the variants of whole layers with their repairs, by name, without repairs that no option expresses. On
-    /// engines other than the CPU engine, which take minutes, only the first cut and the first selection of LoRP are
-    /// returned.
+    /// Returns the variants of whole layers with their repairs, by name. Skips repairs that options cannot describe.
+    /// Other engines than the CPU engine take minutes, so only the first cut and the first selection of LoRP are returned
+    /// for them.
     fn cuts(&self, engine: &dyn Engine) -> Vec<(&str, &Value)> {
         let variants: Vec<(&str, &Value)> =
             self.expected["variants"].as_object().unwrap().iter().map(|(name, value)| (name.as_str(), value)).collect();

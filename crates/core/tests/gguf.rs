@@ -226,7 +226,8 @@ fn gguf_of_each_architecture_equals_its_folder() {
     }
 }
 
-/// `weights: q8_0` of a grid: bit-identical on every engine, also with layers loaded on demand.
+/// Weights that are rounded while reading are bit-identical to those of a file quantized before, on every engine, also
+/// with layers loaded on demand.
 #[test]
 fn rounding_while_reading_equals_a_quantised_file() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {

@@ -76,7 +76,7 @@ pub(super) fn variant_key_part(backbone: BackboneKeyParts<'_>, operator: Option<
     identity
 }
 
-/// Returns the key of a variant's scores on some tokens, or on a subset of them.
+/// Returns the key of a variant's scores on a set of tokens, or on a subset of that set.
 pub fn key(
     kind: ObjectKind,
     backbone: BackboneKeyParts<'_>,

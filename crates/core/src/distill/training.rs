@@ -70,10 +70,10 @@ fn damaged_length() -> Error {
 }
 
 impl<'a> Training<'a> {
-    /// Starts or resumes a training.
+    /// Starts or resumes a training run.
     ///
     /// # Errors
-    /// Fails if the matrix does not match the hidden size of the layers.
+    /// Fails if the matrix in `state` does not match the hidden size of the layers.
     pub fn new(tail: &'a LayersAfter, state: Checkpoint) -> Result<Self> {
         let c = tail.channels();
         if state.matrix.len() != c * c || state.adam.parameters() != c * c {

@@ -83,7 +83,7 @@ mod tests {
         // Top-p keeps 0.5 and 0.3, of which the first has a share of 0.625.
         let sampling = Sampling { top_p: 0.6, ..PLAIN };
         assert_eq!([0.62, 0.63, 0.999].map(|draw| drawn_token(sampling, draw, &logits)), [1, 2, 2]);
-        // Half the temperature squares the probabilities: 0.04, 0.25 and 0.09, with a sum of 0.38.
+        // Halving the temperature squares the probabilities. Before normalization they are 0.04, 0.25 and 0.09.
         let cold = Sampling { temperature: 0.5, ..PLAIN };
         assert_eq!([0.65, 0.66, 0.89, 0.90].map(|draw| drawn_token(cold, draw, &logits)), [1, 2, 2, 0]);
     }
