@@ -151,10 +151,12 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         let turns = takes_turns(form, &name).then_some(head_dim);
         let rows = tensor.shape.first().copied().unwrap_or(0);
         if turns.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
-            return Err(Error::bad_input("the rows of queries or keys are not a multiple of the head size")
-                .at(format!("{}, tensor {stored_name}", file.path.display()))
-                .expected(format!("a multiple of the even head size {head_dim}"))
-                .found(format!("{:?}", tensor.shape)));
+            return Err(Error::bad_input(
+                "the number of rows of a query or key tensor is not a multiple of the head size",
+            )
+            .at(format!("{}, tensor {stored_name}", file.path.display()))
+            .expected(format!("a multiple of the even head size {head_dim}"))
+            .found(format!("{:?}", tensor.shape)));
         }
         let held = match tensor.dtype {
             GgmlDType::F32 => Held::Plain(Dtype::F32),
