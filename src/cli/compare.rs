@@ -62,7 +62,7 @@ fn text(Comparison { first, second, differences }: &Comparison) {
     print!("\n{}{}{}", values_text(differences), omitted_note(differences), coinciding_text(differences));
     for (letter, only) in [("A", &differences.only_first), ("B", &differences.only_second)] {
         if !only.is_empty() {
-            println!("\nonly in {letter}: {}, of {}", counted(only.len(), "value"), conditions(only).join("; "));
+            println!("\nonly in {letter}: {} ({})", counted(only.len(), "value"), conditions(only).join("; "));
         }
     }
     if differences.compared == 0 {

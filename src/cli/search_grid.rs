@@ -112,7 +112,7 @@ fn alpha(text: &str) -> Result<f64, String> {
 pub(super) type TimeOfDense<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
 
 impl SearchArgs {
-    /// Returns the inputs of the grid, which may be missing.
+    /// Returns the inputs that the grid needs, whether or not they are available.
     ///
     /// # Errors
     /// Fails with exit code 2 if the arguments are invalid.

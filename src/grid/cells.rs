@@ -362,7 +362,7 @@ fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Opt
         );
     }
     Some(
-        Error::bad_input(format!("`{}` repairs whole layers, but the depth counts sublayers", recovery.name))
+        Error::bad_input(format!("`{}` repairs whole layers, but the depth is given in sublayers", recovery.name))
             .expected("`recovery: none` with a depth of sublayers")
             .found(format!("`{recovery}` with depth {depth}"))
             .hint("add an entry of `include` that combines sublayers with `recovery: none`"),

@@ -135,7 +135,7 @@ pub struct Backbone {
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
     pub layers: usize,
-    /// Repository on the hub, including one replaced by a local copy.
+    /// Repository on the hub. Also set if a local copy is used instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Reason why the backbone could not be identified as the published one, if checked.
@@ -163,7 +163,7 @@ pub struct Corpus {
     /// File or directory of shards, absolute or relative to the current directory.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
-    /// Repository on the hub, including one replaced by a local copy.
+    /// Repository on the hub. Also set if a local copy is used instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Rule for joining rows and drawing windows.

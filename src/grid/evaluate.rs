@@ -48,7 +48,7 @@ impl Evaluate {
         self.tasks.iter().filter(|task| !task.defined)
     }
 
-    /// Iterates over the tasks by definitions.
+    /// Iterates over the tasks that are described by definitions.
     pub fn defined(&self) -> impl Iterator<Item = &EvalTask> {
         self.tasks.iter().filter(|task| task.defined)
     }

@@ -294,7 +294,7 @@ impl fmt::Display for ScreenTable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SharedBy {
     All,
-    /// All pruned rows; dense rows have none.
+    /// All pruned rows. Dense rows have no value in the column.
     Pruned,
     /// No rows, because every cell of the column is empty.
     None,

@@ -127,7 +127,7 @@ impl StoredResults {
             Error::io("read", &path, &error).hint("pass a folder that `ghostlab run` or `ghostlab reproduce` wrote")
         })?;
         serde_json::from_str(&text).map_err(|error| {
-            Error::damaged("cannot read the numbers of the results folder")
+            Error::damaged("cannot read the numbers in the results folder")
                 .at(path.display().to_string())
                 .found(error.to_string())
                 .hint("run the grid again; cached results are reused")

@@ -314,7 +314,7 @@ pub fn check(name: &str, rule: &dyn Criterion, cut: &PruneSpec<'_>) -> Result<()
             unit => format!("`{{{unit}: {}}}`", cut.depth),
         })
         .collect();
-    Err(Error::bad_input(format!("`{name}` removes {removes}, but the depth counts {}", cut.unit))
+    Err(Error::bad_input(format!("`{name}` removes {removes}, but the depth is given in {}", cut.unit))
         .expected(format!("a depth such as {}", expected.join(", ")))
         .found(format!("{} {}", cut.depth, cut.unit))
         .hint(if counts_layers {

@@ -245,7 +245,7 @@ impl Metric {
         matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Texts(_))
     }
 
-    /// Returns the id without its prompt.
+    /// Returns the id. For a latency, the prompt is omitted.
     pub fn family(&self) -> &str {
         if self.is_latency() { self.entry.id } else { &self.id }
     }

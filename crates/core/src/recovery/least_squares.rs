@@ -43,7 +43,7 @@ pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Re
     let system = System { rank: spectrum.rank, condition: spectrum.condition };
     let is_deficient = spectrum.rank < channels;
     let rank = format!("rank {} of {channels} ({} tokens)", spectrum.rank, normal.rows());
-    // A ridge makes the system regular unless it vanishes by rounding in f64.
+    // A ridge makes the system nonsingular unless it is so small that it is lost to rounding in f64.
     if !is_deficient || ridge > 0.0 {
         match normal.solve(ridge) {
             Ok(matrix) => {
