@@ -75,8 +75,8 @@ impl Library {
         found.cloned().unwrap_or_else(|| Lock::FILE.into())
     }
 
-    /// Adds the entries that `use_of` refers to and that are defined only in a file. An entry in `root` without `path` or `hub` is
-    /// merged over the file's entry. Returns the files read.
+    /// Adds the entries that `use_of` refers to and that are defined only in a file. An entry in `root` without `path`
+    /// or `hub` is merged over the file's entry. Returns the files read.
     pub(super) fn load(&self, root: &mut YamlNode, use_of: &YamlNode) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
