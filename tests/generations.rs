@@ -169,7 +169,7 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
         ("max_gen_toks: 12", "num_beams: 4", ["num_beams", "answers.yaml"]),
         ("max_gen_toks: 12", "max_gen_tokens: 12", ["did you mean `max_gen_toks`?", "task answers"]),
         ("max_gen_toks: 12", "repetition_penalty: 1.5", ["repetition_penalty", "answers.yaml"]),
-        ("max_gen_toks: 12", "max_gen_toks: 100000", ["room for a prompt", "max_gen_toks"]),
+        ("max_gen_toks: 12", "max_gen_toks: 100000", ["too short for a prompt", "max_gen_toks"]),
     ] {
         let world = generating("");
         let text = std::fs::read_to_string(world.path("answers.yaml")).unwrap();

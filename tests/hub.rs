@@ -214,6 +214,7 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("shots: 1", "shots: 1, data: rows, revision: main"));
     run(&world, &server, &["run", "grid.yaml"], 0);
+    fs::create_dir(world.path("rows")).unwrap();
     world.write("rows/test.jsonl", labelled_rows(20));
     world.write("rows/train.jsonl", labelled_rows(30));
     fs::remove_dir_all(world.path("cache")).unwrap();

@@ -377,7 +377,7 @@ pub fn degenerate(
     if tokens == 1 {
         reasons.push("the calibration text has only one token".to_owned());
     } else if calibration.ids.iter().all(|id| Some(id) == first) {
-        reasons.push("the calibration text repeats one token, so its channels are constant".to_owned());
+        reasons.push("the calibration text repeats one token and has constant channels".to_owned());
     }
     if tokens > 1 && tokens < channels && compares {
         reasons.push(format!(
