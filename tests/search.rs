@@ -288,7 +288,7 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
         (&["depth=3"], &["unknown budget", "`depth`"]),
         (&["layers=1", "--items", "2"], &["no held-out items"]),
         (&["layers=1", "--tasks", "nine"], &["unknown task `nine`"]),
-        (&["layers=1", "--alpha", "0.9"], &["above 0 and up to 0.5"]),
+        (&["layers=1", "--alpha", "0.9"], &["above 0 and at most 0.5"]),
     ];
     for (more, words) in refused {
         let output = world.ghostlab(&[&line[..], more].concat());

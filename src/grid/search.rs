@@ -173,7 +173,7 @@ impl SearchEntry {
             return Err(at
                 .key("alpha")
                 .bad("invalid `alpha`")
-                .expected("a number above 0 and up to 0.5")
+                .expected("a number above 0 and at most 0.5")
                 .found(alpha.to_string()));
         }
         if let Some(items) = self.items {
