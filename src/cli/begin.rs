@@ -95,8 +95,8 @@ fn names_part(position: &str, parts: &[PathBuf]) -> bool {
 pub(super) enum StoreCommand {
     /// Create a store in an empty or new folder.
     ///
-    /// Runs create a store automatically; use this command for a store that several users share. For an existing store
-    /// it changes who may use it, and adjusts the permissions of your own files in it.
+    /// Runs create a store automatically; use this command for a store that several users share. For an existing store,
+    /// this changes who may use it and adjusts the permissions of your own files.
     Init {
         /// Folder of the store.
         folder: PathBuf,

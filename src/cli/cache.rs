@@ -246,7 +246,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
 }
 
 fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
-    // Keep objects written by a newer program or computed by an engine unknown to this one.
+    // Keep objects written by a newer program version or computed by an engine that this version does not support.
     if entry.later()
         || (!gc.keep.is_empty() && engines_of(entry).iter().any(|engine| kept.unknown_engines.contains(engine)))
     {
@@ -264,7 +264,7 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     let is_known = kept.absent.is_empty() || kept.used.knows_inputs(entry);
     let unused = !gc.keep.is_empty() && !kept.used.has(entry) && is_known;
     let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
-    // With `--kind` or `--older` and without `--keep`, only these filters decide.
+    // With `--kind` or `--older` and without `--keep`, select objects by these filters alone.
     let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
     (damaged || unused || chosen) && of_kind && old
 }
@@ -311,17 +311,16 @@ struct Kept {
     used: KeepSet,
     /// Engines and float types that this program does not support.
     unknown_engines: BTreeSet<ComputeId>,
-    /// Profiles without any backbone on this machine, with their grids. Which objects they use is unknown.
+    /// Profiles without any backbone on this machine, with their grids. The objects that they use are unknown.
     absent: Vec<String>,
 }
 
 impl Kept {
     /// Collects the objects that the grids use.
     ///
-    /// # Errors
-    /// Fails if inputs of a profile are missing, because its objects would look unused. Without `--profile`, a
-    /// profile without any backbone on this machine is added to `absent` instead, and objects with unknown inputs are
-    /// kept.
+    /// # Errors Fails if inputs of a profile are missing, because the profile's objects would be treated as unused.
+    /// Without `--profile`, a profile without any backbone on this machine is added to `absent` instead, and objects
+    /// with unknown inputs are kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
         let request = gc.engine.request();
         let (known, unknown_engines): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =

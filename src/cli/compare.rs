@@ -143,8 +143,8 @@ fn engines_text(differences: &Differences) -> String {
     }
 }
 
-/// Formats the setting differences that apply to all pairs. If a run lacks recorded identities, states which settings
-/// are compared.
+/// Formats the setting differences that apply to all pairs. If a run lacks recorded identities, also states which
+/// settings are compared.
 fn aside_text(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
@@ -159,7 +159,7 @@ fn aside_text(differences: &Differences) -> String {
     }
 }
 
-/// Formats the numbers that are not paired, because each matches several numbers of the other run.
+/// Formats the numbers that are not paired because each matches several numbers of the other run.
 fn coinciding_text(differences: &Differences) -> String {
     let mut text = String::new();
     for entry in &differences.coinciding {
@@ -200,7 +200,7 @@ fn settings_table(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Va
     columns(&shortened_columns(rows, &[], out::width()), &[])
 }
 
-/// Explains why nothing was paired, if the cause is apparent.
+/// Explains why no values were paired, if the cause is apparent.
 fn unpaired_text(differences: &Differences) -> String {
     match (backbones(&differences.only_first).as_slice(), backbones(&differences.only_second).as_slice()) {
         ([one, ..], [two, ..]) if one != two => {

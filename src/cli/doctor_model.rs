@@ -26,7 +26,7 @@ const APART: f64 = 1e-4;
 /// Label of the comparison with candle-transformers.
 const ELSEWHERE: &str = "check, candle-transformers";
 
-/// Describes a model, one line per aspect. `check` also compares the logits of the engines.
+/// Describes a model, with one line per property. If `check` is set, also compares the logits of the engines.
 ///
 /// # Errors
 /// Fails if the folder is not a valid model or needs an unsupported feature.
@@ -104,7 +104,7 @@ fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<CheckItem> {
 /// Compares the logits of the built-in kernels, of the candle engine and of the model in candle-transformers.
 fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
     let program = folder_program(config, model)?;
-    // Stay within the sliding window: in candle-transformers it is one token wider or missing.
+    // Stay within the sliding window, because candle-transformers makes it one token wider or ignores it.
     let length = config.windows.iter().flatten().min().map_or(CHECKED, |&width| CHECKED.min(width));
     let ids: Vec<u32> =
         (0..length).map(|i| u32::try_from((i * i * 7919 + i * 31 + 3) % config.vocab).unwrap_or_default()).collect();

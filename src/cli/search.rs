@@ -1,5 +1,5 @@
 //! `ghostlab search MODEL --budget …`: searches for the layers to remove and the best recovery. Also runs artifacts
-//! that search under the budgets of another artifact's cells.
+//! whose searches take their budgets from the cells of another artifact.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -230,7 +230,7 @@ pub(super) struct Race<'a> {
     pub(super) quiet: bool,
 }
 
-/// Runs the search, writes its results, and reports them next to the best rows of the artifact with the full scores.
+/// Runs the searches, writes their results, and compares them with the best rows of the artifact's fully scored table.
 pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;
     let started = SystemTime::now();

@@ -285,7 +285,7 @@ impl SearchArgs {
         Ok(units)
     }
 
-    /// Returns the requested criteria. By default these are all criteria of the paper and for sublayers that need
+    /// Returns the requested criteria. By default, these are the paper's criteria and the sublayer criteria that need
     /// neither options nor trials.
     fn criteria(&self) -> Result<Vec<(String, Box<dyn Criterion>)>> {
         let none = Options::new();
@@ -309,7 +309,7 @@ impl SearchArgs {
         Ok(criteria)
     }
 
-    /// Builds the named recoveries, or by default all recoveries of the paper and for sublayers.
+    /// Builds the named recoveries, or by default the paper's recoveries and the sublayer recoveries.
     fn recoveries(&self) -> Result<Vec<(String, Box<dyn Recovery>)>> {
         let none = Options::new();
         if !self.recoveries.is_empty() {
@@ -353,7 +353,7 @@ impl SearchArgs {
     }
 }
 
-/// Axis values of a grid, of which every combination is a cell.
+/// Axis values of a grid. Every combination of values is a cell.
 struct Axes {
     criteria: Vec<String>,
     depths: Vec<Depth>,

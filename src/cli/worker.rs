@@ -50,7 +50,7 @@ struct WorkedGrid<'a> {
     worker_limits: WorkerLimits,
     reporter: &'a dyn Reporter,
     stop: &'a stop::Signals,
-    /// Whether the worker exited for lack of work.
+    /// Whether the worker exited because its idle timeout expired.
     left: Cell<bool>,
 }
 

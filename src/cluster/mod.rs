@@ -32,8 +32,8 @@ use ghostlab_store::{Shared, Store};
 /// submitting it.
 const QUIET: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns the frozen copies that no job can run anymore: their submissions have no queued or running jobs, have been
-/// idle for a day, and belong to this user. Copies are kept if the scheduler does not respond or a submission is
+/// Returns the frozen copies that no job can run anymore. Their submissions belong to this user, have no queued or
+/// running jobs, and have been idle for a day. Copies are kept if the scheduler does not respond or a submission is
 /// unreadable.
 pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
     let mut quiet: Vec<FrozenProgram> =

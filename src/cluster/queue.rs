@@ -87,7 +87,7 @@ fn parsed(line: &str) -> Option<QueuedJob> {
     Some(QueuedJob { id, name, state, reason, comment })
 }
 
-/// Error of a submission with sbatch.
+/// Error returned when a submission with sbatch fails.
 pub struct NotTaken {
     pub error: Error,
     /// Whether sbatch is missing. In that case, nothing was queued.
@@ -129,7 +129,8 @@ pub fn cancel(numbers: &[String]) -> Result<()> {
     })
 }
 
-/// Requeues the Slurm job of this process, which ends it. For an array, only the current task is requeued.
+/// Requeues the Slurm job of this process, which terminates the process. For an array, only the current task is
+/// requeued.
 ///
 /// # Errors
 /// Fails if scontrol fails, or if this process is not a Slurm job.

@@ -54,7 +54,7 @@ pub struct ArtifactCall {
 pub struct SubmittedJobs {
     /// Job type (`array` or `report`) and number, oldest first.
     pub jobs: Vec<(String, String)>,
-    /// Type of a job being submitted. After a crash, only the scheduler knows whether it was accepted.
+    /// Type of a job being submitted. After a crash, the scheduler must be queried to find out whether it was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handing: Option<String>,
 }
@@ -241,7 +241,7 @@ impl Submission {
     }
 
     /// Submits a job to the scheduler. Records the attempt before and the job number after it. If the process is killed
-    /// in between, [`Self::found`] recovers the job.
+    /// in between, [`Self::find_jobs`] recovers the job.
     ///
     /// # Errors
     /// Fails if the store is not writable or the scheduler refuses the job.

@@ -27,7 +27,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// Creates empty checks, next to the finished check of the inputs.
+    /// Creates empty checks, in addition to the finished check of the inputs.
     pub(super) fn new(inputs: Check) -> Self {
         use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
         let [windows, documents, choices, selections, operators] =
@@ -67,7 +67,7 @@ impl Checks {
             self.selections.lack(name, "the cell in run.json");
         }
         for scores in &cell.scores {
-            // A definition has several metrics, and so several numbers.
+            // A task definition may have several metrics, with one number each.
             let numbers: Vec<&&ResultRow> = cell_numbers
                 .iter()
                 .filter(|number| {
@@ -248,8 +248,8 @@ fn word(right: bool) -> &'static str {
     if right { "right" } else { "wrong" }
 }
 
-/// Compares the correctness of generated answers. On another engine, texts may diverge at any near tie, and so may the
-/// answers.
+/// Compares the correctness of generated answers. On another engine, generated texts may diverge wherever two tokens
+/// are nearly tied, and their answers with them.
 fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
     let recorded = number.number.task_answers().unwrap_or_default();
     for (index, made) in made {

@@ -170,7 +170,7 @@ impl Check {
         }
     }
 
-    /// Compares a printed number with a value, within `half` a unit of the last digit.
+    /// Compares a printed number with a value. The tolerance `half` is half a unit of the last printed digit.
     pub(super) fn printed(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
         match (printed - value).abs() <= half {
             true => self.agree(0.0),

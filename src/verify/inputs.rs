@@ -67,7 +67,7 @@ impl Finder {
     /// Returns the path itself, then paths below each root that share its last components, longest first.
     fn candidates(&self, path: &Path) -> Vec<PathBuf> {
         let parts: Vec<Component<'_>> = path.components().collect();
-        // Components before the last `..` do not locate the file.
+        // Use only the components after the last `..`, because the ones before it depend on the machine.
         let first = parts.iter().rposition(|part| !matches!(part, Component::Normal(_))).map_or(0, |at| at + 1);
         let ends = (first..parts.len()).map(|at| parts[at..].iter().collect::<PathBuf>());
         let below = ends.flat_map(|end| self.roots.iter().map(move |root| root.join(&end)));

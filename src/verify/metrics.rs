@@ -232,7 +232,7 @@ fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut Check) -> Result
         let boundary =
             run_cell.and_then(|cell| cell.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
         if let Some(boundary) = boundary {
-            // Both are means of f32 errors, summed in different orders.
+            // Both values are means of f32 errors, summed in different orders.
             let at = || format!("{CHANNELS}: {cell}, boundary {start}");
             check.number(at, boundary.boundary_mae, sum / count, 1e-6 * boundary.boundary_mae.abs());
         }

@@ -115,7 +115,7 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
         };
-        // Prompt length and batch size come first.
+        // Skip the leading columns with the prompt length and batch size.
         let before = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
         for cell in unmatched_cells(&cells[before..], texts, check) {
             let position = format!("{file}, row {}", line + 1);
@@ -128,7 +128,7 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<
 /// Shading of LaTeX rows.
 const SHADE: &str = "\\rowcolor{gray!15}";
 
-/// Returns the cells whose numbers appear in none of `texts`. Each text matches at most one cell.
+/// Returns the cells whose numbers appear in none of `texts`. Each entry of `texts` matches at most one cell.
 fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
@@ -147,7 +147,7 @@ fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut Check) 
     strange
 }
 
-/// Extracts the printed numbers of a text, ignoring markup.
+/// Extracts the printed numbers from a string, ignoring markup.
 fn numbers(text: &str) -> Vec<String> {
     let text = text.replace("$-$", "-").replace('−', "-").replace("{,}", "").replace(',', "");
     let words = text.split(|c: char| !c.is_ascii_digit() && !".-".contains(c));
@@ -155,7 +155,7 @@ fn numbers(text: &str) -> Vec<String> {
     words.filter(|word| word.contains(|c: char| c.is_ascii_digit())).collect()
 }
 
-/// Returns whether a cell contains the numbers of a text in the same order.
+/// Returns whether `cell` contains all numbers of `text` in the same order.
 fn shows(cell: &str, text: &str) -> bool {
     let mut shown = numbers(cell).into_iter();
     numbers(text).iter().all(|number| shown.any(|known| known == *number))

@@ -34,7 +34,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
             (page, true) if page.is_file() => {
                 check_page(&page, &table, &printed, &path.with_extension("tex"), &mut check)?;
             }
-            // Artifacts with overridden settings have a tidy table and no part of the page.
+            // Artifacts with overridden settings have a tidy table, but no section on the page.
             (_, true) if tidy.is_some() => check_tidy_markdown(&table, &printed, &mut check)?,
             (_, true) => check_markdown(&table, recorded, &printed, &mut check)?,
             _ => {}
@@ -124,7 +124,7 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut Check) 
     let heads = table.heads.iter().enumerate();
     let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));
     let text_cells: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
-    // Rows over seeds are means of several cells.
+    // Rows aggregated over seeds are means of several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
         return;
     }

@@ -1,4 +1,4 @@
-//! Answers of `ghostlab cache`: listing, verification and garbage collection of the store.
+//! Output of `ghostlab cache`: listing, verification and garbage collection of the store.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub(crate) struct KindSum {
     pub(crate) artifacts: usize,
     /// Total size in bytes.
     pub(crate) bytes: u64,
-    /// Compute time of the artifacts in seconds.
+    /// Total compute time of the artifacts, in seconds.
     pub(crate) seconds: f64,
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum State {
     Damaged,
     /// Written by an earlier version of its stage or of an input's stage.
     OtherVersion,
-    /// Written by a newer version of the program, and left untouched.
+    /// Written by a newer version of the program. Such objects are left untouched.
     LaterVersion,
 }
 
@@ -67,7 +67,7 @@ impl State {
     }
 }
 
-/// Answer of `cache ls`: contents of the store.
+/// Output of `cache ls`: contents of the store.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Listing {
     /// Directory of the store.
@@ -80,9 +80,9 @@ pub(crate) struct Listing {
     pub(crate) journals: Files,
     /// Drafts of objects that are being written.
     pub(crate) drafts: Files,
-    /// Drafts of dead processes, which the next run removes.
+    /// Drafts left by dead processes. The next run removes them.
     pub(crate) dead_drafts: Files,
-    /// Copies of the program frozen for scheduler jobs.
+    /// Frozen copies of the program for scheduler jobs.
     pub(crate) programs: Files,
 }
 
@@ -155,7 +155,7 @@ impl Listing {
     }
 }
 
-/// Answer of `cache verify`. The exit code is 5 if damaged objects remain.
+/// Output of `cache verify`. The exit code is 5 if damaged objects remain.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Verified {
     /// Directory of the store.
@@ -196,7 +196,7 @@ impl DamagedFile {
         Self::of(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
     }
 
-    /// Creates the entry of a file. If the file could not be removed, the entry contains the removal error instead.
+    /// Creates the entry for a file. If the file could not be removed, the entry contains the removal error instead.
     fn of(error: Error, removed: Result<()>, repair: bool) -> Self {
         let (removed, error) = match removed {
             Ok(()) => (repair, error),
@@ -258,7 +258,7 @@ fn describe(error: &Error) -> (ErrorParts, String) {
     (error.parts().clone(), error.to_string())
 }
 
-/// Answer of `cache gc`: objects to delete.
+/// Output of `cache gc`: objects to delete.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Clearing {
     /// Directory of the store.
@@ -267,15 +267,15 @@ pub(crate) struct Clearing {
     pub(crate) in_use: usize,
     /// Artifacts to remove, by kind and version.
     pub(crate) going: Vec<KindSum>,
-    /// Drafts of dead processes to remove.
+    /// Drafts left by dead processes, to be removed.
     pub(crate) dead_drafts: Files,
-    /// Copies of the program to remove, frozen for scheduler jobs that have ended.
+    /// Frozen copies of the program to remove, because their scheduler jobs have ended.
     pub(crate) programs: Files,
     /// Whether the objects were deleted. JSON output never prompts, so deletion requires `--yes`.
     pub(crate) deleted: bool,
 }
 
-/// Answer of `cache path`: location of an artifact.
+/// Output of `cache path`: location of an artifact.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Located {
     /// SHA-256 of the artifact's key, in hexadecimal.

@@ -1,4 +1,4 @@
-//! Answers of commands that run work or write files.
+//! Output of commands that run work or write files.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(crate) fn display_path(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Answer of `init`: a starter grid was written.
+/// Output of `init`: the starter grid that was written.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Begun {
     /// Path of the grid file.
@@ -50,7 +50,7 @@ pub(crate) struct CellFailure {
     pub(crate) reason: String,
 }
 
-/// Answer of `run`.
+/// Output of `run`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Ran {
     /// Name of the grid.
@@ -61,7 +61,7 @@ pub(crate) struct Ran {
     pub(crate) cells: usize,
     /// Cells that failed.
     pub(crate) failed: Vec<CellFailure>,
-    /// Cells with missing results, and what is missing.
+    /// Cells with missing results, each with a description of what is missing.
     pub(crate) unmade: Vec<CellFailure>,
     /// Files written: tables, numbers, documents and the run record.
     pub(crate) files: Vec<String>,
@@ -69,10 +69,10 @@ pub(crate) struct Ran {
     pub(crate) seconds: f64,
 }
 
-/// Answer of `score`.
+/// Output of `score`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Scored {
-    /// Name of the model as given.
+    /// Name of the model as given on the command line.
     pub(crate) model: String,
     /// Name of the engine.
     pub(crate) engine: String,
@@ -80,7 +80,7 @@ pub(crate) struct Scored {
     pub(crate) scores: Vec<Score>,
     /// Inputs from the Hugging Face hub.
     pub(crate) hub: Vec<HubInput>,
-    /// Results file in the lm-evaluation-harness format, which `--output` writes.
+    /// Results in the lm-evaluation-harness format, as written by `--output`.
     pub(crate) lm_eval: Value,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct HubInput {
 /// Score of a model on one text or task.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Score {
-    /// Text with its window length, task as written in a grid, or `average`.
+    /// Text and window length, task as written in a grid, or `average`.
     #[serde(rename = "of")]
     pub(crate) label: String,
     /// Metric name: `perplexity`, `acc` or `acc_norm`.
@@ -115,12 +115,12 @@ pub(crate) struct Score {
     pub(crate) items: usize,
 }
 
-/// Answer of `worker`.
+/// Output of `worker`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct WorkerEnd {
-    /// Reason why the worker ended.
+    /// Reason why the worker exited.
     pub(crate) end: WorkEnd,
-    /// Number of cells in the grid. This count and the next two are null if the worker ended before reading the
+    /// Number of cells in the grid. `cells`, `complete` and `failed` are null if the worker exited before reading the
     /// cells.
     pub(crate) cells: Option<usize>,
     /// Number of cells with complete results in the store.
@@ -131,11 +131,11 @@ pub(crate) struct WorkerEnd {
     pub(crate) seconds: f64,
 }
 
-/// Reason why a worker ended.
+/// Reason why a worker exited.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WorkEnd {
-    /// No jobs are left that workers can run.
+    /// No jobs remain that workers can run.
     Done,
     /// Other workers have leased the remaining jobs.
     Left,
@@ -143,7 +143,7 @@ pub(crate) enum WorkEnd {
     Stopped,
 }
 
-/// Answer of `submit`, including dry runs.
+/// Output of `submit`, including dry runs.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Submitted {
     /// ID of the submission.
@@ -154,7 +154,7 @@ pub(crate) struct Submitted {
     pub(crate) cells: usize,
     /// Number of cells with complete results in the store.
     pub(crate) complete: usize,
-    /// Floating-point operations left to compute.
+    /// Remaining floating-point operations.
     pub(crate) left_flop: f64,
     /// Memory required per worker, in bytes.
     pub(crate) memory_bytes: u64,
@@ -168,10 +168,10 @@ pub(crate) struct Submitted {
     pub(crate) script: Option<String>,
 }
 
-/// Answer of `cancel`.
+/// Output of `cancel`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Cancelled {
-    /// Cancelled jobs, each with its submission.
+    /// Cancelled jobs with their submissions.
     pub(crate) ended: Vec<EndedJob>,
 }
 
@@ -184,7 +184,7 @@ pub(crate) struct EndedJob {
     pub(crate) job: String,
 }
 
-/// Answer of `reproduce`: results by artifact, or the list of artifacts if none was named.
+/// Output of `reproduce`: results by artifact, or the list of artifacts if none was named.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Reproduced {
     /// Available artifacts; empty if artifacts were named.
@@ -212,9 +212,9 @@ pub(crate) struct ListedArtifact {
     pub(crate) complete: Option<usize>,
     /// Estimated seconds left; null if unknown.
     pub(crate) seconds_left: Option<f64>,
-    /// Reason why the grid cannot be read, as text; null if it can.
+    /// Error that prevents reading the grid, as text; null if the grid is readable.
     pub(crate) lacks: Option<String>,
-    /// Time at which the last run finished, in UTC, from its record; null without a record.
+    /// Finish time of the last run in UTC, from the run record; null without a record.
     pub(crate) made: Option<String>,
 }
 
@@ -233,7 +233,7 @@ pub(crate) struct MadeArtifact {
     pub(crate) unmade: usize,
     /// Failed cells, with reasons.
     pub(crate) failures: Vec<CellFailure>,
-    /// Dense scores that miss the paper's numbers, as text.
+    /// Dense scores that do not match the paper's numbers, as text.
     pub(crate) misses: Vec<String>,
     /// Differences from the artifact's definition. If there are any, the result is neither shown on the page nor
     /// compared with the claims.
@@ -244,12 +244,12 @@ pub(crate) struct MadeArtifact {
     pub(crate) files: Vec<String>,
 }
 
-/// Answer of `fetch`.
+/// Output of `fetch`.
 #[derive(Default, Serialize, JsonSchema)]
 pub(crate) struct Fetched {
     /// Directory of the hub cache.
     pub(crate) cache: String,
-    /// Required files, with their state before the download.
+    /// Required files and their state before the download.
     pub(crate) files: Vec<HubFile>,
     /// Number of files downloaded.
     pub(crate) brought: usize,
@@ -276,21 +276,21 @@ pub(crate) struct HubFile {
     pub(crate) pinned: bool,
 }
 
-/// Answer of `audit`: findings about the internal consistency of tables.
+/// Output of `audit`: findings about the internal consistency of tables.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Audited {
     /// Findings, contradictions first.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Answer of `report`.
+/// Output of `report`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Reported {
     /// Path of the page.
     pub(crate) page: String,
 }
 
-/// Answer of `export`.
+/// Output of `export`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExportedCells {
     /// One exported directory per cell.
@@ -306,21 +306,21 @@ pub(crate) struct ExportedCell {
     pub(crate) exported: Exported,
 }
 
-/// Answer of `schema`.
+/// Output of `schema`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PrintedSchema {
     /// JSON schema.
     pub(crate) schema: Value,
 }
 
-/// Answer of `completions`.
+/// Output of `completions`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Completions {
     /// Completion script to load in the shell.
     pub(crate) script: String,
 }
 
-/// Answer of `man`.
+/// Output of `man`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Manual {
     /// Directory of the manual pages.
@@ -329,7 +329,7 @@ pub(crate) struct Manual {
     pub(crate) pages: usize,
 }
 
-/// Answer of `store init`.
+/// Output of `store init`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct BegunStore {
     /// Directory of the store.
@@ -338,7 +338,7 @@ pub(crate) struct BegunStore {
     pub(crate) shared: String,
 }
 
-/// Answer of `record pack`.
+/// Output of `record pack`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PackedRecord {
     /// Path of the archive.
@@ -357,14 +357,14 @@ pub(crate) fn all_shown(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| display_path(path)).collect()
 }
 
-/// Answer of `search`.
+/// Output of `search`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Searched {
     /// One search for each backbone and each number of layers in the budget.
     pub(crate) searches: Vec<Found>,
-    /// Result of each search in one sentence.
+    /// One-sentence summary of each search.
     pub(crate) sentences: Vec<String>,
-    /// Files written: the report, its data and figures.
+    /// Files written: the report with its data and figures.
     pub(crate) files: Vec<String>,
     /// Exported directory of the winner; null if no export was requested.
     pub(crate) exported: Option<ExportedCell>,

@@ -1,12 +1,12 @@
-//! Answer of `ghostlab layers`.
+//! Output of `ghostlab layers`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Answer of `layers`: ranking of a model's layers by several criteria.
+/// Output of `layers`: ranking of a model's layers by several criteria.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct RankedLayers {
-    /// Name of the model as given.
+    /// Name of the model as given on the command line.
     pub(crate) model: String,
     /// Name of the engine.
     pub(crate) engine: String,
@@ -27,13 +27,13 @@ pub(crate) struct CriterionScores {
     pub(crate) criterion: String,
     /// Display name of the criterion.
     pub(crate) label: String,
-    /// Measured quantity.
+    /// Quantity that the criterion measures.
     pub(crate) quantity: String,
     /// Scored unit: `layer`, `attention` or `mlp`.
     pub(crate) of: String,
     /// Whether the lowest score is removed first, rather than the highest.
     pub(crate) lowest_first: bool,
-    /// Scores by layer, without layers that the criterion never removes.
+    /// Scores by layer. Layers that the criterion never removes are omitted.
     pub(crate) scores: Vec<LayerScore>,
 }
 

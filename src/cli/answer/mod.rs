@@ -1,4 +1,4 @@
-//! Answers of commands: one typed value, printed as text or, with `--json`, as JSON.
+//! Output of commands: one typed value, printed as text or, with `--json`, as JSON.
 //!
 //! `ghostlab schema output` derives its schema from these types, so the schema always matches the output. Renaming or
 //! removing a field, or changing its meaning, requires a new [`SCHEMA`] version.
@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorParts, Result};
 /// Version of the output schema. New fields do not change it.
 const SCHEMA: u32 = 1;
 
-/// Command-line option for the format of answers.
+/// Command-line option that selects the output format.
 #[derive(Args)]
 pub(super) struct Form {
     /// Print the result (or error) as JSON.
@@ -49,7 +49,7 @@ pub(super) fn json() -> bool {
     JSON.load(Relaxed)
 }
 
-/// Prints the answer of a successful command, as JSON or with `text`.
+/// Prints the output of a successful command as JSON, or as the text that `text` prints.
 pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
     match json() {
         true => out::print_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
@@ -58,7 +58,7 @@ pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Output of `ghostlab --json`: the answer of a command, or the error that prevented it.
+/// JSON document printed with `--json`: the output of a command, or its error.
 #[derive(Serialize, JsonSchema)]
 struct Document {
     /// Version of the program.
@@ -70,7 +70,7 @@ struct Document {
     outcome: Outcome,
 }
 
-/// Answer of a command, or an error.
+/// Output of a command, or an error.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 enum Outcome {
@@ -78,7 +78,7 @@ enum Outcome {
     Error(Failed),
 }
 
-/// Answers by command.
+/// Output of each command.
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "command", content = "answer", rename_all = "lowercase")]
 #[allow(clippy::large_enum_variant, reason = "it is boxed")]
@@ -120,7 +120,7 @@ pub(super) enum Answer {
     StoreInit(done::BegunStore),
 }
 
-/// Error returned instead of an answer.
+/// Error of a failed command.
 #[derive(Serialize, JsonSchema)]
 struct Failed {
     /// Name of the command.

@@ -1,4 +1,4 @@
-//! JSON answer of `plan`: what a run would compute, why, and at what cost.
+//! JSON output of `plan`: what a run would compute, why, and at what cost.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,12 +20,12 @@ use crate::pipeline::plan::{BackbonePlan, Plan, Quota, Reason, Reasons, StoreSta
 use crate::pipeline::stage::{self, Stage, Words};
 use ghostlab_store::{Key, ObjectKind, Store};
 
-/// Answer of `plan`.
+/// Output of `plan`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PlanAnswer {
     /// Paper artifact; null for another grid.
     pub(crate) artifact: Option<String>,
-    /// Grids in order of execution. The grid of the dense backbones for an artifact's gate comes first.
+    /// Grids in order of execution. For an artifact with a gate, the grid of the dense backbones comes first.
     pub(crate) grids: Vec<GridPlan>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct GridPlan {
     pub(crate) store_limit: Option<LimitedStore>,
 }
 
-/// State of the objects of one kind.
+/// Number of required, stored and missing objects of one kind.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ArtifactCount {
     /// Kind: `tokens`, `selection`, `operator`, `scores`, …. `trials` are the measurements by which criteria rank
@@ -71,7 +71,7 @@ pub(crate) struct ArtifactCount {
     pub(crate) reasons: Vec<CountedReason>,
 }
 
-/// Reason with the number of objects.
+/// Reason why objects are missing, with the number of objects.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct CountedReason {
     /// Number of objects missing for this reason.
@@ -148,7 +148,7 @@ pub(crate) struct Missing {
     pub(crate) on: Option<String>,
     /// SHA-256 of the object's key in hexadecimal. Independent of names in the grid.
     pub(crate) key: String,
-    /// Reason why it is not stored.
+    /// Reason why the object is not stored.
     pub(crate) reason: Reason,
 }
 
@@ -188,7 +188,7 @@ pub(crate) struct LimitedStore {
     pub(crate) coming_bytes: u64,
     /// Bytes above the limit after all possible evictions.
     pub(crate) beyond_bytes: u64,
-    /// Evicted objects, by kind and version.
+    /// Objects to evict, by kind and version.
     pub(crate) going: Vec<KindSum>,
 }
 

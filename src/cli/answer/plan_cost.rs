@@ -1,4 +1,4 @@
-//! Costs in the answer of `plan`.
+//! Costs in the output of `plan`.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Answers of read-only commands: `compare`, `status`, `explain` and `doctor`.
+//! Output of read-only commands: `compare`, `status`, `explain` and `doctor`.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::recovery;
 use crate::results::{Differences, StoredResults};
 use ghostlab_store::{Key, Store};
 
-/// Answer of `compare`: differences between two results directories.
+/// Output of `compare`: differences between two results directories.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Comparison {
     pub(crate) first: Side,
@@ -50,7 +50,7 @@ impl Side {
     }
 }
 
-/// Answer of `status`: all runs and workers of a store.
+/// Output of `status`: all runs and workers of a store.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct StatusAnswer {
     /// Directory of the store.
@@ -128,7 +128,7 @@ impl StatusAnswer {
     }
 }
 
-/// Answer of `explain`: inputs of a cell.
+/// Output of `explain`: inputs of a cell.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Explanation {
     /// Name of the cell.
@@ -141,7 +141,7 @@ pub(crate) struct Explanation {
     pub(crate) size: Option<RemainingSize>,
     /// Known deviations of the methods' official code from the published formulas that affect this cell.
     pub(crate) deviations: Vec<String>,
-    /// Objects that the cell needs, in order of creation.
+    /// Objects that the cell needs, in order of computation.
     pub(crate) artifacts: Vec<ExplainedObject>,
 }
 
@@ -297,7 +297,7 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
     ExplainedObject { what, key: key.hash().to_owned(), stored, reason, folder: store.object_path(key), identity }
 }
 
-/// Answer of `doctor`: state of the machine and the inputs.
+/// Output of `doctor`: state of the machine and the inputs.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Diagnosis {
     /// Number of missing items.
@@ -324,7 +324,7 @@ pub(crate) struct CheckItem {
 pub(crate) enum Mark {
     /// Present.
     Good,
-    /// Usable, with a remark.
+    /// Usable, with a note.
     Note,
     /// Missing.
     Lacks,
