@@ -89,7 +89,7 @@ fn text_or_unknown(value: &Value) -> String {
     value.as_str().unwrap_or("unknown").to_owned()
 }
 
-/// Describes the program and its commit, and the crates that affect numbers.
+/// Describes the program, its commit, and the crates that affect numbers.
 fn software(record: &Value, others: &mut Entities) -> Value {
     let version = record["ghostlab"].as_str().unwrap_or_default();
     let commit = record["commit"].as_str();
@@ -142,7 +142,7 @@ fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Optio
     Some(refer(&id))
 }
 
-/// Describes a license: a URL becomes an entity, and any other string is used as it is.
+/// Describes a license. A URL becomes an entity, and any other string is used unchanged.
 fn licensed(license: Option<&str>, others: &mut Entities) -> Value {
     match license {
         Some(url) if url.starts_with("https://") || url.starts_with("http://") => {
@@ -168,7 +168,7 @@ fn refer(id: &str) -> Value {
     json!({"@id": id})
 }
 
-/// Returns the only element of a list, or the list, as RO-Crate recommends.
+/// Returns the element of a one-element list, or else the whole list, as RO-Crate recommends.
 fn one_or_all(mut all: Vec<Value>) -> Value {
     match all.len() {
         1 => all.remove(0),
@@ -200,16 +200,17 @@ pub(super) struct PackedFolder {
 }
 
 pub(super) struct PackedFile {
-    /// Path in its directory.
+    /// Path relative to the results directory.
     pub(super) name: String,
     pub(super) bytes: Vec<u8>,
     pub(super) hash: String,
 }
 
-/// Reads a results directory with all listed files. `left_out` counts absent files that a record may omit.
+/// Reads a results directory with all files in its checksum file. Adds the number of missing files that a record may
+/// omit to `left_out`.
 ///
 /// # Errors
-/// Fails if numbers or the record are missing, or a file differs from what the run wrote.
+/// Fails if the numbers or the provenance record are missing, or if a file has changed since the run.
 pub(super) fn read(folder: &Path, left_out: &mut usize) -> Result<PackedFolder> {
     let numbers = StoredResults::read(folder)?;
     let run: Value = Provenance::read(folder)?;

@@ -1,7 +1,7 @@
 //! Layer 4: archives of results directories that others can read without this program.
 //!
 //! An archive is a zip of uncompressed entries, with RO-Crate 1.2 metadata and a list of hashes. Packing the same
-//! directories gives the same bytes.
+//! directories yields the same bytes.
 //!
 //! | entry | contents |
 //! | --- | --- |
@@ -76,7 +76,7 @@ pub struct Packed {
 /// Packs results directories into an archive. `license` is a URL or text.
 ///
 /// # Errors
-/// Fails if a directory lacks numbers or its record, or a file differs from what the run wrote.
+/// Fails if a directory lacks its numbers or its provenance record, or if a file has changed since the run.
 pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
     let mut left_out = 0;
     let mut packed = folders.iter().map(|folder| read(folder, &mut left_out)).collect::<Result<Vec<_>>>()?;
@@ -93,7 +93,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
         .iter()
         .flat_map(|folder| folder.files.iter().map(move |file| (format!("{}/{}", folder.name, file.name), file)));
     let all: Vec<(String, &PackedFile)> = all.collect();
-    // Bytes per line beyond the name: 64 digits, two spaces and a newline.
+    // Each line has 67 bytes in addition to the name: 64 digits, two spaces and a newline.
     let manifest_bytes = all.iter().map(|(name, _)| name.len() + 67).sum::<usize>() + METADATA.len() + 67;
     let metadata = format!("{:#}\n", metadata(&packed, license, manifest_bytes));
     let hashes = all.iter().map(|(name, file)| format!("{}  {name}\n", file.hash));

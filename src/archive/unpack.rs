@@ -1,5 +1,5 @@
-//! Unpacking of untrusted archives. Path traversal, damaged entries and entries larger than the archive are refused,
-//! with the name of the entry.
+//! Unpacking of untrusted archives. Path traversal, damaged entries and entries larger than the archive are rejected
+//! with an error that names the entry.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Seek};
@@ -31,7 +31,7 @@ pub struct Altered {
 /// Unpacks an archive of `bytes` bytes into an empty directory, and checks each entry against the archive's list.
 ///
 /// # Errors
-/// Fails if the archive is invalid, with the name of the entry.
+/// Fails if the archive is invalid. The error names the invalid entry.
 pub fn unpack(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<Unpacked> {
     // The zip reader may panic on damaged bytes.
     let names = caught::catch(|| write_entries(from, bytes, to)).map_err(|panic| broken(&panic))??;
@@ -86,7 +86,7 @@ fn write_entries(from: impl Read + Seek, bytes: u64, to: &Path) -> Result<BTreeS
         if names.contains(&name) {
             return refused(&name, "each name once", "a duplicate entry");
         }
-        // Entries are uncompressed, so their total size is less than that of the archive.
+        // Entries are uncompressed, so their total size is less than the size of the archive.
         let Some(left) = room.checked_sub(entry.size()) else {
             return refused(
                 &name,

@@ -41,7 +41,7 @@ impl FinishedRecord {
 }
 
 impl<'a> UpToDateCheck<'a> {
-    /// Creates the check for the result `name` of `inputs`. `None` if the store has no cache directory.
+    /// Creates the check for the result `name` of `inputs`. Returns `None` if the store has no cache directory.
     pub fn of(store: &'a Store, name: &str, inputs: &Value) -> Option<Self> {
         let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;
         let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -50,7 +50,7 @@ impl<'a> UpToDateCheck<'a> {
         Some(Self { store, path, made_of: sha256::of_bytes(canonical(&json!([program, inputs]))) })
     }
 
-    /// Creates a check that also covers a plan's stored objects. `None` if one is missing.
+    /// Creates a check that also covers a plan's stored objects. Returns `None` if one of them is missing.
     pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, extra: &Value) -> Option<Self> {
         let places = plan.keys().map(|key| store.has(key).then(|| store.object_path(key)));
         let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
@@ -68,7 +68,8 @@ impl<'a> UpToDateCheck<'a> {
         if is_current { serde_json::from_value(entry.answer).ok() } else { None }
     }
 
-    /// Caches the answer with the hashes of the files at `places`. A write error only causes a recomputation.
+    /// Caches the answer with the hashes of the files at `places`. Ignores write errors, which only cause a
+    /// recomputation.
     pub fn keep<T: Serialize>(&self, places: &[&Path], output: &T) {
         let (Some(files), Ok(answer)) = (contents(self.store, places), serde_json::to_value(output)) else { return };
         let entry = FinishedRecord { made_of: self.made_of.clone(), files, answer, check: String::new() };
@@ -79,10 +80,10 @@ impl<'a> UpToDateCheck<'a> {
     }
 }
 
-/// Minimum size for the store's cache of file hashes.
+/// File size in bytes from which hashes come from the store's cache. Smaller files are hashed every time.
 const SMALL: u64 = 1 << 20;
 
-/// Hashes every file at or below `places`. `None` if one cannot be read.
+/// Hashes every file at or below `places`. Returns `None` if a file cannot be read.
 pub fn contents<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,

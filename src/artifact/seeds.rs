@@ -28,7 +28,7 @@ struct SeedDraws {
 }
 
 impl SeedDraws {
-    /// Groups the values by cut and seed. `None` if they are not aggregated over seeds.
+    /// Groups the values by cut and seed. Returns `None` if the values are not aggregated over seeds.
     fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
         let metric_id = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
         let metric_id = metric_id.chain(table.metrics.iter().cloned()).next()?;
@@ -59,7 +59,7 @@ fn cut_of(measurement: &Measurement) -> BackboneCut {
     (condition.backbone.clone(), condition.depth, condition.layers, condition.criterion.clone())
 }
 
-/// Draws a dot for each seed.
+/// Draws one dot per method and seed.
 ///
 /// # Errors
 /// Fails if the figure cannot be drawn.
@@ -136,14 +136,14 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
     changing
 }
 
-/// Formats one line per cut that counts the pairs of methods in the paper's order, in the reverse order, and in varying
-/// order over the seeds.
+/// Formats one line per cut. The line counts the pairs of methods that rank as in the paper for every seed, the pairs
+/// that rank in the reverse order for every seed, and the pairs whose order depends on the seed.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Vec::new() };
     cuts.iter().filter_map(|(cut, methods)| order_note(&metric, cut, methods, paper)).collect()
 }
 
-/// Formats the line of one cut; `None` if no two methods can be compared.
+/// Formats the line of one cut. Returns `None` if no two methods can be compared.
 fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Record]) -> Option<String> {
     let (backbone, depth, layers, criterion) = cut;
     let known: Vec<(&str, f64, &SeedValues)> = methods
@@ -195,7 +195,7 @@ fn paper_mean(paper: &[Record], metric: &Metric, criterion: &str, recovery: &str
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Labels a method by its recovery or, if unrepaired, by its criterion.
+/// Returns the label of a method: its recovery or, if unrepaired, its criterion.
 fn method_label(recovery: &str, criterion: &str) -> String {
     match recovery {
         recovery::NONE => criterion::label(criterion).to_owned(),

@@ -41,7 +41,7 @@ fn of_metric<'n>(numbers: &[&'n Arc<Measurement>], metric: &str) -> Vec<&'n Meas
     numbers.iter().filter(|number| number.record.metric == metric).map(|number| &***number).collect()
 }
 
-/// Selection and repair of a series, and the unit in which it removes.
+/// Selection and repair of a series, and the unit of its removals.
 #[derive(Debug, Clone, PartialEq)]
 struct SeriesKey {
     method: String,
@@ -60,7 +60,7 @@ impl SeriesKey {
     }
 }
 
-/// Returns the point of a cell; `None` without a size.
+/// Returns the point of a cell, or `None` if its size is unknown.
 fn point(size: &Measurement, entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Option<ParetoPoint> {
     let value_of = |metric: &String| {
         let found = of_metric(numbers, metric).into_iter().find(|number| number.cell == size.cell)?;

@@ -40,7 +40,7 @@ struct CardValues {
     removed: String,
     /// Amount removed, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
     amount: String,
-    /// Layers of the checkpoint without attention, and those without MLP.
+    /// Phrases that list the layers of the checkpoint without attention, and the layers without an MLP.
     without: Vec<String>,
     /// Whether the variant can be exported to GGUF.
     in_gguf: bool,
@@ -78,7 +78,7 @@ struct CalibrationText {
 /// Renders the model card as Markdown with front matter. `numbers` is the table of the cell's scores, if it was scored.
 ///
 /// # Errors
-/// Fails only on an internal error in the template.
+/// Fails only if the template cannot be rendered, which indicates a bug.
 pub(super) fn card(
     exporter: &Exporter<'_>,
     grid: &Grid,
@@ -208,7 +208,7 @@ fn amount(removed: &Cut, layers: usize) -> String {
     }
 }
 
-/// Formats the layers of the checkpoint that lack a sublayer.
+/// Formats the layers of the checkpoint that lack a sublayer, with one phrase per kind of sublayer.
 fn without(layout: &Layout) -> Vec<String> {
     let kinds = [(Sublayer::Attention, "attention"), (Sublayer::Mlp, "MLP")];
     let listed = kinds.into_iter().filter_map(|(kind, name)| {

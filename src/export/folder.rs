@@ -62,7 +62,7 @@ pub struct Exported {
     pub bytes: u64,
     /// Number of parameters.
     pub parameters: u64,
-    /// Whether loading it needs `trust_remote_code`, because it includes a Python file.
+    /// Whether loading the model requires `trust_remote_code`, because the export includes a Python file.
     pub needs_code: bool,
 }
 
@@ -72,7 +72,8 @@ const KIND: &str = "a model";
 /// Checks that the folder is empty, absent or an earlier export.
 ///
 /// # Errors
-/// Fails with exit code 2 and names the existing content or the files that must not be replaced.
+/// Fails with exit code 2 if the folder has other content. The error names the content, or the files that must not be
+/// replaced.
 pub fn check(folder: &Path) -> Result<OutputFolder> {
     let occupied = match fs::read_dir(folder) {
         Ok(mut entries) => entries.next().is_some() && Manifest::read(folder).kind().is_none(),
@@ -101,7 +102,7 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
 ///
 /// # Errors
 /// Fails if the disk is full, a file cannot be read or written, the target folder has other content, or `stop` is set.
-/// Then no output is left behind.
+/// No output is left behind in these cases.
 pub(super) fn write(
     output: &OutputFolder,
     made: &MadeCell<'_>,
@@ -159,7 +160,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
         put(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
     }
     put(draft, "README.md", card.as_bytes())?;
-    // Machine and command line are private, so they are left out.
+    // Leave out the machine and the command line, which are private.
     let keys = result.made_from.iter().map(|object| json!({"kind": object.kind, "key": object.key}));
     let program = machine::program();
     let keys = keys.collect::<Vec<_>>();
@@ -187,8 +188,8 @@ fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, 
         .collect())
 }
 
-/// Writes the tokenizer's settings. With a custom model type, transformers cannot infer the tokenizer class, and code
-/// that the settings refer to is not exported. `tokenizer.json` is sufficient.
+/// Writes the tokenizer's settings. Sets the tokenizer class for a custom model type, from which transformers cannot
+/// infer it. Removes references to custom code, which is not exported, because `tokenizer.json` is sufficient.
 fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
     let name = "tokenizer_config.json";
     let class = "tokenizer_class";

@@ -6,7 +6,7 @@
 //! | `card` | model card |
 //! | `source` | files of the backbone to copy |
 //!
-//! This file contains the exporter, and the export of a cell as a GGUF file for llama.cpp and programs based on it.
+//! This module also exports cells as GGUF files for llama.cpp and programs based on it.
 
 mod card;
 mod folder;
@@ -55,7 +55,7 @@ impl Exporter<'_> {
     ///
     /// # Errors
     /// Fails if the cell fails, the weights differ from the hashed ones, the folder has other content, or the disk is
-    /// full. Then no output is left behind.
+    /// full. No output is left behind in these cases.
     pub fn export(&self, grid: &Grid, cell: usize, folder: &Path) -> Result<Exported> {
         let output = folder::check(folder)?;
         if let Some(recovery) = &grid.cells[cell].recovery {
@@ -69,7 +69,7 @@ impl Exporter<'_> {
         })
     }
 
-    /// Computes the missing parts of a cell, and calls `then` with them.
+    /// Computes the parts of a cell that are not stored, and passes the complete cell to `then`.
     fn with_cell<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(MadeCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let export_grid = made_of(grid, cell);
@@ -106,7 +106,7 @@ impl Exporter<'_> {
     }
 }
 
-/// Inputs of an export.
+/// Computed cell with all inputs of an export.
 struct MadeCell<'a> {
     layout: &'a Layout,
     backbone: &'a BackbonePlan,
@@ -115,7 +115,7 @@ struct MadeCell<'a> {
     inputs: &'a Inputs,
 }
 
-/// Builds a grid with one cell and no evaluations, which needs only the content of the checkpoint.
+/// Builds a grid with one cell and no evaluations. Running it computes only the content of the checkpoint.
 fn made_of(grid: &Grid, cell: &Cell) -> Grid {
     let mut export_grid = grid.clone();
     export_grid.cells = vec![cell.clone()];
@@ -195,7 +195,7 @@ impl Exporter<'_> {
 fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
     let cell = &grid.cells[cell];
     let Some(backbone) = grid.backbones.get(&cell.backbone) else { return Ok(()) };
-    // The run reports problems of the backbone itself.
+    // The run reports an invalid backbone.
     let Ok(config) = Config::read_with_attachments(&backbone.path) else { return Ok(()) };
     let step = cell.recovery.as_ref().and_then(|recovery| recovery.rule.step_form(&config));
     let fits = match step {

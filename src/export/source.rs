@@ -1,5 +1,5 @@
-//! Files of a model directory that an export copies. Links in an untrusted directory could point to private files of
-//! the user, so they are checked.
+//! Files of a model directory that an export copies. Links are checked, because a link in an untrusted directory could
+//! point to a private file of the user.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,8 +46,8 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
         .hint("copy the file into the folder if it belongs to the model"))
 }
 
-/// Returns the repository of a snapshot in the hub cache. Files of a snapshot are links to `blobs` next to
-/// `snapshots`.
+/// Returns the repository directory of a snapshot in the hub cache. The files of a snapshot are links to the `blobs`
+/// directory next to `snapshots`.
 fn repository(folder: &Path) -> Option<&Path> {
     let snapshots = folder.ancestors().find(|above| above.file_name().is_some_and(|name| name == "snapshots"))?;
     let repository = snapshots.parent()?;

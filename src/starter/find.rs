@@ -56,7 +56,7 @@ impl Model {
 pub(super) struct Corpus {
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// Whether the text is used for calibration, and whether it is scored.
+    /// Whether the text is used for calibration. A text can be used for calibration, scoring, or both.
     pub(super) calibrates: bool,
     pub(super) scored: bool,
     pub(super) generated: bool,
@@ -107,7 +107,7 @@ pub(super) fn stem(path: &Path) -> String {
 /// Directories with unusable models, and the reasons.
 pub(super) type LeftOut = Vec<(PathBuf, Error)>;
 
-/// Depth of the search below the given directory: `models/org/name`.
+/// Number of directory levels to search below the given directory. Two levels find `models/org/name`.
 const LEVELS: usize = 2;
 
 /// Returns the usable and unusable models of a directory.
@@ -147,8 +147,8 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
     Ok((models, left_out))
 }
 
-/// Finds directories with a config or weights, and GGUF files, sorted by name. Such directories are not searched
-/// further.
+/// Finds GGUF files, and directories with a config or weights, sorted by name. Does not search inside the directories
+/// found.
 fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     let mut inner = files::entries(folder).unwrap_or_default();
     if folder.join("config.json").exists()

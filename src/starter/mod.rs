@@ -79,7 +79,7 @@ impl Starter {
         let sizes = Sizes { length, sequences, windows: None };
         let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, sizes, is_reduced: false };
         for mut model in models {
-            // Leave out a model whose own grid is invalid.
+            // Leave out a model if a grid with only this model is invalid.
             match Grid::of_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
                 Ok(grid) => {
                     model.depths = grid.depth.iter().map(|depth| depth.count).collect();
@@ -147,15 +147,15 @@ fn amount(corpus: &Corpus, models: &[Model]) -> Result<Amount> {
     Ok(Amount { first, tokens: (first as f64 * bytes as f64 / end.max(1) as f64) as usize })
 }
 
-/// Chooses the window length and the number of calibration windows. Windows fit each model's context, and each text
-/// has at least two.
+/// Chooses the window length and the number of calibration windows. A window fits into the context of every model, and
+/// every text has at least two windows.
 fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize) -> Result<(usize, usize)> {
     let tokens = amounts.iter().map(|amount| amount.first);
     let Some((shortest, fewest)) = corpora.iter().zip(tokens).min_by_key(|(_, tokens)| *tokens) else {
         return Err(Error::missing("no text for calibration"));
     };
     let context = models.iter().filter_map(|model| model.context).min().unwrap_or(most);
-    // Calibration leaves out a tenth of the text.
+    // Calibration skips a tenth of the text. Two windows must fit into the rest.
     let room = (fewest * 9 / 20).min(context).min(most);
     if room < SHORTEST {
         return Err(Error::bad_input("the text is too short")
@@ -168,12 +168,12 @@ fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize
     Ok((length, (fewest / length).clamp(8, SEQUENCES)))
 }
 
-/// Window rule of starter grids. It supports any text.
+/// Window rule of starter grids. The rule supports any text.
 const RULE: Rule = Rule::Wikitext2;
 
 const TEMPLATE: &str = include_str!("grid.yaml.j2");
 
-/// Tasks to score. Other bundled tasks are only defined in the grid.
+/// Bundled tasks that the grid scores. The grid defines the other bundled tasks without scoring them.
 const SCORED: [&str; 2] = ["arc_easy", "hellaswag"];
 
 impl Starter {
@@ -263,7 +263,7 @@ fn quoted(text: &str) -> String {
         && text.chars().any(|c| c.is_ascii_alphabetic())
         && !text.starts_with("...")
         && !reserved.contains(&text.to_ascii_lowercase().as_str());
-    // Numbers such as `.5e3` or `.inf`.
+    // YAML reads `.5e3` and `.inf` as numbers.
     let is_number = text.starts_with('.') && !text.contains('/');
     if is_word && !is_number && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c)) {
         text.to_owned()

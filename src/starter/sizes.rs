@@ -1,5 +1,4 @@
-//! Sizes of a starter grid. They are the sizes of the paper, reduced until the estimated run takes minutes on this
-//! machine.
+//! Sizes of a starter grid: the paper's sizes, reduced until the estimated run takes only minutes on this machine.
 
 use super::find::Model;
 use crate::model::{Load, Program, Trie};
@@ -11,11 +10,11 @@ pub(super) const MAX_SECONDS: f64 = 900.0;
 const ESTIMATE_SHARE: f64 = 0.7;
 /// Minimum number of windows for reliable bootstrap intervals.
 const MIN_WINDOWS: usize = 32;
-/// Minimum numbers of calibration tokens per channel. The first applies while other sizes can still be reduced, and the
-/// second in any case.
+/// Preferred minimum number of calibration tokens per channel, which applies while other sizes can still be reduced.
+/// [`MIN_TOKENS_PER_CHANNEL`] always applies.
 const GOOD_TOKENS_PER_CHANNEL: usize = 56;
 const MIN_TOKENS_PER_CHANNEL: usize = 16;
-/// Minimum window length when reducing.
+/// Minimum length to which windows are reduced, in tokens.
 const MIN_LENGTH: usize = 512;
 /// Approximate number of tokens in the scored documents of a task.
 const TASK_TOKENS: usize = 20_000;
@@ -31,7 +30,7 @@ pub(super) struct Sizes {
     pub(super) windows: Option<usize>,
 }
 
-/// Amounts of data that a grid scores.
+/// Amount of data that a grid scores.
 #[derive(Debug)]
 pub(super) struct Amounts {
     pub(super) scored_tokens: Vec<usize>,
@@ -63,8 +62,8 @@ pub(super) fn fitting(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flo
     sizes
 }
 
-/// Estimates the floating-point operations of a grid: a calibration pass, and scoring of all cells with shared
-/// layers.
+/// Estimates the floating-point operations of a grid: a calibration pass, and scoring of all cells, which share the
+/// passes through common layers.
 fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
     let Sizes { length, sequences, windows } = sizes;
     let limit = windows.map_or(usize::MAX, |windows| windows * length);
@@ -75,7 +74,7 @@ fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
     for model in models {
         let layers = model.layers;
         let calibration = Load::windows(sequences * length, length);
-        // Add half a pass for storing and solving.
+        // Storing activations and solving operators takes about half a pass.
         flops += 1.5 * activations::pass_flops(&model.config, &calibration);
         let mut programs = vec![Program::trunk(layers)];
         for depth in &model.depths {

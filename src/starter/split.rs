@@ -16,7 +16,7 @@ const SHARES: [f64; 2] = [0.7, 0.9];
 /// Separator between rows under the window rule of starter grids.
 const BETWEEN_ROWS: &str = "\n\n";
 
-/// Text with its two parts, which become files next to the grid.
+/// Text that is split into two parts, each of which is written to a file next to the grid.
 #[derive(Debug)]
 pub struct SplitText {
     text: PathBuf,
@@ -48,7 +48,7 @@ impl SplitText {
         [&self.parts[0].0, &self.parts[1].0]
     }
 
-    /// Writes missing files. If writing fails, removes the files already written.
+    /// Writes the files that do not exist with the same content. If a write fails, removes the files already written.
     ///
     /// # Errors
     /// Fails if a file exists and `force` is not set, or if a file cannot be written.
@@ -88,7 +88,7 @@ fn json_lines(rows: &[&str]) -> String {
     rows.iter().map(|row| json!({"text": row}).to_string() + "\n").collect()
 }
 
-/// Splits between two rows, or within a long row. Returns `None` for a text without two words.
+/// Splits a text between two rows, or within a long row. Returns `None` for a text with fewer than two words.
 fn split_rows(rows: &[String]) -> Option<[Vec<&str>; 2]> {
     let bytes: usize = rows.iter().map(String::len).sum();
     let mut before = 0;

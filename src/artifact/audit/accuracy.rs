@@ -4,9 +4,10 @@ use super::row::{AuditColumns, AuditRow, AuditTask, EPSILON, agree};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 
-/// Returns the counts of correct answers that round to the printed value, with their accuracies in percent. `None` if
-/// the metric is not a task or its document count is unknown. Ties may be rounded either way. With two decimals, every
-/// HellaSwag value is possible, and some match two counts.
+/// Returns the counts of correct answers that round to the printed value, with their accuracies in percent. Returns
+/// `None` if the metric is not a task or its document count is unknown.
+///
+/// Ties may be rounded either way. With two decimals, every HellaSwag value is possible, and some match two counts.
 fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
     let (documents, value) = accuracy_of(entry, columns)?;
     Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| rounds_to(entry, value, *accuracy)).collect())
@@ -45,7 +46,7 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
     }
 }
 
-/// Suggests how a value that matches no count may have arisen.
+/// Returns the likely reason why a value matches no count of correct answers.
 fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
     if near.iter().any(|(_, accuracy)| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
@@ -58,7 +59,7 @@ fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Sever
     (Severity::Contradiction, "no count of right answers prints so")
 }
 
-/// Maximum distance from chance, in standard errors, that still counts as chance.
+/// Maximum distance from the chance accuracy, in standard errors, that still counts as chance.
 const WIDTH: f64 = 3.0;
 
 /// Finds rows with all nine accuracies at chance level, as after a numeric overflow.
@@ -180,7 +181,8 @@ fn mean_accuracy(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Returns the range of accuracies that round to a printed cell. `None` if its task is unknown or no count fits.
+/// Returns the range of accuracies that round to a printed cell. Returns `None` if the task is unknown or if no count
+/// fits.
 fn bounds(entry: &PaperNumber, columns: &AuditColumns) -> Option<(f64, f64)> {
     let fitting = counts(entry, columns)?;
     Some((fitting.first()?.1, fitting.last()?.1))
@@ -220,7 +222,7 @@ mod tests {
     #[test]
     fn no_accuracy_is_halfway_between_two_values_of_two_decimals() {
         for task in columns() {
-            // A tie at two decimals is an odd multiple of 1/20000.
+            // The value is exactly between two numbers with two decimals if it is an odd multiple of 1/20000.
             assert_eq!(
                 (0..=task.documents).find(|count: &usize| {
                     let parts = 20_000 * count;

@@ -39,7 +39,8 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Returns the metric of an entry. Table 5 states the prompt length and batch size of its latencies in the text.
+/// Returns the metric of an entry. Adds the prompt length and batch size to the latencies of table 5, which the paper
+/// states only in the text.
 fn metric(entry: &PaperNumber) -> &str {
     match entry.record.metric.as_str() {
         "prefill_ms" => "prefill_ms:seq=2048:batch=1",
@@ -64,7 +65,7 @@ fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &
         let one = first[0];
         let two = other[0];
         let (severity, note) = match deviations(one, two) {
-            // If only one value has a standard deviation, the other one should be a copy.
+            // Accept measurements that agree. If only one has a standard deviation, the other one should be a copy.
             Some(apart) if apart <= REPEATED && is_bare(first) == is_bare(other) => continue,
             Some(apart) if apart <= REPEATED => (
                 Severity::Remark,
@@ -104,7 +105,7 @@ fn shown_values(same: &[&PaperNumber]) -> String {
     format!("{} ({})", same[0].printed, join_distinct(same.iter().map(|entry| entry.artifact.clone())))
 }
 
-/// Maximum distance of two latency measurements that agree, in standard deviations.
+/// Maximum distance between two latency measurements that count as equal, in standard deviations.
 const REPEATED: f64 = 5.0;
 
 fn is_bare(same: &[&PaperNumber]) -> bool {
@@ -112,7 +113,7 @@ fn is_bare(same: &[&PaperNumber]) -> bool {
 }
 
 /// Returns the distance between two measurements in standard deviations of their difference. A missing deviation is
-/// taken from the other value; `None` if both are missing.
+/// taken from the other value. Returns `None` if both are missing.
 fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
     let spread = relative_deviation(one, other)?.hypot(relative_deviation(other, one)?);
     // A deviation printed as 0.0 is less than half of its last digit.
@@ -146,7 +147,7 @@ fn elsewhere(one: &PaperNumber, two: &PaperNumber, entries: &[PaperNumber]) -> S
     "two values of one condition".to_owned()
 }
 
-/// Whether two values are equal and their conditions differ only in the calibration corpus.
+/// Returns whether two values are equal and their conditions differ only in the calibration corpus.
 fn is_twin(entry: &PaperNumber, value: &PaperNumber) -> bool {
     let condition = &value.record.condition;
     let other = &entry.record.condition;

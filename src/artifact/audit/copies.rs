@@ -7,10 +7,10 @@ use crate::artifact::paper::PaperNumber;
 use crate::recovery;
 use crate::results::record::Condition;
 
-/// Minimum number of equal scores that cannot be a coincidence.
+/// Minimum number of equal scores that is unlikely to be a coincidence.
 const MIN_EQUAL_SCORES: usize = 3;
 
-/// Minimum number of equal four-digit perplexities that cannot be a coincidence.
+/// Minimum number of equal four-digit perplexities that is unlikely to be a coincidence.
 const MIN_EQUAL_PERPLEXITIES: usize = 2;
 
 /// Compares every row with the earlier rows of all tables and reports the first match. Equal latencies, speedups and
@@ -65,7 +65,7 @@ fn judge(rows: &[AuditRow], one: &AuditRow, other: &AuditRow, entirely: bool) ->
     }
     let same_cut = a.depth == b.depth && a.finetuned == b.finetuned && a.calibration == b.calibration;
     if same_cut && a.recovery == b.recovery {
-        // Only the criterion differs. Equal selections give equal rows for every recovery and metric.
+        // Only the criterion differs. Criteria that select the same layers agree for every recovery and metric.
         let elsewhere =
             find_difference(rows, one, other).map(|elsewhere| format!("the criteria differ in {elsewhere}"));
         return match (entirely, elsewhere) {
@@ -131,7 +131,8 @@ const STATED: &str = "128";
 
 const MIN_SHARED_SCORES: usize = 2;
 
-/// Compares rows without a stated number of sequences with the corresponding row of a table that varies it.
+/// Compares rows without a stated number of calibration sequences with the corresponding rows of a table that varies
+/// this number.
 pub(super) fn check_calibration(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows.iter().filter(|row| row.condition.calibrated().1.is_none()) {
         let variants: Vec<(&AuditRow, String)> =

@@ -63,12 +63,12 @@ impl<'a> AuditRow<'a> {
         Some((cell, cell.record.value?))
     }
 
-    /// Returns the cells of several metrics and their values. `None` if one is missing.
+    /// Returns the cells of several metrics and their values, or `None` if one is missing.
     pub(super) fn all(&self, metrics: &[&str]) -> Option<Vec<(&'a PaperNumber, f64)>> {
         metrics.iter().map(|metric| self.get(metric)).collect()
     }
 
-    /// Pairs the scores that both rows have, by metric.
+    /// Returns the pairs of scores for each metric that both rows have.
     pub(super) fn shared_scores(&self, other: &AuditRow<'a>) -> Vec<(&'a PaperNumber, &'a PaperNumber)> {
         self.scores.iter().zip(&other.scores).filter_map(|(one, two)| (*one).zip(*two)).collect()
     }
@@ -83,7 +83,7 @@ pub(super) fn words(condition: &Condition) -> String {
     if criterion == DENSE {
         return format!("{backbone}, dense");
     }
-    // In a table with one row per method, the condition is only a name.
+    // In a table with one row per method, the condition contains only the method's name.
     if criterion.is_empty() {
         return backbone.clone();
     }
@@ -92,7 +92,7 @@ pub(super) fn words(condition: &Condition) -> String {
     format!("{backbone}, {depth}/{layers}, {criterion}, {recovery}{finetuned}, {calibration}")
 }
 
-/// Clears the calibration of the dense backbone, which does not depend on it.
+/// Normalizes the condition of the dense backbone by clearing the calibration, which does not affect its scores.
 pub(super) fn exact(condition: &Condition) -> Condition {
     let mut exact = condition.clone();
     if exact.criterion == DENSE {

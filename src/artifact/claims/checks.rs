@@ -20,7 +20,7 @@ const A10: [&str; 4] = ["ppl_wikitext2", "ppl_c4", "ppl_ptb", ACCURACY];
 
 /// The paper's proposed method.
 const GHOSTED: &str = "ghosted";
-/// The two solvers for its operator.
+/// The two solvers for the ghosted operator.
 const SVD: &str = "ghosted:svd";
 const SOLVE: &str = "ghosted:solve";
 const DIAG: &str = "linearpatch-diag";
@@ -42,7 +42,7 @@ const DEVIATIONS: f64 = 3.0;
 pub(super) type Checked = fn(&ClaimSetting<'_>) -> ClaimCheck;
 pub(super) type Only = fn(&Condition) -> bool;
 
-/// Setting predicates by name; the first is the default.
+/// Predicates that select settings, by name. The first is the default.
 pub(super) static ONLY: [(&str, Only); 4] = [
     ("any", |_| true),
     ("streamlined", streamlined),
@@ -56,7 +56,7 @@ fn streamlined(condition: &Condition) -> bool {
     condition.criterion == "llm-streamline"
 }
 
-/// Checks by claim id.
+/// Check functions by claim id.
 pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("abstract-accuracy", |setting| setting.lead(ACCURACY, GHOSTED, &REPAIRS).above(0.0)),
     ("abstract-perplexity", |setting| setting.lead(PERPLEXITY, GHOSTED, &REPAIRS).above(0.0)),

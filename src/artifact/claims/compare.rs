@@ -33,7 +33,7 @@ pub fn judge_all<'a>(
     ours: &Artifacts,
     profile: &str,
 ) -> Vec<JudgedClaim<'a>> {
-    // Figures of the paper are not printed as numbers.
+    // The paper prints no numbers for its figures, so claims about figures have no verdict on the paper's side.
     claims
         .into_iter()
         .map(|claim| {
@@ -67,7 +67,7 @@ fn backbones(claim: &Claim, side: &Artifacts) -> BTreeSet<String> {
 }
 
 /// Formats verdict counts and one line per claim: `table2-average: paper 6 of 6, all needed: HOLDS; ours (tiny) 5 of 6,
-/// all needed: FAILS`. Below it follow the interpretation and the settings in which the claim fails.
+/// all needed: FAILS`. The lines below each claim give its interpretation and the settings in which it fails.
 pub fn render(judged: &[JudgedClaim<'_>]) -> String {
     let rows: Vec<ClaimRow> = judged.iter().map(row).collect();
     let ours = verdict_counts(&rows, |row| row.verdict);
@@ -160,7 +160,7 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'
     Ok(judge_all(claims(), &theirs, &ours, profile))
 }
 
-/// Returns whether a folder contains the numbers of a profile. Search results contain none.
+/// Returns whether a folder contains the numbers of a profile. A folder with search results contains no numbers.
 fn is_of_profile(folder: &Path, profile: &str) -> bool {
     let names = [PathBuf::from(profile), run_folder(Path::new(profile))];
     let is_it = folder.file_name().is_some_and(|folder_name| names.iter().any(|name| name.as_os_str() == folder_name));
@@ -186,7 +186,7 @@ pub fn headline_in(folders: &[PathBuf], profile: &str) -> Result<Option<String>>
     Ok(table.and_then(|table| headline(&table, seeds.as_ref())).map(|(text, _)| text))
 }
 
-/// Formats the headline from table 2 and, if available, its repetitions with other seeds, and returns the counts.
+/// Formats the headline from table 2 and, if available, from its repetitions with other seeds. Also returns the counts.
 pub fn headline(table: &StoredResults, seeds: Option<&StoredResults>) -> Option<(String, BestCounts)> {
     let ours = recovery::papers_appearance()?;
     let question = BestQuestion {

@@ -41,7 +41,7 @@ pub struct SettingVerdict {
     pub outcome: Judgement,
     /// Earlier setting whose criterion removed the same layers. If all scores are equal too, both count as one setting.
     pub cut_of: Option<String>,
-    /// Numbers used (`ghosted 60.10 > replaceme-ls 59.45`), or the ones that are missing.
+    /// Numbers used, such as `ghosted 60.10 > replaceme-ls 59.45`, or the missing numbers.
     pub shown: String,
 }
 
@@ -63,8 +63,8 @@ impl Claim {
         ClaimVerdict { ungated, best, ..self.verdict(self.settings(&present)) }
     }
 
-    /// Counts how often our method is the best row. `None` for other kinds of claims and for numbers without per-item
-    /// results.
+    /// Counts how often our method is the best row. Returns `None` for other kinds of claims and for numbers without
+    /// per-item results.
     fn best_counts(&self, artifacts: &Artifacts, present: &[(&str, &ArtifactNumbers)]) -> Option<BestCounts> {
         let run = present.first()?.1.stored.as_deref()?;
         let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_deref());
@@ -125,7 +125,7 @@ impl Claim {
         if outcome == Judgement::Unknown && !several.is_empty() {
             shown = format!("{shown}; the cells differ in {}", several.join(", "));
         }
-        // The paper's timings cannot be repeated.
+        // Suggest measuring again only for our timings, because the paper's cannot be measured again.
         let measured = artifacts.iter().any(|(_, artifact)| artifact.run.is_some());
         if outcome == Judgement::Unknown && shown.contains(NOISY) && measured {
             shown = format!("{shown}; run the same command with --retime to measure again");
@@ -133,7 +133,7 @@ impl Claim {
         SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, cut_of, shown }
     }
 
-    /// Merges criteria with the same cut into one setting, because one measurement must count once.
+    /// Merges criteria with the same cut into one setting, so that each measurement counts only once.
     fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();
@@ -195,7 +195,7 @@ impl Claim {
     }
 }
 
-/// Whether two keys are equal except for one axis.
+/// Returns whether two keys are equal except for one axis.
 fn is_equal_but(axis: usize, one: &[String], other: &[String]) -> bool {
     (0..one.len()).all(|at| at == axis || one[at] == other[at])
 }
@@ -233,7 +233,7 @@ fn differing(known: &[KnownNumber<'_>]) -> Vec<String> {
 }
 
 impl ClaimVerdict {
-    /// Formats the count, such as `17 of 18, all needed`.
+    /// Formats the number of settings in which the claim holds, such as `17 of 18, all needed`.
     pub fn count(&self) -> String {
         if self.total == 0 {
             return self.reason.clone().unwrap_or_default();

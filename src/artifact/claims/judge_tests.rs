@@ -223,7 +223,7 @@ fn rows(criterion: &str, add: f64) -> Vec<Record> {
         .to_vec()
 }
 
-/// The unrepaired scores are equal, but the repaired ones differ.
+/// Returns records whose unrepaired scores are equal for all criteria and whose repaired scores depend on `repaired`.
 fn texts(criterion: &str, repaired: f64) -> Vec<Record> {
     ["acc_average", "rte", "copa"]
         .into_iter()

@@ -101,12 +101,12 @@ impl Mul<Quantity> for f64 {
     }
 }
 
-/// Compares two numbers, ignoring rounding errors: in binary, 60.01 − 59.65 is not exactly 0.36.
+/// Compares two numbers, ignoring rounding errors. For example, 60.01 − 59.65 is not exactly 0.36 in binary.
 pub(super) fn order(a: f64, b: f64) -> Ordering {
     if close(a, b) { Ordering::Equal } else { a.total_cmp(&b) }
 }
 
-/// Returns whether two numbers agree to a relative (below 1, absolute) tolerance of 10⁻⁹.
+/// Returns whether two numbers agree within 10⁻⁹. The tolerance is relative, or absolute for numbers below 1.
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0)
 }
@@ -134,7 +134,7 @@ pub use crate::artifact::page::Judgement;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ClaimCheck {
     pub(super) outcome: Judgement,
-    /// Actual relation, regardless of the claim: `ghosted 60.10 > replaceme-ls 59.45`.
+    /// Actual relation of the numbers, whatever the claim states: `ghosted 60.10 > replaceme-ls 59.45`.
     pub(super) shown: String,
 }
 

@@ -191,7 +191,7 @@ fn method_without_cell_leaves_its_claims_open() {
         .map(|entry| entry.claim.id)
         .collect();
     let others = ["table4-saturates", "table4-perplexity-improves", "tableA10-negligible"];
-    // These claims only compare with the unrepaired and the dense model.
+    // These claims compare only with the unrepaired and the dense model.
     let costs = ["tableA8-speedup", "tableA8-overhead", "tableA9-speedup", "tableA9-overhead"];
     assert_eq!(left, [&others[..], &costs].concat());
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::claims;
 
-/// Reads the paper's LaTeX source. `None` if it is missing, which CI does not accept.
+/// Reads the paper's LaTeX source. Returns `None` if the file is missing, which is a failure in CI.
 #[expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 fn source() -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");

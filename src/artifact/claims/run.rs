@@ -61,7 +61,7 @@ impl ArtifactNumbers {
 /// Numbers of all artifacts, by name (`table2`).
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
-/// Settings that must agree between two runs, and the part of the condition that names them.
+/// Predicate for settings that must agree between two runs, and the function that returns their name in a record.
 type Level = (fn(&SettingPath) -> bool, fn(&Record) -> Option<String>);
 
 /// Levels at which two runs are compared. Every setting belongs to exactly one level.
@@ -88,7 +88,7 @@ const LEVELS: [Level; 4] = [
     ),
 ];
 
-/// Explains why the numbers of two runs must not be combined. `None` if they may be.
+/// Explains why the numbers of two runs must not be combined. Returns `None` if combining them is allowed.
 pub(super) fn incompatibility(
     (a, first): (&str, &ArtifactNumbers),
     (b, second): (&str, &ArtifactNumbers),
@@ -191,7 +191,7 @@ mod tests {
             "table2 and tableA7 differ in calibration.seed of llama/4/llm-streamline/ghosted"
         );
         assert_eq!(why(cell_leaves(0, "another's")), "table2 and tableA7 differ in calibration.text.bytes of c4");
-        // The name also conflicts if the depths differ.
+        // The same name with different settings is also a conflict if the depths differ.
         let mut half = cell_leaves(0, "c4's");
         half.insert(SettingPath::new("engine.dtype"), Canonical::of(&json!("bf16")));
         let half = known(6, "c4", half);

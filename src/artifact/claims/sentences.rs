@@ -22,7 +22,7 @@ pub fn count_sentences<'a>(
     SentenceCount { sentences: verdicts.len(), counts }
 }
 
-/// Formats `30 sentences: 12 hold, 9 fail, 3 are unknown, 6 are not applicable`.
+/// Formats counts such as `30 sentences: 12 hold, 9 fail, 3 are unknown, 6 are not applicable`.
 impl fmt::Display for SentenceCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = Judgement::ALL.into_iter().zip(&self.counts).filter(|(_, count)| **count > 0);

@@ -102,7 +102,7 @@ impl<'a> ClaimSetting<'a> {
         distinct(known.map(|record| &record.metric).filter(|id| of_family(family, id)))
     }
 
-    /// Returns the root of the sum of squares of two standard deviations.
+    /// Returns the root of the sum of the squared standard deviations of two recoveries.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let both = self.deviation(metric, one).and_then(|a| Ok(a.hypot(self.deviation(metric, other)?)));
         Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
@@ -130,7 +130,7 @@ impl<'a> ClaimSetting<'a> {
         }))
     }
 
-    /// Checks whether a recovery has the best value, ties included.
+    /// Checks whether a recovery has the best value. Ties count as best.
     pub(super) fn best(&self, metric: &str, name: &str, rivals: &[&str]) -> ClaimCheck {
         self.check_best(metric, name, rivals).unwrap_or_else(ClaimCheck::unknown)
     }
@@ -211,7 +211,7 @@ fn of_family(family: &str, id: &str) -> bool {
     Metric::find(id).is_ok_and(|metric| metric.family() == family)
 }
 
-/// Returns the value of a record unless it is missing or too noisy.
+/// Returns the value of a record, or an error if the value is missing or too noisy.
 fn usable(record: &Record, method: &str) -> Result<f64, String> {
     let value = record.value.unwrap_or(f64::NAN);
     let error = record.error.unwrap_or_default();

@@ -105,7 +105,7 @@ fn a_rival_that_is_missing_leaves_it_open() {
         assert_eq!(setting.rank(ACCURACY, "ghosted", &ALL).at_most(2.0), ClaimCheck::unknown(reason.into()));
         assert_eq!(setting.mean(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
         assert_eq!(setting.minimum(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
-        // One better rival decides, regardless of missing numbers.
+        // One better rival makes the check fail, even if other numbers are missing.
         assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
     assert_eq!(of(&with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);

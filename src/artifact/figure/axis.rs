@@ -36,11 +36,12 @@ impl Axis {
     }
 }
 
-/// Magnitude limits outside which a value is not a plausible measurement and its square would overflow or underflow.
+/// Range of magnitudes that are drawn. A value outside is not a plausible measurement, and its square would overflow or
+/// underflow.
 const LARGEST: f64 = 1e150;
 const SMALLEST: f64 = 1e-150;
 
-/// Returns the value if it is drawable. Tiny magnitudes become 0.
+/// Returns the value if it can be drawn. Magnitudes below [`SMALLEST`] become 0.
 pub(super) fn drawable(value: Option<f64>) -> Option<f64> {
     value.filter(|v| v.is_finite() && v.abs() <= LARGEST).map(|v| if v.abs() < SMALLEST { 0.0 } else { v })
 }
@@ -130,7 +131,7 @@ impl Range {
         steps.into_iter().find(|step| *step >= rough * (1.0 - 1e-9)).unwrap_or(10.0 * power)
     }
 
-    /// Maps a value to 0…1, clamped.
+    /// Maps a value to its position in the range, from 0 to 1. Values outside the range are clamped.
     pub(super) fn fraction(&self, value: f64) -> f64 {
         let low = forward(self.low, self.scale);
         let high = forward(self.high, self.scale);
@@ -164,7 +165,8 @@ impl Range {
         numbers.map(|at| Tick { at, text: stepped(at, step, self.high.abs().max(self.low.abs())) }).collect()
     }
 
-    /// Returns ticks at powers of ten, and at 2 and 5 times those if they fit. `None` if fewer than three are in range.
+    /// Returns ticks at powers of ten and, if they fit, at 2 and 5 times these powers. Returns `None` if fewer than
+    /// three ticks are in range.
     fn powers(&self, most: usize) -> Option<Vec<Tick>> {
         let first = self.low.log10().floor() as i32;
         let last = self.high.log10().ceil() as i32;

@@ -4,7 +4,7 @@ use super::font;
 use super::palette::{Colour, SURFACE, TEXT, lengths};
 use crate::style::{Dash, Marker};
 
-/// Position: points to the right and points down.
+/// Position, as points to the right and points down from the upper left corner.
 pub(super) type ScenePoint = (f64, f64);
 
 /// Horizontal alignment of text relative to its position.
@@ -120,7 +120,7 @@ impl Scene {
         }
     }
 
-    /// Returns the bounding box of a text. `None` for other shapes.
+    /// Returns the bounding box of a text, or `None` for other shapes.
     #[cfg(test)]
     pub(super) fn covers(shape: &SceneShape) -> Option<(ScenePoint, ScenePoint)> {
         let SceneShape::Text { at: (x, y), text, anchor, upwards, .. } = shape else { return None };
@@ -140,7 +140,7 @@ impl Scene {
     }
 }
 
-/// Returns the convex parts of a marker with radius 1. `None` for a circle.
+/// Returns the convex parts of a marker with radius 1, or `None` for a circle.
 fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
     // Bar for the markers that consist of strokes.
     let bar = [(-1.1, -0.34), (1.1, -0.34), (1.1, 0.34), (-1.1, 0.34)];

@@ -88,7 +88,7 @@ pub(super) fn first_profile(page: &Page) -> &str {
     main.or(named).map_or("", |artifact| &artifact.profile)
 }
 
-/// Returns the profile under which an artifact is shown: the first one for lists.
+/// Returns the profile under which an artifact is shown. A list has no profile and is shown under the first one.
 pub(super) fn own_profile<'a>(artifact: &'a PageArtifact, page: &'a Page) -> &'a str {
     if artifact.profile.is_empty() { first_profile(page) } else { &artifact.profile }
 }
@@ -172,13 +172,13 @@ fn name(artifact: &PageArtifact) -> String {
     format!("{}{slash}{}", artifact.profile, artifact.name)
 }
 
-/// Returns the link to a file. `None` for absolute paths and URLs.
+/// Returns the link to a file, or `None` for absolute paths and URLs.
 fn address(path: &str) -> Option<String> {
     let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
     (!leaves).then(|| encoded(path, "/"))
 }
 
-/// Formats `690 results in 12 min, TIME to TIME; commit 0123456789ab; MACHINE`.
+/// Formats an origin as `690 results in 12 min, TIME to TIME; commit 0123456789ab; MACHINE`.
 fn computed(by: &ComputedBy) -> String {
     let time = match by.seconds {
         seconds if seconds < 100.0 => format!("{seconds:.1} s"),
@@ -222,7 +222,7 @@ fn link<'a>(section: &'a Section<'a>) -> ArtifactLink<'a> {
     }
 }
 
-/// Section that consists of a table of texts.
+/// Section that consists of a text-only table.
 #[derive(Debug, Serialize)]
 pub(super) struct PageList {
     id: &'static str,
@@ -331,7 +331,7 @@ fn label_columns(names: &[&str], choice: usize) -> Vec<SavedColumn> {
         .collect()
 }
 
-/// Builds a section. `None` if the table is empty.
+/// Builds a section. Returns `None` if the table is empty.
 fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<PageList>> {
     if view.rows.is_empty() {
         return Ok(None);

@@ -50,7 +50,7 @@ struct HeaderCell {
     class: String,
     /// Printed index of the column; `None` for a heading over several.
     column: Option<usize>,
-    /// Number of columns and rows that it spans.
+    /// Number of columns that the header cell spans. `rows` is the number of rows.
     columns: usize,
     rows: usize,
     higher_is_better: Option<bool>,
@@ -72,7 +72,7 @@ struct TableCell {
     class: String,
     /// Whether the cell labels the row.
     is_label: bool,
-    /// Whether the cell carries the mark of our method's rows.
+    /// Whether the cell contains the mark of our method's rows.
     says_ours: bool,
     /// Sort key of a numeric cell, if it differs from the text.
     sort: Option<String>,
@@ -278,7 +278,7 @@ fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
     text.or((first.is_none() || !has_group).then_some(0))
 }
 
-/// Returns a filter with the distinct texts of a column. `None` if all are equal.
+/// Returns a filter with the distinct texts of a column, or `None` if all texts are equal.
 fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
     let mut seen = BTreeSet::new();
     let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();

@@ -249,8 +249,8 @@ fn row(label: &str) -> Condition {
     }
 }
 
-/// Parses a cell into the printed number, its value, and the error after `±`. `None` if the text is neither a number
-/// nor a placeholder.
+/// Parses a cell into the printed number, its value, and the error after `±`. Returns `None` if the text is neither a
+/// number nor a placeholder.
 fn number(cell: &str) -> Option<(String, Option<f64>, Option<f64>)> {
     let cell = cell.trim().trim_matches('*').trim();
     if ["", "-", "–", "—", "n/a", "N/A", "OOM"].contains(&cell) {
