@@ -192,7 +192,8 @@ fn figure_format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// Splits the scores of a criterion into columns for layers, attentions and MLPs. All columns share one ranking.
+/// Splits the scores of a criterion into columns for layers, attention sublayers and MLP sublayers. All columns share
+/// one ranking.
 fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     let direction = if ranking.lowest_first { 1.0 } else { -1.0 };

@@ -185,7 +185,7 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// Reproduces the artifacts. An error in one of several artifacts does not stop the others, unless it is an
+    /// Reproduces the artifacts. If there are several, an error in one artifact does not stop the rest, unless it is an
     /// interrupt.
     fn make_all(&self, chosen: &[&Artifact], runner: &Runner<'_>) -> Result<(Vec<MadeArtifact>, ArtifactErrors)> {
         let mut made = Vec::new();

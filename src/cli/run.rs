@@ -184,7 +184,7 @@ fn cells_without_result(
         .collect()
 }
 
-/// Formats which objects of the grid are stored, and why the others are missing, like `plan`.
+/// Formats which objects of the grid are stored and why the rest are missing, in the format of `plan`.
 fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);

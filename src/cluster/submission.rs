@@ -211,7 +211,7 @@ impl Submission {
         Ok((thawed_path(&self.grid)?, self.gate.as_ref().map(thawed_path).transpose()?))
     }
 
-    /// Fails if the program or inputs differ from those at submission, because one table would mix results of two
+    /// Fails if the program or inputs differ from those at submission, because one table would then mix results of two
     /// versions.
     pub fn check(&self, store: &Store) -> Result<()> {
         let this = Binary::this(store)?;
