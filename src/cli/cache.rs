@@ -319,7 +319,8 @@ struct Kept {
 impl Kept {
     /// Collects the objects that the grids use.
     ///
-    /// # Errors Fails if inputs of a profile are missing, because the profile's objects would be treated as unused.
+    /// # Errors
+    /// Fails if inputs of a profile are missing, because the profile's objects would be treated as unused.
     /// Without `--profile`, a profile without any backbone on this machine is added to `absent` instead, and objects
     /// with unknown inputs are kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {

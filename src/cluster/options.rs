@@ -73,7 +73,8 @@ fn refused(word: &str, hint: &str) -> Result<()> {
 
 /// Splits an entry of a profile file into words, such as `--exclude=node7` or `-p gpu`.
 ///
-/// # Errors Fails if the entry is not an option or is a reserved option.
+/// # Errors
+/// Fails if the entry is not an option or is a reserved option.
 pub(super) fn words(entry: &str) -> Result<Vec<String>> {
     if !entry.starts_with('-') {
         return Err(Error::bad_input("invalid sbatch option")
