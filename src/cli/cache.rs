@@ -253,7 +253,7 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     {
         return false;
     }
-    // `--stage` selects objects by kind and version alone, including those of earlier program versions.
+    // `--stage` selects objects by kind and version alone, including objects of earlier program versions.
     let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
     if let Some(stage) = &gc.stage {
         return entry.stage == *stage && old;
@@ -270,7 +270,7 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     (damaged || unused || chosen) && of_kind && old
 }
 
-/// Returns the frozen program copies to delete. With `--kind` none are deleted, because they have no kind.
+/// Returns the frozen program copies to delete. With `--kind`, returns none, because program copies have no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unneeded(store)

@@ -131,7 +131,7 @@ impl Arguments {
         Ok(all.into_iter().filter(is_wanted).collect())
     }
 
-    /// Writes the grid as JSON, which is valid YAML. It removes one layer or sublayer by each criterion.
+    /// Writes the grid as JSON, which is valid YAML. The grid removes one layer or sublayer by each criterion.
     fn grid(&self, rankings: &[Ranking]) -> Result<String> {
         let (name, backbones) = backbone(&self.model)?;
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;

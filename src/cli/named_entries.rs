@@ -54,7 +54,7 @@ pub(super) struct SharedEntries {
 }
 
 impl SharedEntries {
-    /// Returns the texts and tasks of a profile, by default the one named by the model's entry.
+    /// Returns the texts and tasks of a profile. The default is the profile that the model's entry names.
     pub(super) fn of(model: &str, profile: Option<&String>) -> Result<Self> {
         let profile = profile.cloned().or_else(|| own_profile(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())

@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     limits: LimitArgs,
     /// Parent folder of the results [default: results in the checkout].
     ///
-    /// Artifacts, and runs with `--set` or another engine or float type, get their own folders there.
+    /// Artifacts, and runs with `--set` or another engine or float type, are written to separate folders there.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Use cached results only; do not compute anything.

@@ -152,7 +152,7 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
     Grid::load(Path::new(&arguments.search_args.model), arguments.search_args.profile.as_deref(), &arguments.overrides)
 }
 
-/// Returns the output directory `results/NAME/search+BUDGET`. Each budget has its own.
+/// Returns the output directory `results/NAME/search+BUDGET`. Each budget has its own directory.
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
     let results = home::default_directory(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");

@@ -28,8 +28,8 @@ use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use ghostlab_store::{Shared, Store};
 
-/// Minimum age of a frozen copy before it is removed. Covers requeued jobs, and the time between freezing a program and
-/// submitting it.
+/// Minimum age of a frozen copy before it is removed. The period covers requeued jobs, and the time between freezing a
+/// program and submitting it.
 const QUIET: Duration = Duration::from_secs(24 * 3600);
 
 /// Returns the frozen copies that no job can run anymore. Their submissions belong to this user, have no queued or

@@ -240,8 +240,8 @@ impl Submission {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Submits a job to the scheduler. Records the attempt before and the job number after it. If the process is killed
-    /// in between, [`Self::find_jobs`] recovers the job.
+    /// Submits a job to the scheduler. Records the attempt beforehand and the job number afterwards. If the process is
+    /// killed in between, [`Self::find_jobs`] recovers the job.
     ///
     /// # Errors
     /// Fails if the store is not writable or the scheduler refuses the job.

@@ -59,7 +59,7 @@ pub struct FolderCheck {
     /// Version and commit of the program that wrote the folder.
     pub program: String,
     pub checks: Vec<Check>,
-    /// Notes on parts that were not verified or left out.
+    /// Notes on parts that were omitted or not verified.
     pub notes: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ pub struct Differing {
     pub at: String,
     /// Value in the folder.
     pub recorded: String,
-    /// Value computed here.
+    /// Value that the check found.
     pub found: String,
     /// Absolute difference; null if a value is not a number.
     pub by: Option<f64>,
