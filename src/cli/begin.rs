@@ -29,8 +29,8 @@ pub(super) struct Arguments {
     to: PathBuf,
     /// Text file: .txt, .jsonl, .jsonl.gz or .parquet; can be given several times.
     ///
-    /// The first is the calibration text, the others are scored. A single one is split into two files next to the grid.
-    /// Without --corpus, the grid uses the bundled synthetic texts and tasks.
+    /// The first file is the calibration text, and the rest are scored. A single file is split into two files next to
+    /// the grid. Without --corpus, the grid uses the bundled synthetic texts and tasks.
     #[arg(long = "corpus", value_name = "FILE")]
     corpora: Vec<PathBuf>,
     /// Overwrite an existing file, unless it is an input.

@@ -190,7 +190,8 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
 }
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
-    // Open for reading only: opening for writing removes leftovers of dead processes before they are listed.
+    // Open the store for reading only, because opening it for writing would remove leftovers of dead processes before
+    // they are listed.
     let store = gc.store.look()?;
     let left: Vec<LeftDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
@@ -229,7 +230,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let stop = AtomicBool::new(false);
     let clearing_up = exec::lease(&store, Store::CLEARING, "cleaning up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {
-        // Runs may have started or reserved other objects in the meantime.
+        // Runs may have started or reserved more objects since the objects to delete were listed.
         let in_use = store.reserved();
         if !clearing_up.holds() {
             return Err(Error::job("the cleanup lost its lease while it was suspended")
@@ -238,7 +239,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
-    // New jobs may have been submitted in the meantime.
+    // New jobs may have been submitted since the programs to delete were listed.
     let still = self::programs(gc, &store);
     programs.iter().filter(|program| still.contains(program)).try_for_each(FrozenProgram::remove)?;
     clearing.deleted = true;
@@ -252,7 +253,7 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     {
         return false;
     }
-    // `--stage` selects objects by kind and version alone, including those of earlier program versions.
+    // `--stage` selects objects by kind and version alone, including objects of earlier program versions.
     let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
     if let Some(stage) = &gc.stage {
         return entry.stage == *stage && old;
@@ -269,7 +270,7 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     (damaged || unused || chosen) && of_kind && old
 }
 
-/// Returns the frozen program copies to delete. With `--kind` none are deleted, because they have no kind.
+/// Returns the frozen program copies to delete. With `--kind`, returns none, because program copies have no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unneeded(store)
@@ -318,7 +319,8 @@ struct Kept {
 impl Kept {
     /// Collects the objects that the grids use.
     ///
-    /// # Errors Fails if inputs of a profile are missing, because the profile's objects would be treated as unused.
+    /// # Errors
+    /// Fails if inputs of a profile are missing, because the profile's objects would be treated as unused.
     /// Without `--profile`, a profile without any backbone on this machine is added to `absent` instead, and objects
     /// with unknown inputs are kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {

@@ -78,7 +78,8 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     })
 }
 
-/// Returns the directory of the experiments, unpacking the embedded ones to the user's data directory if necessary.
+/// Returns the directory of the experiments, unpacking the embedded experiments to the user's data directory if
+/// necessary.
 ///
 /// # Errors
 /// Fails like [`experiments`], or if the user's data directory is not writable.
@@ -169,7 +170,7 @@ impl StoreArgs {
     /// Opens the store for reading. An explicitly named store must exist.
     pub(super) fn look(&self) -> Result<Store> {
         match self.explicit_path() {
-            // Check only that the marker exists. Reading it later reports an entry of the wrong type.
+            // Check only that the marker exists. If it is not a regular file, reading it later reports the error.
             Some(named) if named.join("store.json").symlink_metadata().is_err() => Err(no_store(&named)),
             _ => self.look_anyway(None),
         }

@@ -131,7 +131,7 @@ impl Arguments {
         Ok(all.into_iter().filter(is_wanted).collect())
     }
 
-    /// Writes the grid as JSON, which is valid YAML. It removes one layer or sublayer by each criterion.
+    /// Writes the grid as JSON, which is valid YAML. The grid removes one layer or sublayer by each criterion.
     fn grid(&self, rankings: &[Ranking]) -> Result<String> {
         let (name, backbones) = backbone(&self.model)?;
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
@@ -192,7 +192,8 @@ fn figure_format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// Splits the scores of a criterion into columns for layers, attentions and MLPs. All columns share one ranking.
+/// Splits the scores of a criterion into columns for layers, attention sublayers and MLP sublayers. All columns share
+/// one ranking.
 fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     let direction = if ranking.lowest_first { 1.0 } else { -1.0 };

@@ -17,7 +17,7 @@ use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 /// File name of the generated grid in messages. Names are resolved as for a grid in the current directory.
 const FILE: &str = "command line";
 
-/// Replaces the hint to run `ghostlab fetch` with `--fetch`, which these commands support.
+/// Replaces a hint to run `ghostlab fetch` with a hint to use `--fetch`, which these commands support.
 pub(super) fn fetchable(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Missing if error.advice().is_some_and(|advice| advice.contains("ghostlab fetch")) => {
@@ -54,7 +54,7 @@ pub(super) struct SharedEntries {
 }
 
 impl SharedEntries {
-    /// Returns the texts and tasks of a profile, by default the one named by the model's entry.
+    /// Returns the texts and tasks of a profile. The default is the profile that the model's entry names.
     pub(super) fn of(model: &str, profile: Option<&String>) -> Result<Self> {
         let profile = profile.cloned().or_else(|| own_profile(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())

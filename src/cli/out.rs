@@ -2,8 +2,8 @@
 //!
 //! The standard library's macros panic in that case. Here, output is discarded once the reader has closed the stream
 //! (`| head`), and a failed write never stops a run. Only output lost because the disk is full is an error, reported at
-//! the end. Control characters in names and paths are escaped, because they could change the terminal. The module also
-//! formats quantities.
+//! the end. Control characters in names and paths are escaped, because they could alter the state of the terminal. The
+//! module also formats quantities.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};

@@ -178,7 +178,7 @@ fn place_of_change(missing: &Missing) -> String {
     missing.on.clone().unwrap_or_default()
 }
 
-/// Formats the use of the size limit, and the expected evictions.
+/// Formats the size of the store relative to its limit, and the expected evictions.
 fn stays(store: &LimitedStore) -> String {
     let mut text = format!(
         "store: limit {}; {} of this grid, {} to be added, {} of other grids\n",

@@ -329,7 +329,7 @@ impl<K: Ord> Bars<K> {
         }
     }
 
-    /// Adds a bar above the total bar, with `here` already done. Returns `None` without a terminal.
+    /// Adds a bar above the total bar, with the initial position `here`. Returns `None` without a terminal.
     pub(super) fn bar(&self, total: Option<u64>, here: u64, template: &str, message: &str) -> Option<ProgressBar> {
         let bars = self.bars.as_ref()?;
         let new = total.map_or_else(ProgressBar::no_length, ProgressBar::new);

@@ -95,10 +95,10 @@ pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
     all.filter(|page| page.symlink_metadata().is_ok()).collect()
 }
 
-/// Writes the page of all results directories, and prints which ones are omitted.
+/// Writes the page of all results directories, and prints which directories are omitted.
 ///
-/// The page of the recorded run changes only if `record` is set. Otherwise local results go to a second page next to
-/// it. Returns the path of the page, and whether any directory was omitted.
+/// The page of the recorded run changes only if `record` is set. Otherwise local results are written to a second page
+/// next to it. Returns the path of the page, and whether any directory was omitted.
 pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
     let folders: Vec<PathBuf> = match record {
         true => folders(results).into_iter().filter(|folder| is_kept(folder)).collect(),

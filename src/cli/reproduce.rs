@@ -34,7 +34,8 @@ pub(super) struct Arguments {
     artifacts: Vec<String>,
     /// Override a grid value, e.g. `--set calibration.sequences=16`.
     ///
-    /// The results go to their own folder. They are not part of the report and not compared with the paper's claims.
+    /// The results are written to a separate folder. They are not part of the report and not compared with the paper's
+    /// claims.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Profile: `tiny` (bundled models and data) or `paper` (the paper's).
@@ -65,7 +66,8 @@ pub(super) struct Arguments {
     retime: bool,
     /// Replace the recorded run in the repository with this one.
     ///
-    /// The report shows recorded runs. Without --record, a recorded run is kept and different results go next to it.
+    /// The report shows recorded runs. Without --record, a recorded run is kept, and different results are written next
+    /// to it.
     #[arg(long, conflicts_with_all = ["overrides", "stored", "frozen", "no_gate"])]
     record: bool,
     /// Record latencies even if they are unstable.
@@ -185,7 +187,7 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// Reproduces the artifacts. An error in one of several artifacts does not stop the others, unless it is an
+    /// Reproduces the artifacts. If there are several, an error in one artifact does not stop the rest, unless it is an
     /// interrupt.
     fn make_all(&self, chosen: &[&Artifact], runner: &Runner<'_>) -> Result<(Vec<MadeArtifact>, ArtifactErrors)> {
         let mut made = Vec::new();

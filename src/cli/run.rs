@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     limits: LimitArgs,
     /// Parent folder of the results [default: results in the checkout].
     ///
-    /// Artifacts, and runs with `--set` or another engine or float type, get their own folders there.
+    /// Artifacts, and runs with `--set` or another engine or float type, are written to separate folders there.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Use cached results only; do not compute anything.
@@ -184,7 +184,7 @@ fn cells_without_result(
         .collect()
 }
 
-/// Formats which objects of the grid are stored, and why the others are missing, like `plan`.
+/// Formats which objects of the grid are stored and why the rest are missing, in the format of `plan`.
 fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);

@@ -30,7 +30,7 @@ use crate::search::{Found, SearchEnv, mean_latency, search, split_searches};
 pub(super) struct Arguments {
     #[command(flatten)]
     search_args: SearchArgs,
-    /// Export the winner as a Hugging Face model, with the evidence in its model card.
+    /// Export the winner as a Hugging Face model, with the search results in its model card.
     #[arg(long, value_name = "FOLDER")]
     export: Option<PathBuf>,
     /// Download missing inputs from the Hugging Face hub first.
@@ -152,7 +152,7 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
     Grid::load(Path::new(&arguments.search_args.model), arguments.search_args.profile.as_deref(), &arguments.overrides)
 }
 
-/// Returns the output directory `results/NAME/search+BUDGET`. Each budget has its own.
+/// Returns the output directory `results/NAME/search+BUDGET`. Each budget has its own directory.
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
     let results = home::default_directory(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
@@ -164,7 +164,7 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
     OutputFolder::new(results.join(&grid.name).join(format!("search+{budget}{differs}")), "a search")
 }
 
-/// Exports the winner of a search, with the evidence in its model card.
+/// Exports the winner of a search, with the search results in its model card.
 fn export_winner(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
     let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
     let evidence = Some(found.markdown().replacen("## ", "### ", 1));

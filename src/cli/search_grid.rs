@@ -47,10 +47,10 @@ pub(super) struct SearchArgs {
     /// sequences of --length tokens, with seed 0.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) calibration: Vec<String>,
-    /// Criteria [default: all of the paper and for sublayers that need only one calibration pass].
+    /// Criteria [default: the paper's criteria and the sublayer criteria that need only one calibration pass].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) criteria: Vec<String>,
-    /// Recoveries [default: all of the paper and for sublayers].
+    /// Recoveries [default: the paper's recoveries and all sublayer recoveries].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) recoveries: Vec<String>,
     /// Maximum number of documents, and of windows [default: all].

@@ -390,7 +390,8 @@ fn sbatch_options(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String])
     named.chain(profile.options()).chain(sbatch.iter().cloned()).collect()
 }
 
-/// Returns the path of the program for jobs: a frozen copy, if the store's file system allows execution.
+/// Returns the path of the program that jobs run: a frozen copy if the store's file system allows execution, and the
+/// original program otherwise.
 fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     if dry_run {
         return Ok(binary.frozen_at(store));

@@ -174,7 +174,7 @@ fn modified_time(path: &Path) -> Option<std::time::SystemTime> {
 /// Returns the overrides, or none if they do not change the grid.
 ///
 /// # Errors
-/// Fails for a loaded grid only if a path is not UTF-8.
+/// For a loaded grid, fails only if a path is not UTF-8.
 fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> Result<Grid>) -> Result<&'a [String]> {
     // Without overrides, do not load the file: it may not be a grid.
     let same = match (!overrides.is_empty()).then(plain) {

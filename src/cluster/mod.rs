@@ -28,8 +28,8 @@ use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use ghostlab_store::{Shared, Store};
 
-/// Minimum age of a frozen copy before it is removed. Covers requeued jobs, and the time between freezing a program and
-/// submitting it.
+/// Minimum age of a frozen copy before it is removed. The period covers requeued jobs, and the time between freezing a
+/// program and submitting it.
 const QUIET: Duration = Duration::from_secs(24 * 3600);
 
 /// Returns the frozen copies that no job can run anymore. Their submissions belong to this user, have no queued or
@@ -69,7 +69,7 @@ fn entries_of(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Returns whether a path belongs to this user. The scheduler does not show other users' jobs.
+/// Returns whether a path is owned by this user. The scheduler does not show other users' jobs.
 #[cfg(unix)]
 fn is_mine(path: &Path) -> bool {
     owner(path).is_some_and(|user| owner(Path::new("/proc/self")) == Some(user))
@@ -130,7 +130,7 @@ impl FrozenProgram {
     }
 }
 
-/// Returns the time since a path was written, or zero if unknown.
+/// Returns the time since a path was last modified, or zero if unknown.
 fn since(path: &Path) -> Duration {
     let written = path.symlink_metadata().and_then(|data| data.modified());
     written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
@@ -189,7 +189,7 @@ impl Binary {
     }
 }
 
-/// Makes a file executable for everyone who may read it.
+/// Makes a file executable for every user who can read it.
 #[cfg(unix)]
 fn executable(file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;

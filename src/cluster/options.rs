@@ -36,8 +36,8 @@ const OWN: [(&str, Option<char>, &str); 20] = [
 /// Short sbatch options without a value. Further options may follow in the same word.
 const FLAGS: &str = "HIOQWhksuvV";
 
-/// Checks that no option overrides one that this program sets. Prefixes of option names count as well, because sbatch
-/// accepts them.
+/// Checks that no option overrides one that this program sets. Abbreviated option names are checked as well, because
+/// sbatch accepts them.
 ///
 /// # Errors
 /// Fails if an option is reserved, with the reason.
@@ -74,7 +74,7 @@ fn refused(word: &str, hint: &str) -> Result<()> {
 /// Splits an entry of a profile file into words, such as `--exclude=node7` or `-p gpu`.
 ///
 /// # Errors
-/// Fails if the entry is not an option, or is a reserved one.
+/// Fails if the entry is not an option or is a reserved option.
 pub(super) fn words(entry: &str) -> Result<Vec<String>> {
     if !entry.starts_with('-') {
         return Err(Error::bad_input("invalid sbatch option")
@@ -92,7 +92,8 @@ pub(super) fn words(entry: &str) -> Result<Vec<String>> {
 /// compute a few batches.
 pub const SHORTEST: Duration = Duration::from_secs(300);
 
-/// Returns the time limit from sbatch options, where the last one wins. Returns `None` without a limit.
+/// Returns the time limit from sbatch options. If there are several limits, the last one applies. Returns `None`
+/// without a limit.
 pub fn time_limit(options: &[String]) -> Option<Duration> {
     let mut found = None;
     let mut words = options.iter();

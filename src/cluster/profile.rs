@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::quantity::{Gigabytes, MAX_RETRIES, MAX_SECONDS};
 
-/// Job options of a cluster, in addition to those from the plan.
+/// Job options of a cluster, in addition to the options derived from the plan.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlurmProfile {

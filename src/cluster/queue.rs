@@ -50,7 +50,7 @@ pub struct Queue {
 const FORMAT: &str = "%i|%j|%T|%r|%k";
 
 impl Queue {
-    /// Queries squeue with a timeout of two seconds, and sacct if that fails.
+    /// Queries squeue with a timeout of two seconds, and falls back to sacct if squeue fails.
     ///
     /// # Errors
     /// Fails if neither command succeeds, with the error of squeue.

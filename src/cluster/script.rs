@@ -135,7 +135,7 @@ fn unnamed(path: &Path) -> Error {
         .hint("choose other folders with --store and --results")
 }
 
-/// Joins words to a command line, quoting them for the shell.
+/// Joins words into a command line, quoting them for the shell.
 pub fn line(words: impl Iterator<Item = String>) -> String {
     words
         .map(|word| {

@@ -211,7 +211,7 @@ impl Submission {
         Ok((thawed_path(&self.grid)?, self.gate.as_ref().map(thawed_path).transpose()?))
     }
 
-    /// Fails if the program or inputs differ from those at submission, because one table would mix results of two
+    /// Fails if the program or inputs differ from those at submission, because one table would then mix results of two
     /// versions.
     pub fn check(&self, store: &Store) -> Result<()> {
         let this = Binary::this(store)?;
@@ -240,8 +240,8 @@ impl Submission {
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Submits a job to the scheduler. Records the attempt before and the job number after it. If the process is killed
-    /// in between, [`Self::find_jobs`] recovers the job.
+    /// Submits a job to the scheduler. Records the attempt beforehand and the job number afterwards. If the process is
+    /// killed in between, [`Self::find_jobs`] recovers the job.
     ///
     /// # Errors
     /// Fails if the store is not writable or the scheduler refuses the job.

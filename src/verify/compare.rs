@@ -249,7 +249,7 @@ fn word(right: bool) -> &'static str {
 }
 
 /// Compares the correctness of generated answers. On another engine, generated texts may diverge wherever two tokens
-/// are nearly tied, and their answers with them.
+/// are nearly tied, which may also change the answers.
 fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
     let recorded = number.number.task_answers().unwrap_or_default();
     for (index, made) in made {

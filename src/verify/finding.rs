@@ -26,7 +26,7 @@ pub struct Work {
     pub cells: usize,
     /// Folders of the backbones to load, without duplicates.
     pub backbones: Vec<String>,
-    /// Number of calibration passes. Passes shared by several folders count for each of them.
+    /// Number of calibration passes. A pass that several folders share is counted once per folder.
     pub calibrations: usize,
     /// Number of batches of windows or documents. Each batch is scored for all sampled cells of its backbone.
     pub chunks: usize,
@@ -59,7 +59,7 @@ pub struct FolderCheck {
     /// Version and commit of the program that wrote the folder.
     pub program: String,
     pub checks: Vec<Check>,
-    /// Notes on parts that were not verified or left out.
+    /// Notes on parts that were omitted or not verified.
     pub notes: Vec<String>,
 }
 
@@ -114,7 +114,7 @@ pub struct Check {
     pub agreed: usize,
     /// Largest difference among the agreeing values; 0 if all are bit-identical.
     pub largest: f64,
-    /// Total number of values of this kind, including those that were not sampled.
+    /// Total number of values of this kind, including values that were not sampled.
     pub all: usize,
     /// Probability that a single altered value of this kind is found.
     pub chance: f64,
@@ -129,7 +129,7 @@ pub struct Differing {
     pub at: String,
     /// Value in the folder.
     pub recorded: String,
-    /// Value computed here.
+    /// Value that the check found.
     pub found: String,
     /// Absolute difference; null if a value is not a number.
     pub by: Option<f64>,

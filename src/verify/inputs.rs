@@ -27,8 +27,8 @@ impl Finder {
         known.entry(path.to_owned()).or_insert_with(|| sha256::of_file(path).ok().map(|(hash, _)| hash)).clone()
     }
 
-    /// Finds a recorded file or folder. Returns `None` and notes it in `check` if one is missing or differs from the
-    /// recorded hashes (`inputs`).
+    /// Finds a recorded file or folder. If a file is missing or differs from the recorded hashes (`inputs`), returns
+    /// `None` and records the problem in `check`.
     pub(super) fn find(
         &self,
         what: &str,
@@ -64,7 +64,7 @@ impl Finder {
         None
     }
 
-    /// Returns the path itself, then paths below each root that share its last components, longest first.
+    /// Returns the path itself, then paths below each root that end in the same components, longest match first.
     fn candidates(&self, path: &Path) -> Vec<PathBuf> {
         let parts: Vec<Component<'_>> = path.components().collect();
         // Use only the components after the last `..`, because the ones before it depend on the machine.

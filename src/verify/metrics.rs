@@ -53,7 +53,7 @@ fn describe_answer(is_right: Option<&bool>) -> &'static str {
     if is_right == Some(&true) { "right" } else { "wrong" }
 }
 
-/// Recomputes a number from its items. Returns `None` if it has none.
+/// Recomputes a number from its items. Returns `None` if the number has no items.
 fn of_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
     match (number.answers(), number.losses()) {
         (Some(tasks), _) => {
@@ -66,8 +66,8 @@ fn of_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
                 .collect::<Option<_>>()?;
             mean(&each)
         }
-        // The record contains neither the words nor the bytes of a definition's texts, so only token perplexities are
-        // recomputed.
+        // The record contains neither word counts nor byte counts for the texts of task definitions, so only token
+        // perplexities are recomputed.
         (_, Some(losses)) if is_defined(recorded, number) => {
             let (_, name) = number.record.metric.rsplit_once('/')?;
             mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)

@@ -48,7 +48,7 @@ pub struct VerifyRequest<'a> {
 /// Lists the results folders in or below `root`.
 ///
 /// # Errors
-/// Fails if there are none.
+/// Fails if no results folder is found.
 pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
     /// Depth of `results/ARTIFACT/PROFILE`, plus one for collections.
     const DEPTH: usize = 4;

@@ -110,7 +110,7 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<
         return Ok(());
     }
     for (line, cells) in body.iter().enumerate() {
-        // A transposed row has the numbers of a column of the page, and other metrics of the same prompt.
+        // A row of a transposed table contains the numbers of one page column, and of other metrics of the same prompt.
         let texts = match as_rows {
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),

@@ -7,7 +7,7 @@ use super::metrics::ROUNDING;
 use crate::error::{Error, Result};
 use crate::files::regular;
 
-/// CSV table as it is printed, with its file name.
+/// CSV table with its fields as strings, and its file name.
 pub(super) struct PrintedTable {
     pub(super) name: String,
     pub(super) heads: Vec<String>,

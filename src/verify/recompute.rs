@@ -261,9 +261,8 @@ pub(super) fn sample_indices(seed: u64, what: &str, all: usize, share: f64) -> V
 
 /// Samples cells. Also returns the share of chunks to sample from each.
 ///
-/// Groups (calibrations) are sampled first, then cells, then chunks: calibrations are expensive, and a cell that is
-/// wrong as a whole is found even with few chunks. The sample does not depend on the folder, so that shared work is
-/// done once.
+/// Groups (calibrations) are sampled first, then cells, then chunks: calibrations are expensive, and an entirely wrong
+/// cell is found even with few chunks. The sample does not depend on the folder, so that shared work is done once.
 pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
     let chosen = ranked(seed, &kinds, share.sqrt());

@@ -221,7 +221,7 @@ fn check_tidy_markdown(table: &PrintedTable, path: &Path, check: &mut Check) -> 
     Ok(())
 }
 
-/// Returns the backbone and the depth of a line as a printed table shows them.
+/// Returns the backbone and depth labels of a line, as shown in printed tables.
 fn row_labels(table: &PrintedTable, line: usize) -> [String; 2] {
     let [backbone, removed, total] = ["backbone", "pruned_layers", "total_layers"]
         .map(|head| table.column(head).and_then(|column| table.rows[line].get(column)).cloned().unwrap_or_default());

@@ -210,7 +210,7 @@ pub(crate) struct ListedArtifact {
     pub(crate) cells: Option<usize>,
     /// Number of cells with complete results in the store; null if `profile` is null.
     pub(crate) complete: Option<usize>,
-    /// Estimated seconds left; null if unknown.
+    /// Estimated remaining time in seconds; null if unknown.
     pub(crate) seconds_left: Option<f64>,
     /// Error that prevents reading the grid, as text; null if the grid is readable.
     pub(crate) lacks: Option<String>,

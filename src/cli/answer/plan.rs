@@ -51,7 +51,7 @@ pub(crate) struct GridPlan {
     /// Incomplete cells, in grid order.
     pub(crate) cells_to_run: Vec<CellToRun>,
     pub(crate) cost: PlanCost,
-    /// Effect of `--store-limit` on the store; null without it.
+    /// Effect of `--store-limit` on the store; null without this option.
     pub(crate) store_limit: Option<LimitedStore>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) enum PlannedJob {
         /// Number of trials to measure.
         trials: usize,
     },
-    /// Run a calibration pass and solve operators with it.
+    /// Run a calibration pass and solve operators from its statistics.
     Calibrate {
         /// Name of the backbone.
         backbone: String,

@@ -193,7 +193,7 @@ pub(crate) struct ExplainedObject {
     pub(crate) key: String,
     /// Provenance of the stored object; null if it is not stored.
     pub(crate) stored: Option<Creation>,
-    /// Reason why the object is not stored; null if it is.
+    /// Reason why the object is not stored; null if it is stored.
     pub(crate) reason: Option<Reason>,
     /// Directory of the object, whether or not it exists.
     #[serde(serialize_with = "crate::files::shown::path")]
