@@ -234,7 +234,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
         return Err(Error::bad_input("nothing to score")
             .expected("--tasks, --perplexity, or both")
             .found("neither")
-            .hint("pass for example --perplexity wikitext2 --tasks arc_easy,hellaswag"));
+            .hint("pass inputs, for example --perplexity wikitext2 --tasks arc_easy,hellaswag"));
     }
     let (name, backbone) = backbone(&arguments.model)?;
     let shared = SharedEntries::of(&arguments.model, arguments.profile.as_ref())?;

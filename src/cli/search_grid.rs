@@ -173,14 +173,14 @@ impl SearchArgs {
             return Err(Error::bad_input("no tasks or texts to score candidates on")
                 .expected("--tasks, --texts, or both")
                 .found("neither")
-                .hint("pass for example --texts wikitext2"));
+                .hint("pass a text, for example --texts wikitext2"));
         }
         if self.budget.is_empty() {
             return Err(Error::bad_input("the search has no budget")
                 .at("--budget")
                 .expected(forms)
                 .found("none")
-                .hint("pass for example --budget speedup=1.3"));
+                .hint("pass a budget, for example --budget speedup=1.3"));
         }
         let mut budget = Map::new();
         for bound in &self.budget {
@@ -257,7 +257,7 @@ impl SearchArgs {
         let Some(Axes { criteria, depths, recoveries }) = axes.next() else {
             return Err(Error::bad_input("no recovery in the search repairs the layers that its criteria remove")
                 .at("--criteria, --recoveries")
-                .expected("`none`, or a recovery of whole layers with a criterion that removes them")
+                .expected("`none`, or a recovery for whole layers with a criterion that removes whole layers")
                 .found(format!("{} with {}", self.criteria.join(", "), self.recoveries.join(", "))));
         };
         let more: Vec<Value> = axes

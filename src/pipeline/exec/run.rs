@@ -44,7 +44,7 @@ pub fn run(
 /// Outcome of a worker. Workers do not load scores, because each would have to read all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerOutcome {
-    /// No work is left, with the number of complete and failed cells.
+    /// No work is left. Holds the number of all, complete and failed cells.
     Done { cells: usize, complete: usize, failed: usize },
     /// Other workers hold the leases of all remaining jobs, and the idle timeout has expired.
     IdleTimeout,

@@ -96,9 +96,11 @@ pub struct TaskScores {
     /// Number of documents in the split, of which `effective` are scored.
     pub original: usize,
     pub effective: usize,
-    /// Number of texts with a truncated context, of documents with a non-finite likelihood, and of unanswered documents.
+    /// Number of texts with a truncated context.
     pub truncated: usize,
+    /// Number of documents with a non-finite likelihood.
     pub non_finite: usize,
+    /// Number of documents without an answer.
     pub unanswered: usize,
     /// Every metric of every filter pipeline.
     pub scores: Vec<Score>,

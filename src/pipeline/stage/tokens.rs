@@ -226,7 +226,8 @@ impl Text {
         }
     }
 
-    /// Returns the ranges of a subset's values among all values, by item. A window has one value, and a choice has two.
+    /// Returns, for each item of a subset, the range of its values in the list of all values. A window has one value,
+    /// and a choice has two.
     ///
     /// # Errors
     /// Propagates errors of [`Draw::of`].

@@ -49,7 +49,7 @@ enum Order {
     /// Removes the `n` layers with the lowest leave-one-out perplexity on the calibration windows.
     #[default]
     Measured,
-    /// Removes the first `n` layers of a released order.
+    /// Removes the first `n` layers in the order published by the authors.
     Released,
 }
 
