@@ -24,6 +24,7 @@ mod deserialize;
 mod draw;
 mod eval_task;
 mod evaluate;
+mod impossible;
 mod input;
 mod name;
 mod named;
@@ -99,7 +100,7 @@ pub struct Grid {
     /// Lock file for hub inputs, which need not exist.
     #[serde(skip)]
     pub lock_file: PathBuf,
-    /// Backbones of the cells, by name. Unused definitions are dropped and need not exist.
+    /// Backbones of the cells, by name. Unused definitions are dropped, so their files need not exist.
     pub backbones: BTreeMap<String, Backbone>,
     /// Corpora of calibration and evaluation, by name, without unused ones.
     pub corpora: BTreeMap<String, Corpus>,

@@ -81,3 +81,15 @@ fn depths_that_do_not_fit_are_refused_at_their_line() {
     }
     messages.snapshot("grid_sublayers");
 }
+
+#[test]
+fn search_skips_recoveries_that_cannot_repair_iteratively() {
+    let folder = Place::new();
+    let grid_text = grid("{name: shortgpt, iterative: true}", "3", "[none, merge]");
+    let refused = folder.load(&grid_text, &[]).unwrap_err().to_string();
+    assert!(refused.contains("`merge` cannot repair layers that are removed one by one"), "{refused}");
+    let grid = folder.load(grid_text.replace("evaluate:\n", "search:\n  budget: {layers: 3}\n"), &[]).unwrap();
+    let recoveries: Vec<&str> =
+        grid.cells.iter().filter_map(|cell| Some(cell.recovery.as_ref()?.name.as_str())).collect();
+    assert_eq!(recoveries, ["none"]);
+}

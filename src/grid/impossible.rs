@@ -1,0 +1,123 @@
+//! Cells that cannot be pruned or repaired: refused in a grid, and left out of a search.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::cell::{Cell, Method};
+use super::definitions::Backbone;
+use super::node::{Positioned, YamlPosition};
+use super::search::{Search, Unselectable};
+use crate::criterion::{self, Criterion, DepthUnit, PruneSpec};
+use crate::error::{Error, Result};
+use crate::recovery::{Place, Recovery};
+
+/// Cell whose criterion or recovery rejects its depth, although the depth is below the number of layers.
+pub(super) struct Impossible {
+    cell: Cell,
+    position: YamlPosition,
+    error: Error,
+}
+
+impl Impossible {
+    /// Converts to an error with the position of the cell.
+    pub(super) fn into_error(self) -> Error {
+        self.error.at(self.position.to_string())
+    }
+}
+
+/// Returns the cells whose depth their criterion or recovery rejects, without duplicates.
+pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
+    let mut seen = HashSet::new();
+    let mut impossible = Vec::new();
+    for Positioned { value: cell, position } in cells {
+        let Cell { backbone, criterion: Some(criterion), depth, recovery, .. } = cell else { continue };
+        let mut error = None;
+        if seen.insert((backbone, criterion, depth)) {
+            let cut = PruneSpec { backbone, layers: backbones[backbone].layers, depth: depth.count, unit: depth.unit };
+            error = criterion::check(&criterion.name, &*criterion.rule, &cut).err();
+        }
+        let error = error.or_else(|| unrepairable(recovery.as_ref()?, *depth));
+        let error = error.or_else(|| unmergeable(criterion, recovery.as_ref()?));
+        impossible.extend(error.map(|error| Impossible { cell: cell.clone(), position: position.clone(), error }));
+    }
+    impossible
+}
+
+/// Returns an error if the recovery cannot repair a cut in the unit of `depth`.
+fn unrepairable(recovery: &Method<dyn Recovery>, depth: criterion::Depth) -> Option<Error> {
+    let repaired = recovery.rule.sublayer().map_or(DepthUnit::Layers, DepthUnit::from);
+    if depth.unit == repaired || !recovery.rule.repairs() {
+        return None;
+    }
+    if repaired != DepthUnit::Layers {
+        let error = Error::bad_input(format!("`{}` repairs only removed {repaired}", recovery.name));
+        return Some(
+            error
+                .expected(format!("a depth such as `{{{repaired}: {}}}`", depth.count))
+                .found(format!("`{recovery}` with depth {depth}"))
+                .hint("add an entry of `include` that combines the recovery with a suitable depth"),
+        );
+    }
+    Some(
+        Error::bad_input(format!("`{}` repairs whole layers, but the depth is given in sublayers", recovery.name))
+            .expected("`recovery: none` with a depth of sublayers")
+            .found(format!("`{recovery}` with depth {depth}"))
+            .hint("add an entry of `include` that combines sublayers with `recovery: none`"),
+    )
+}
+
+/// Returns an error if an iterative criterion is combined with a recovery that merges layers.
+fn unmergeable(criterion: &Method<dyn Criterion>, recovery: &Method<dyn Recovery>) -> Option<Error> {
+    if !criterion.rule.is_iterative() || recovery.rule.place() != Place::Layer {
+        return None;
+    }
+    let error = Error::bad_input(format!("`{}` cannot repair layers that are removed one by one", recovery.name));
+    let found = format!("`{criterion}` with `{recovery}`");
+    Some(error.expected("a criterion without `iterative: true`").found(found))
+}
+
+/// Returns whether the criterion supports the unit of the cell's depth, and the recovery can repair its cuts.
+fn is_combinable(cell: &Cell) -> bool {
+    let (Some(criterion), Some(recovery)) = (&cell.criterion, &cell.recovery) else { return true };
+    criterion.rule.units().contains(&cell.depth.unit)
+        && unrepairable(recovery, cell.depth).is_none()
+        && unmergeable(criterion, recovery).is_none()
+}
+
+/// Removes the cells of a search that cannot be pruned, and records them in `search`. Each criterion keeps only the
+/// depths in its own unit and the recoveries that can repair its cuts.
+///
+/// # Errors
+/// Fails if no cell remains for a backbone, or for a layer count that the budget requests.
+pub(super) fn without_impossible(
+    mut cells: Vec<Positioned<Cell>>,
+    backbones: &BTreeMap<String, Backbone>,
+    search: &mut Search,
+) -> Result<Vec<Positioned<Cell>>> {
+    if cells.iter().any(|cell| !cell.value.is_dense() && is_combinable(&cell.value)) {
+        cells.retain(|cell| is_combinable(&cell.value));
+    }
+    let impossible = impossible(&cells, backbones);
+    cells.retain(|cell| {
+        !impossible.iter().any(|one| {
+            (&one.cell.backbone, &one.cell.criterion, one.cell.depth)
+                == (&cell.value.backbone, &cell.value.criterion, cell.value.depth)
+        })
+    });
+    let layers = search.budget.layers.clone();
+    for one in impossible {
+        let Cell { backbone, criterion, depth, .. } = &one.cell;
+        let wanted = layers.is_empty() || layers.iter().any(|count| depth == count);
+        let neighbours = cells.iter().map(|cell| &cell.value).filter(|cell| cell.backbone == *backbone);
+        let mut pruned = neighbours.filter(|cell| !cell.is_dense());
+        if wanted && !pruned.any(|cell| layers.is_empty() || cell.depth == *depth) {
+            return Err(one.into_error());
+        }
+        search.unselectable.push(Unselectable {
+            backbone: backbone.clone(),
+            criterion: criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
+            depth: *depth,
+            reason: one.error.one_line(),
+        });
+    }
+    Ok(cells)
+}
