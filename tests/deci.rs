@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::common::world::World;
-use crate::common::{checkout, fixture, relative_error};
+use crate::common::{fixture, relative_error};
 use crate::llama_cpp::{generated, python, small_tokenizer, success, theirs};
 use ghostlab::grid::Grid;
 use ghostlab::model::{Batch, Config, Decoder, Model, Program, Step, folder_program};
@@ -103,24 +103,16 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
 fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
     let Some(python) = python() else { return };
     let world = World::new();
-    let data = checkout().canonicalize().unwrap().join("data/tiny");
-    let data = data.display();
-    world.write(
-        "grid.yaml",
-        format!(
-            "backbones:\n  tiny: {{path: {data}/llama}}\ncorpora:\n\
-             \x20 train: {{path: {data}/corpora/wiki-train.jsonl.gz, rule: wikitext2}}\n\
-             \x20 test: {{path: {data}/corpora/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}\n\
-             backbone: tiny\ncalibration: {{corpus: train, sequences: 4, length: 256}}\n\
-             criterion: llm-drop\ndepth: [{{attention: 8}}, {{mlp: 4}}, {{sublayers: 8}}]\nrecovery: none\n\
-             include:\n  - {{criterion: {{name: explicit, layers: [7, 8, 9, 10]}}, depth: 4, recovery: [mean, \
-             {{name: ghosted, input: normed}}, {{name: ghosted, input: normed, bias: true}}]}}\n\
-             \x20 - {{criterion: {{name: explicit, layers: [0, 14, 15]}}, depth: 3, recovery: [mean, \
-             {{name: ghosted, input: normed}}, {{name: ghosted, input: normed, bias: true}}]}}\n\
-             \x20 - {{criterion: {{name: nbl, input: normed}}, depth: {{attention: 3}}, \
-             recovery: {{name: nbl, input: normed}}}}\n\
-             evaluate: {{perplexity: [{{corpus: test, length: 128}}]}}\n"
-        ),
+    world.write_bundled_grid(
+        "calibration: {corpus: train, sequences: 4, length: 256}\n\
+         criterion: llm-drop\ndepth: [{attention: 8}, {mlp: 4}, {sublayers: 8}]\nrecovery: none\n\
+         include:\n  - {criterion: {name: explicit, layers: [7, 8, 9, 10]}, depth: 4, recovery: [mean, \
+         {name: ghosted, input: normed}, {name: ghosted, input: normed, bias: true}]}\n\
+         \x20 - {criterion: {name: explicit, layers: [0, 14, 15]}, depth: 3, recovery: [mean, \
+         {name: ghosted, input: normed}, {name: ghosted, input: normed, bias: true}]}\n\
+         \x20 - {criterion: {name: nbl, input: normed}, depth: {attention: 3}, \
+         recovery: {name: nbl, input: normed}}\n\
+         evaluate: {perplexity: [{corpus: test, length: 128}]}\n",
     );
     assert_eq!(compare(&world, &python, &[("f32", LOGITS), ("q8_0", 5e-2)]), 10);
 }

@@ -37,8 +37,8 @@ impl Artifact {
         Grid::profiles(&self.file).is_ok_and(|names| names.iter().any(|name| name == profile))
     }
 
-    /// Builds the artifact's grid without scores that it does not show, whose data need not exist. Drops the dense
-    /// cells if the grid measures neither scores nor latency.
+    /// Builds the artifact's grid. Omits scores that the artifact does not show, so that their data need not exist.
+    /// Omits the dense cells if the grid measures neither scores nor latency.
     ///
     /// # Errors
     /// Fails if the grid is invalid or an input does not exist.
@@ -93,7 +93,7 @@ impl Artifact {
     }
 
     /// Builds the gate: a grid of dense backbones whose scores must match the paper before pruning. Returns `None` if
-    /// the paper has none of the backbones. A figure without scores uses the grid's texts.
+    /// the paper has none of the backbones. The gate of a figure without scores is scored on the grid's texts.
     ///
     /// # Errors
     /// Fails like [`grid`](Self::grid).
@@ -187,8 +187,8 @@ pub fn select<'a>(all: &'a [Artifact], names: &[String]) -> Result<Vec<&'a Artif
 
 /// Splits artifacts into those that have a profile and those that do not.
 ///
-/// Only `all` filters. Lists have no profile and are always kept. If no artifact has the profile, all are kept so that
-/// the first one reports the error.
+/// Artifacts are only filtered if `names` contains `all`. Lists have no profile and are always kept. If no artifact has
+/// the profile, all artifacts are kept so that the first one reports the error.
 pub fn of_profile<'a>(
     chosen: Vec<&'a Artifact>,
     names: &[String],

@@ -1,6 +1,6 @@
 //! Compares our values with the paper's where their protocols match.
 //!
-//! The gate stops pruned models whose dense backbone misses the paper's numbers.
+//! The gate skips pruned models if their dense backbone does not reproduce the paper's numbers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Toleranc
     let record = &ours.record;
     let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == record.metric).collect();
     let exact = same.iter().find(|theirs| theirs.condition == record.condition);
-    // The paper's tables need not state a size that they do not vary.
+    // A table of the paper may omit the number of sequences if all its rows use the same number.
     let found = exact.or_else(|| same.iter().find(|theirs| conditions_match(&theirs.condition, &record.condition)))?;
     Some(paper_value(ours, found.value?, tolerance))
 }
@@ -98,7 +98,7 @@ pub(super) fn beside_paper(table: &Table) -> String {
     text
 }
 
-/// Dense number that misses the paper's value.
+/// Score of a dense backbone that differs from the paper's value by more than the tolerance.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GateFailure {
     pub backbone: String,
@@ -117,11 +117,11 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Collects the dense numbers that miss the paper's, which makes pruned results incomparable. Ignores numbers of
-    /// another protocol.
+    /// Collects the dense scores that differ from the paper's by more than the tolerance. Pruned results of such
+    /// backbones cannot be compared with the paper. Ignores scores measured by another protocol.
     ///
     /// `paper` must contain all tables, because most have no dense row and the LLaMA-3-8B row of table 3 belongs to
-    /// another backbone. A number is a miss if it is close to none of the values that the paper prints for it.
+    /// another backbone. If the paper prints several values for a score, matching one of them is sufficient.
     pub fn of(numbers: &[Arc<Measurement>], paper: &[Record], tolerance: &Tolerance) -> Self {
         let mut gate = Self::default();
         for backbone in distinct(numbers.iter().map(|number| &number.record.condition.backbone)) {
@@ -226,7 +226,7 @@ pub(super) fn insert_gated_cells(outcome: GridOutcome, grid: &Grid, misses: &[Ga
     }
 }
 
-/// Calibration of the paper (section 4, appendix C) and its reference code.
+/// Calibration settings of the paper (section 4, appendix C) and its reference code. The length is in tokens.
 const LENGTH: usize = 2048;
 const SEQUENCES: usize = 128;
 const OPERATOR_SEQUENCES: usize = 32;
@@ -300,7 +300,7 @@ fn is_open(measurement: &Measurement, trained: &str, option: &str) -> bool {
 fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     match calibrated.generated {
-        // The splitting rule does not matter for generated text.
+        // Generated text has no splitting rule in the paper, so the rule is not compared.
         true => found.push(format!("calibrated on generated text ({corpus})")),
         false => rule(corpus, &calibrated.rule, found),
     }
@@ -346,7 +346,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
-                // Only the data shows whether the limit drops documents.
+                // The total number of windows is unknown, so report the limit even if it may have no effect.
                 (None, Some(limit)) => found.push(format!("at most {limit} windows of {corpus}")),
                 (None, None) => {}
             }

@@ -207,7 +207,7 @@ fn ours(paper: &[Record; 2], metric: &str, change: impl Fn(&mut Setup)) -> Strin
     comparison.other_protocol().unwrap_or_default()
 }
 
-/// Reason why repairs between removals need no check of their own.
+/// Reason why settings of repairs between removals are not checked separately.
 const ITERATIVE: &str = "only with `iterative: true`, an option that no row of the paper has";
 
 /// Settings that the comparison ignores, with reasons.

@@ -10,7 +10,7 @@ use crate::results::{FrameDifference, may_be_left_out, read_frame};
 /// Extensions of files that contain a printed table.
 const PRINTED: [&str; 3] = ["csv", "md", "tex"];
 
-/// Explains each differing file in one phrase, and whether a printed digit changes.
+/// Explains each differing file in one phrase. Adds a phrase if no printed digit changes.
 ///
 /// # Errors
 /// Fails if a file cannot be read.

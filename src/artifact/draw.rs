@@ -48,7 +48,7 @@ fn ratios(errors: &[f64], baseline: &[f64]) -> Vec<f64> {
     errors.iter().zip(baseline).map(|(error, base)| error / base).collect()
 }
 
-/// Returns sorted values over their rank in percent.
+/// Sorts the values and returns them as points, with the rank in percent as x.
 fn sorted_points(mut values: Vec<f64>) -> Vec<Point> {
     values.sort_by(f64::total_cmp);
     let share = 100.0 / values.len() as f64;
@@ -137,7 +137,7 @@ impl Drawer<'_> {
         format!("{}, {}", backbone_label(backbone), self.cut())
     }
 
-    /// Lists the cases in which another repair beats ours.
+    /// Formats one sentence for each backbone on which another repair is better than ours.
     fn ahead(&self, metric: &str) -> String {
         let Ok(known) = Metric::find(metric) else { return String::new() };
         let (ours, others): (Vec<String>, Vec<String>) =
@@ -213,7 +213,7 @@ impl Drawer<'_> {
         self.bars_of(&backbones, series.collect(), self.ahead(&metric), backbones.len() > 1)
     }
 
-    /// Draws one bar per metric. The metrics are parts of one norm and do not use method colors.
+    /// Draws one bar per metric. The metrics are parts of one norm, so each metric has its own color.
     fn shares(&self) -> Figure {
         let backbones = self.backbones();
         let recovery = self.recoveries().into_iter().next().unwrap_or_default();

@@ -83,7 +83,7 @@ pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
 /// Writes the table and accompanying files of a grid run. Returns the table formatted for a terminal, and the files.
 ///
 /// # Errors
-/// Fails if the run does not have the metric, or if the folder is not writable.
+/// Fails if the run did not measure the metric, or if the folder is not writable.
 pub fn write_run(
     grid: &Grid,
     outcome: &GridOutcome,
@@ -159,7 +159,7 @@ impl FinishedRun<'_> {
         files.extend(write_latencies(folder, &outcome.cells)?);
         let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
         files.push(stored.write(folder)?);
-        // A recorded run keeps only the keys of stored objects.
+        // The provenance of a recorded run contains only the keys of stored objects.
         let cells: Value =
             outcome.cells.iter().map(|result| cell_json(result, target.records())).collect::<Result<_>>()?;
         let kept = (results.protocols.clone(), cells);
@@ -279,7 +279,7 @@ fn tasks(result: &CellResult) -> Value {
     each.collect()
 }
 
-/// Serializes the scores of a task by a definition.
+/// Serializes the scores of a task that is described by a definition.
 fn defined_scores(scores: &TaskScores) -> Value {
     let TaskScores { label, original, effective, truncated, non_finite, .. } = scores;
     json!({

@@ -54,7 +54,7 @@ impl ResultsFolder {
         let plain = results.join(&description.name).join(description.profile.as_deref().unwrap_or_default());
         let plain: PathBuf = plain.components().collect();
         let as_it_is = description.differs.is_empty();
-        // A renamed grid already has its own folder.
+        // The folder of a renamed grid is already separate, so it needs no suffix.
         let plainly = as_it_is || description.is_renamed();
         let path = match plainly && Provenance::described(&plain).is_none_or(|held| held.is_same(&description)) {
             true => plain.clone(),
@@ -88,7 +88,7 @@ impl ResultsFolder {
         matches!(self.record, Record::This { .. })
     }
 
-    /// Returns whether the run must not have noisy timings, because it will be recorded.
+    /// Returns whether noisy timings must be rejected, because the run will be recorded.
     pub fn needs_quiet_times(&self) -> bool {
         matches!(self.record, Record::This { may_be_noisy: false })
     }
@@ -100,7 +100,7 @@ impl ResultsFolder {
     /// Adds files to a results folder.
     ///
     /// # Errors
-    /// Fails if a foreign file has one of the names, or if the folder is not writable.
+    /// Fails if a file that was not written by ghostlab has one of the names, or if the folder is not writable.
     pub fn add(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<()> {
         OutputFolder::new(folder, KIND).put(files)
     }
@@ -127,8 +127,8 @@ impl ResultsFolder {
     /// Checks that the files can be written, so that a run does not lose its results at the end.
     ///
     /// # Errors
-    /// Fails with exit code 2 if a foreign file has one of the names, and with exit code 3 if the folder is not
-    /// writable.
+    /// Fails with exit code 2 if a file that was not written by ghostlab has one of the names, and with exit code 3 if
+    /// the folder is not writable.
     pub fn check(&self, names: &[String]) -> Result<()> {
         self.filled().check(names)
     }
@@ -285,7 +285,7 @@ pub fn run_folder(recorded: &Path) -> PathBuf {
     recorded.with_file_name(format!("{base}{HERE}"))
 }
 
-/// Suffix of the folder's name.
+/// Name suffix of the folder for a run next to the recorded one.
 const HERE: &str = "+here";
 
 /// Returns the large files of a draft that are missing from a folder but listed there with the same hash.

@@ -298,7 +298,7 @@ fn equal_prints_rank_equally_and_failed_is_never_best() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
-    // One accuracy was summed in another order, and one cell failed.
+    // Simulate an accuracy that was summed in another order, and a failed cell.
     (numbers[1].row.record.value, numbers[2].row.record.value) =
         (Some(73.333_333_333_333_33), Some(73.333_333_333_333_3));
     numbers[3].row.record.value = Some(99.0);

@@ -145,7 +145,7 @@ impl RowsBuilder<'_> {
     }
 }
 
-/// Row with one of its measurements, which provides its labels.
+/// Table row with its first measurement, from which the labels of the row are taken.
 struct Laid {
     row: TableRow,
     first: Arc<Measurement>,
@@ -164,7 +164,7 @@ fn sequences(measurement: &Measurement) -> Option<usize> {
     measurement.setup.variant.get(settings::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
-/// Returns the key of a row: calibration and settings except the depth.
+/// Returns the calibration and the settings except the depth, which identify a row.
 fn variant(measurement: &Measurement) -> (String, Settings) {
     let mut settings = Settings::clone(&measurement.setup.variant);
     settings.remove(settings::DEPTH);
@@ -185,7 +185,7 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
 
 /// Returns the depth of each backbone in each group of columns.
 ///
-/// Depths are aligned by rank, unless that would put one depth into two groups.
+/// Depths of different backbones are aligned by rank, unless this would put the same depth into two groups.
 fn depth_groups(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
     let most = depths.iter().map(Vec::len).max().unwrap_or(0);
     let aligned = depths
@@ -199,7 +199,7 @@ fn depth_groups(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
     all.into_iter().map(|depth| depths.iter().map(|row| row.contains(&depth).then_some(depth)).collect()).collect()
 }
 
-/// Returns the positions at which rows have a depth.
+/// Returns the distinct indices at which the lists of `depths` contain `depth`.
 fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
     depths.iter().filter_map(|row| row.iter().position(|known| *known == depth)).collect()
 }
@@ -242,7 +242,7 @@ fn neighbours(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric)
     others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
 }
 
-/// Returns a column for each of several measurements under one name.
+/// Returns the columns of a metric. A metric that was measured in several ways has one column for each.
 fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<LaidColumn> {
     let selected = numbers.iter().filter(|number| number.metric.id == metric.id);
     let ways = distinct(selected.map(|number| &number.key));
@@ -276,7 +276,7 @@ fn distinguish_rows(table: &TableEntry, rows: &mut [Laid]) {
     }
 }
 
-/// Returns the key of the unrepaired row above a repaired one: backbone, block and criterion.
+/// Returns the backbone, block and criterion of a row, which identify the unrepaired row above a repaired one.
 fn head_of(laid: &Laid) -> (usize, usize, String) {
     (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone())
 }
@@ -328,13 +328,13 @@ fn find<'n>(
             .expected("cells that differ in a setting")
             .found(format!("`{}` and `{}`", one.cell, other.cell))
             .hint("name the option in the artifact's `named_options`, or leave one of the cells out")),
-        // A cell without any score has failed but keeps its row.
+        // A failed cell has no score but still appears in its row.
         (None, _) => Ok(candidates().find(|number| number.failure.is_some())),
     }
 }
 
 fn printed_number(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
-    // The second decimal of a latency is noise, and two decimals are too few for a divergence.
+    // Latencies are not accurate to two decimals, and divergences need more than two.
     let has_own_decimals = number.metric.is_latency() || matches!(number.metric.of, Of::Damage(..));
     let decimals = if has_own_decimals { number.metric.decimals } else { table.decimals };
     PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })

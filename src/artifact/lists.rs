@@ -98,7 +98,7 @@ fn straight_quotes(path: &Path) -> PathBuf {
 }
 
 impl NameList {
-    /// Returns the rows that the description names, or all. Methods of the same kind and source share a row.
+    /// Returns the rows that the description names, or all rows. Methods of the same kind and source share a row.
     ///
     /// # Errors
     /// Fails if a name matches no row, and suggests the closest one.

@@ -38,7 +38,7 @@ impl PagePart {
         self
     }
 
-    /// Returns whether the page would look the same, ignoring who computed the parts and when.
+    /// Returns whether both parts render the same page, ignoring who computed them and when.
     pub(super) fn shows_the_same(&self, other: &Self) -> bool {
         fn page_artifact(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
             let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };
@@ -47,7 +47,7 @@ impl PagePart {
                 note.makers.clear();
                 note.lines.retain(|(name, _)| name != SECONDS);
             }
-            // Parts of earlier versions do not state who computed the numbers.
+            // Parts written by earlier versions have no `computed` field, so its absence is a difference.
             (artifact, part.artifact.computed.is_empty(), cells)
         }
         page_artifact(self) == page_artifact(other)
@@ -110,11 +110,11 @@ pub(super) fn sheet(
     PagePart { artifact, cells }
 }
 
-/// Converts an artifact's table, marking columns that its description does not ask for.
+/// Converts an artifact's table. Marks columns that the description does not request.
 fn saved(artifact: &Artifact, table: &Table) -> SavedTable {
     let mut saved = SavedTable::from(table);
     if let Some(entry) = &artifact.description.table {
-        // Text columns come first.
+        // Text columns precede the number columns.
         let words = saved.columns.len() - table.columns.len();
         for (column, number) in saved.columns[words..].iter_mut().zip(&table.columns) {
             column.unasked = is_unasked(entry, &number.metric);

@@ -31,10 +31,10 @@ use crate::results::{
 use ghostlab_store::Store;
 
 pub trait Executor {
-    /// Runs the grid. `results` is the folder that will show it.
+    /// Runs the grid. `results` is the folder in which its results will be published.
     ///
     /// # Errors
-    /// Fails if the whole run stops. A failed cell is part of the outcome.
+    /// Fails if the whole run stops. A failed cell is not an error but part of the outcome.
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome>;
 
     /// Runs a grid before another one, without evicting objects that the next grid may need.
@@ -86,7 +86,7 @@ pub struct ArtifactOutcome {
     pub files: Vec<PathBuf>,
     /// Comparison with the recorded run, if there is one.
     pub recorded: Option<String>,
-    /// Dense numbers that miss the paper's. Pruned cells of their backbones were not run.
+    /// Dense scores that do not match the paper's. Pruned cells of their backbones were not run.
     pub misses: Vec<GateFailure>,
     /// Paper backbones without comparable dense numbers, with reasons.
     pub unknown: Vec<(String, String)>,
@@ -137,7 +137,7 @@ pub fn make(
     let mut table = None;
     let mut comparison = String::new();
     if let Some(entry) = &description.table {
-        // Only the paper's backbones have paper values.
+        // An artifact that is not in the paper has no values to compare with.
         let paper = paper::records(&artifact.name).unwrap_or_default();
         let order = entry.order_of.as_deref().map(paper::records).transpose()?.unwrap_or_default();
         let order = order_notes(entry, &tabled.measurements(), &order);
@@ -169,7 +169,7 @@ pub fn make(
     Ok(ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
-/// Rejects an incomplete run, and one with unstable times, if the target is a recorded run.
+/// Rejects an incomplete run or a run with noisy timings if the target is a recorded run.
 fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &ResultsFolder) -> Result<()> {
     if target.records() && outcome.failed() + outcome.unmade() > 0 {
         let found = format!("{} failed, {} not computed", counted(outcome.failed(), "cell"), outcome.unmade());
@@ -252,8 +252,8 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
     Ok(files)
 }
 
-/// Returns the LaTeX variants by file name: the paper's columns under each name, the same with the paper's values, and
-/// the columns beyond the paper.
+/// Returns the LaTeX variants by file name: the paper's columns under each of the artifact's names, the same columns
+/// with the paper's values, and the columns beyond the paper.
 pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
     let tables = print::printed(entry, table);
     let mut forms: Vec<(String, Table)> =

@@ -124,7 +124,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Creates a table of perplexities on `c4`. The data of its tasks does not exist.
+    /// Creates an artifact with a table of perplexities on `c4`. The data of its tasks does not exist.
     pub(super) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let backbone = with_tokenizer(root.path());
@@ -145,7 +145,7 @@ impl Bench {
         Self { root, artifact }
     }
 
-    /// Creates a table that aggregates calibration seeds.
+    /// Creates an artifact with a table that aggregates calibration seeds.
     pub(super) fn over_seeds() -> Self {
         let bench = Self::new();
         let text = fs::read_to_string(&bench.artifact.file).unwrap();

@@ -41,7 +41,7 @@ fn measured(record: Record) -> Arc<Measurement> {
     Arc::new(Measurement { row, key, metric, setup })
 }
 
-/// Returns the LaTeX variants of a paper table. `more` adds numbers that the paper does not have.
+/// Returns the LaTeX variants of a paper table. `more` contains additional numbers that the paper does not have.
 fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let all = catalogue::all(&experiments()).unwrap();
     let artifact: &Artifact = catalogue::select(&all, &[name.to_owned()]).unwrap()[0];
@@ -173,7 +173,7 @@ fn all_printed_tables_compile_without_warnings() {
     let mut text = "\\listoftables\n".to_owned();
     let mut known = BTreeSet::new();
     let mut add = |name: &str, table: &Table| {
-        // The variant with the paper's values is shared by all names of a table.
+        // All names of a table share the variant with the paper's values.
         if !known.insert(name.to_owned()) {
             return;
         }

@@ -20,7 +20,7 @@ use crate::results::{Provenance, ResultRow, StoredResults, csv_text, put};
 use crate::search::{Candidate, Elimination, Found, markdown};
 use crate::{criterion, recovery};
 
-/// Race, with its best row in the artifact that scores all cells.
+/// Race, with its best candidate according to the artifact that scores all cells.
 type Compared<'a> = (&'a Found, Option<(&'a ResultRow, &'a Candidate)>);
 
 pub struct Raced<'a> {
@@ -179,7 +179,7 @@ impl<'a> Raced<'a> {
             files.push(put(&staging.path().join(name), &bytes)?);
         }
         files.push(put(&staging.path().join(format!("{}.csv", artifact.name)), csv_text(&table)?.as_bytes())?);
-        // The search report contains the provenance of the cells.
+        // Record no cells, because the search report contains their provenance.
         let run = FinishedRun { target, grid: self.grid, outcome: dense, started };
         let (files, record) = run.record((Vec::new(), json!([])), files, staging.path())?;
         if target.as_described() {

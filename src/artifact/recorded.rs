@@ -41,7 +41,8 @@ struct ComparedRun {
 }
 
 impl ComparedRun {
-    /// Reads a results folder. Makes paths below `root` relative, because runs elsewhere record absolute ones.
+    /// Reads a results folder. Makes paths below `root` relative, because runs in other directories record absolute
+    /// paths.
     fn read(folder: &Path, root: &Path) -> Result<Self> {
         let path = folder.join(Provenance::FILE);
         let text = String::from_utf8_lossy(&regular::read(&path)?).replace(&format!("\"{}/", root.display()), "\"");
@@ -80,7 +81,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let mut rounding = Vec::new();
     let list = if is_rounding { &mut rounding } else { &mut different };
     list.extend(findings.sentence());
-    // `numbers.json` names the program that wrote it.
+    // Ignore the hash of `numbers.json`, which contains the program version. Its numbers are compared above.
     let mut files = unequal(&ours["files"], &theirs["files"]);
     files.remove(StoredResults::FILE);
     if our_numbers.is_none() && !files.is_empty() {

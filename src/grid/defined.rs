@@ -280,7 +280,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
             files => list(files).map(|files| BTreeMap::from([("train".to_owned(), files)])),
         };
         let splits = splits.ok_or_else(|| {
-            Error::bad_input("unsupported location of `data_files`")
+            Error::bad_input("unsupported value of `data_files`")
                 .at(definition.place.to_string())
                 .expected("paths of files, or of files by split")
                 .found(files.repr())

@@ -29,7 +29,7 @@ pub struct Evaluate {
     /// Groups of the tasks in `definitions`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupUse>,
-    /// Prompts that are timed: each has columns for time, speedup and memory.
+    /// Prompts to time. Each adds columns for time, speedup and memory to the tables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<Latency>,
     /// Names of optional metrics to include in the tables.

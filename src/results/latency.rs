@@ -18,7 +18,8 @@ pub const LATENCY: &str = "latency.parquet";
 /// Prefix of a noisy time.
 pub const NOISY: &str = "~";
 
-/// Writes `latency.parquet` into `dir`, with one row per timed pass, in order. Writes no file without times.
+/// Writes `latency.parquet` into `dir`, with one row per timed pass, in order. Writes nothing and returns
+/// `None` if no cell is timed.
 ///
 /// `form` is `full` if every operator was applied as a matrix product, and `by_channel` if diagonal operators were
 /// applied channel-wise. `what` is `prefill`, or `decode` of the `new` tokens after the prompt (0 if none are

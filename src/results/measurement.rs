@@ -204,7 +204,7 @@ impl ResultRow {
 }
 
 impl Measurement {
-    /// Returns the kind of the number's error.
+    /// Returns how the uncertainty of the number was estimated.
     pub fn spread(&self) -> Spread {
         match self.sample {
             Sample::Seeds(_) => Spread::OverSeeds,
@@ -212,7 +212,7 @@ impl Measurement {
         }
     }
 
-    /// Returns the error if it is of the given kind.
+    /// Returns the uncertainty if it was estimated in the given way.
     pub fn error_if(&self, kind: Spread) -> Option<f64> {
         self.record.error.filter(|_| self.spread() == kind)
     }

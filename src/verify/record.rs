@@ -65,7 +65,7 @@ impl ReferenceRun {
     /// Reads a results folder.
     ///
     /// # Errors
-    /// Fails if the folder has no numbers or a file is damaged.
+    /// Fails if the folder contains no stored results or a file is damaged.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let numbers = StoredResults::read(folder)?;
         let RunCells { cells } = Provenance::read(folder)?;

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::fixture;
+use super::{checkout, fixture};
 
 /// Temporary folder with a backbone (the `llama-gqa` fixture with a tokenizer of 300 words), two corpora and a grid.
 pub struct World {
@@ -36,6 +36,20 @@ impl World {
              evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n",
         );
         world
+    }
+
+    /// Replaces the grid by one over the bundled Llama, with the texts `train` and `test`. `more` completes the grid.
+    pub fn write_bundled_grid(&self, more: &str) {
+        let data = checkout().canonicalize().unwrap().join("data/tiny");
+        let data = data.display();
+        self.write(
+            "grid.yaml",
+            format!(
+                "name: grid\nbackbones:\n  tiny: {{path: {data}/llama}}\ncorpora:\n\
+                 \x20 train: {{path: {data}/corpora/wiki-train.jsonl.gz, rule: wikitext2}}\n\
+                 \x20 test: {{path: {data}/corpora/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}\nbackbone: tiny\n{more}"
+            ),
+        );
     }
 
     /// Creates a world whose grid takes several seconds: three criteria, five recoveries, two texts and a task.

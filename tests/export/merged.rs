@@ -39,16 +39,10 @@ fn merged_layers_export_as_gguf() {
     let world = World::new();
     let data = checkout().canonicalize().unwrap().join("data/tiny");
     let data = data.display();
-    world.write(
-        "grid.yaml",
-        format!(
-            "name: grid\nbackbones:\n  tiny: {{path: {data}/llama}}\ncorpora:\n\
-             \x20 train: {{path: {data}/corpora/wiki-train.jsonl.gz, rule: wikitext2}}\n\
-             \x20 test: {{path: {data}/corpora/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}\n\
-             backbone: tiny\ncalibration: {{corpus: train, sequences: 2, length: 128}}\n\
-             criterion: {{name: explicit, layers: [4, 5]}}\ndepth: 2\nrecovery: merge\n\
-             evaluate: {{perplexity: [{{corpus: test, length: 128}}]}}\n"
-        ),
+    world.write_bundled_grid(
+        "calibration: {corpus: train, sequences: 2, length: 128}\n\
+         criterion: {name: explicit, layers: [4, 5]}\ndepth: 2\nrecovery: merge\n\
+         evaluate: {perplexity: [{corpus: test, length: 128}]}\n",
     );
     world.runs(&[]);
     let rows = records(&world.path("results/grid/results.csv"));

@@ -98,20 +98,12 @@ fn repairs_without_a_form_are_refused_before_any_work() {
 
 /// Writes a grid over the bundled Llama with cuts and repairs that llama.cpp can only represent as `deci`.
 fn write_sublayer_grid(world: &World) {
-    let data = checkout().canonicalize().unwrap().join("data/tiny");
-    let data = data.display();
-    world.write(
-        "grid.yaml",
-        format!(
-            "name: grid\nbackbones:\n  tiny: {{path: {data}/llama}}\ncorpora:\n\
-             \x20 train: {{path: {data}/corpora/wiki-train.jsonl.gz, rule: wikitext2}}\n\
-             \x20 test: {{path: {data}/corpora/wiki-test.jsonl.gz, rule: wikitext2, limit: 2}}\n\
-             backbone: tiny\ncalibration: {{corpus: train, sequences: 2, length: 128}}\n\
-             criterion: llm-drop\ndepth: [{{attention: 4}}, {{mlp: 2}}, {{sublayers: 8}}]\nrecovery: none\n\
-             include:\n  - {{criterion: {{name: explicit, layers: [0, 1, 15]}}, depth: 3, \
-             recovery: [mean, {{name: ghosted, input: normed, bias: true}}]}}\n\
-             evaluate: {{perplexity: [{{corpus: test, length: 128}}]}}\n"
-        ),
+    world.write_bundled_grid(
+        "calibration: {corpus: train, sequences: 2, length: 128}\n\
+         criterion: llm-drop\ndepth: [{attention: 4}, {mlp: 2}, {sublayers: 8}]\nrecovery: none\n\
+         include:\n  - {criterion: {name: explicit, layers: [0, 1, 15]}, depth: 3, \
+         recovery: [mean, {name: ghosted, input: normed, bias: true}]}\n\
+         evaluate: {perplexity: [{corpus: test, length: 128}]}\n",
     );
 }
 

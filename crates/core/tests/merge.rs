@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::beyond::compare_damages;
 use crate::common::stories::{perplexities, recovery};
-use crate::common::{assert_close, engines_of_all_types, flat, tensors};
+use crate::common::{assert_close, compare_matrix, engines_of_all_types, flat, tensors};
 use crate::sublayers::{PERPLEXITY, TINY, World};
 use ghostlab_core::calibrate::{self, HookPoint};
 use ghostlab_core::checkpoint::Layout;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// Relative tolerance of the norms of merged matrices.
 const MATRIX: f64 = 1e-5;
 
-/// A variant of the reference data, `merge:[FIRST,END):FORM`. Layer FIRST stays, and takes in the weights of the others.
+/// A variant of the reference data, `merge:[FIRST,END):FORM`. The other layers are merged into layer FIRST.
 struct Variant<'a> {
     name: &'a str,
     first: usize,
@@ -88,7 +88,12 @@ impl<'a> Variant<'a> {
         let exported = tensors(&folder.path().join("model.safetensors"));
         for (part, module) in [("q_proj", "self_attn"), ("down_proj", "mlp")] {
             let name = format!("model.layers.{}.{module}.{part}.weight", self.first);
-            compare_matrix(&format!("{what}: {name}"), &flat(&exported[&name]), &self.expected["weights"][part]);
+            compare_matrix(
+                &format!("{what}: {name}"),
+                &flat(&exported[&name]),
+                &self.expected["weights"][part],
+                MATRIX,
+            );
         }
         self.compare_norms(&what, &exported, &world.folder);
     }
@@ -102,17 +107,6 @@ impl<'a> Variant<'a> {
 }
 
 type Tensors = std::collections::HashMap<String, candle_core::Tensor>;
-
-fn compare_matrix(what: &str, values: &[f64], expected: &Value) {
-    let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
-    let expected_norm = expected["frobenius"].as_f64().unwrap();
-    assert_close(what, norm, expected_norm, MATRIX);
-    let cosine_sum: f64 = values.iter().enumerate().map(|(index, v)| v * (index as f64).cos()).sum();
-    for (sum, key) in [(values.iter().sum::<f64>(), "sum"), (cosine_sum, "cosine_sum")] {
-        let off = (sum - expected[key].as_f64().unwrap()).abs() / expected_norm;
-        assert!(off <= MATRIX, "{what}: {key} is off by {off:e} of the norm");
-    }
-}
 
 fn compare(world: &World) {
     for engine in world.engines() {

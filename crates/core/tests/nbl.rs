@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 
 use crate::common::stories::{perplexities, recovery};
-use crate::common::{assert_close, engines_of_all_types, flat, no_trials, numbers, relative_error, shared, tensors};
+use crate::common::{
+    assert_close, compare_matrix, engines_of_all_types, flat, no_trials, numbers, relative_error, shared, tensors,
+};
 use crate::sublayers::{PERPLEXITY, SCORE, TINY, World};
 use candle_core::Tensor;
 use ghostlab_core::calibrate::{self, Activations, HookPoint, Similarities};
@@ -134,14 +136,7 @@ impl<'a> Setting<'a> {
             for (part, values) in parts(solution.repair.operator().unwrap()) {
                 let expected = &expected[part];
                 let what = format!("{what} {part}");
-                let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
-                let expected_norm = expected["frobenius"].as_f64().unwrap();
-                assert_close(&what, norm, expected_norm, OPERATOR);
-                let cosine_sum: f64 = values.iter().enumerate().map(|(index, v)| v * (index as f64).cos()).sum();
-                for (sum, key) in [(values.iter().sum::<f64>(), "sum"), (cosine_sum, "cosine_sum")] {
-                    let off = (sum - expected[key].as_f64().unwrap()).abs() / expected_norm;
-                    assert!(off <= OPERATOR, "{what}: {key} is off by {off:e} of the norm");
-                }
+                compare_matrix(&what, &values, expected, OPERATOR);
                 let stored = format!("{}/nbl.{input}.{}.{part}", self.world.name, span.start);
                 if let Some(stored) = self.operators.get(&stored) {
                     let error = relative_error(&values, &flat(stored));

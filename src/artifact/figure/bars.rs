@@ -64,7 +64,7 @@ pub struct BarChart {
 const MAX_BAR_WIDTH: f64 = 36.0;
 /// Share of a bar's slot that the bar fills.
 const FILLED: f64 = 0.82;
-/// Gap between two groups, in bars.
+/// Gap between two groups, in bar widths.
 const APART: f64 = 0.7;
 /// Height of the row of markers below the bars, in points.
 const MARKERS: f64 = 10.0;
@@ -83,7 +83,7 @@ impl BarChart {
         if let Some(series) = self.series.iter().find(|series| series.values.len() != self.groups.len()) {
             return Err(Error::bad_input("series and groups of the bar chart differ in length")
                 .at(series.label.as_str())
-                .expected(format!("{} values", self.groups.len()))
+                .expected(format!("{} lists", self.groups.len()))
                 .found(series.values.len().to_string()));
         }
         let numbers = self.series.iter().flat_map(|series| &series.values).filter_map(|value| {
@@ -217,7 +217,7 @@ pub struct Dots {
     pub methods: Vec<Series<Vec<f64>>>,
 }
 
-/// Gap between two groups, in columns.
+/// Gap between two groups, in column widths.
 const BETWEEN_DOTS: f64 = 1.0;
 /// Radius of a dot, in points.
 const DOT: f64 = 1.8;
@@ -233,9 +233,9 @@ impl Dots {
     /// Fails if there is no number, or if a method does not have one list per group.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
-            return Err(Error::bad_input("values of a method and groups differ in length")
+            return Err(Error::bad_input("a method does not have one list of values per group")
                 .at(method.label.as_str())
-                .expected(format!("{} values", self.groups.len()))
+                .expected(format!("{} lists", self.groups.len()))
                 .found(method.values.len().to_string()));
         }
         let numbers = self.methods.iter().flat_map(|method| method.values.iter().flatten());

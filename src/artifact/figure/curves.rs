@@ -39,8 +39,8 @@ pub struct Level {
 /// Lines over shared axes.
 ///
 /// Lines of up to 40 points have markers and error bars and are offset horizontally. If any line has more points, all
-/// are thin without markers, and errors are bands. Only levels are dashed. The value axis states its start if that is
-/// not 0.
+/// lines are thin and have no markers, and errors are drawn as bands. Only levels are dashed. If the value axis does
+/// not start at 0, its label states the start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curves {
     pub x: Axis,
@@ -74,7 +74,7 @@ impl Curves {
         let levels = self.levels.iter().filter_map(|level| drawable(Some(level.value)));
         let errors = points.iter().flat_map(|&(_, y, error)| [y - error, y, y + error]);
         let ys = Range::of(errors.chain(levels), self.y.scale);
-        // A level alone does not determine the x range.
+        // The x range cannot be computed from levels alone.
         let (Some(xs), Some(ys)) = (xs, ys) else {
             let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
             return Err(draw_nothing().found("no point with two finite coordinates").hint(scale.hides()));

@@ -21,7 +21,7 @@ pub(super) const ABOVE: f64 = 0.76;
 /// Line height per em, which plotters uses as font size: (1901 + 483) / 2048 for DejaVu Sans.
 const LINE_PER_EM: f64 = 2384.0 / 2048.0;
 
-/// Font size for measuring, in pixels per em, because plotters returns whole pixels.
+/// Font size for measuring, in pixels per em. The size is large because plotters rounds widths to whole pixels.
 const FINE: f64 = 1000.0;
 
 pub(super) fn data() -> &'static [u8] {

@@ -117,9 +117,10 @@ struct DrawnStack<'a> {
 }
 
 impl DrawnStack<'_> {
-    /// Returns the position of the bottom of a layer. For the number of layers, returns the top of the stack.
+    /// Returns the vertical position of the bottom of a layer, or of the top of the stack if `layer` is the number of
+    /// layers.
     fn foot(&self, layer: usize) -> f64 {
-        // Add one gap before each region at or below the layer, and one after each below it.
+        // Each region that starts at or below the layer adds a gap. Each region that ends below the layer adds another.
         let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);
         self.ground - layer as f64 * PITCH - PAD * pads.filter(|lies| *lies).count() as f64
     }
@@ -185,7 +186,7 @@ impl DrawnStack<'_> {
         arrow(self.scene, &places, STREAM);
     }
 
-    /// Draws the Ghosted Layers of a region with the stream through them.
+    /// Draws the Ghosted Layers that replace a region, with the residual stream through them.
     fn ghost(&mut self, first: usize, last: usize) {
         let ((mut start, end), colour) = (self.ends(first, last), palette::papers_colour());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {

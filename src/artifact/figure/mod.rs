@@ -1,12 +1,12 @@
 //! Renders the paper's figures as SVG, PDF and PNG from plain data, independent of runs, backbones and recoveries.
 //!
-//! | figure of the paper | here |
+//! | figure of the paper | type |
 //! | --- | --- |
 //! | 1, boundary error by recovery; 3, norms of the parts of the operator | [`BarChart`] |
 //! | 2, removed and Ghosted Layers | [`LayerDiagram`] |
 //! | 4, error of each channel; 5, accuracy against depth | [`Curves`] |
-//! | none: a value under each seed of the calibration | [`Dots`] |
-//! | none: quality over size, with the Pareto frontier | [`Pareto`] |
+//! | none: one value per calibration seed | [`Dots`] |
+//! | none: quality against size, with the Pareto frontier | [`Pareto`] |
 //!
 //! A figure becomes a `scene` of shapes in points. The scene is written as SVG and PDF and rasterized by plotters, so
 //! all formats have the same proportions. Text has 8 points at the printed width. A method has the same style in every

@@ -117,7 +117,7 @@ pub fn of(name: &str) -> Look {
     }
 }
 
-/// Hues of numbered series, so that neighbours differ in lightness.
+/// Hues of numbered series, in an order in which neighbors differ in lightness.
 const SERIES_HUES: [Hue; 10] = [
     Hue::Blue,
     Hue::Orange,
@@ -142,7 +142,7 @@ const SERIES_MARKERS: [Marker; 8] = [
 ];
 
 /// Returns the style of a series by its number, for figures whose series are pairs of a selection and a repair. The
-/// first 40 differ.
+/// first 40 styles are distinct.
 pub(super) fn nth(number: usize) -> Look {
     let hue = SERIES_HUES[number % SERIES_HUES.len()];
     let marker = SERIES_MARKERS[number % SERIES_MARKERS.len()];

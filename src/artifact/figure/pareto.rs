@@ -1,4 +1,4 @@
-//! Scatter plots of quality over size with the Pareto frontier, one panel per measure of quality.
+//! Scatter plots of quality against size with the Pareto frontier, one panel per measure of quality.
 
 use super::axis::{Axis, Range, drawable};
 use super::font;
@@ -34,7 +34,7 @@ pub struct ParetoPanel {
     pub dense: Option<f64>,
 }
 
-/// Points of all series in panels with a shared x-axis.
+/// Scatter plot of all series, in panels with a shared x-axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pareto {
     pub x: Axis,
@@ -49,7 +49,7 @@ const LABEL_GAP: f64 = 2.0;
 /// Gap between two panels, in points.
 const PANEL_GAP: f64 = 8.0;
 
-/// Distance within which one label serves for several points, in points (1/72 inch).
+/// Maximum distance between data points that share a label, in typographic points (1/72 inch).
 const SAME_LABEL: f64 = 14.0;
 
 /// Occupied rectangle, by its upper left and lower right corners.
@@ -138,8 +138,8 @@ impl Pareto {
         Ok(frame.x_axis(scene, &title, &xs.ticks(10), xs))
     }
 
-    /// Draws the frontier, the markers on top of it, and the labels of frontier points that have space. Labels do not
-    /// overlap `line`.
+    /// Draws the frontier, the markers on top of it, and the labels of frontier points for which there is space. Labels
+    /// do not overlap `line`.
     fn draw_points(
         &self,
         number: usize,

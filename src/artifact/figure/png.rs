@@ -1,6 +1,6 @@
 //! Rasterizes a scene with 2× supersampling, because plotters does not antialias.
 //!
-//! Only plotters' bitmap backend is used. Its charts are limited to whole pixels and let labels overlap.
+//! Uses only the bitmap backend of plotters, because its charts are limited to whole pixels and let labels overlap.
 
 use plotters::prelude::{BitMapBackend, DrawingBackend};
 use plotters::style::text_anchor::{HPos, Pos, VPos};

@@ -113,7 +113,7 @@ pub struct FigureView {
     pub label: String,
 }
 
-/// A claim of the paper, counted in the paper's tables and in ours.
+/// A claim of the paper, with its verdicts on the paper's tables and on ours.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClaimRow {
@@ -122,10 +122,10 @@ pub struct ClaimRow {
     pub sentence: String,
     #[serde(rename = "place")]
     pub section: String,
-    /// Count in the paper's tables: `54 of 60`.
+    /// Settings in which the claim holds in the paper's tables: `54 of 60`.
     pub paper: String,
     pub paper_verdict: Judgement,
-    /// Count in our tables.
+    /// Settings in which the claim holds in our tables.
     pub ours: String,
     pub verdict: Judgement,
     /// Name of the artifact, if it is exactly one ([`PageArtifact::name`]).
@@ -160,7 +160,7 @@ pub enum Judgement {
 impl Judgement {
     pub const ALL: [Self; 4] = [Self::Holds, Self::Fails, Self::Unknown, Self::NotApplicable];
 
-    /// Combines the verdicts on a sentence's parts: the first of failed, unknown and holding.
+    /// Combines the verdicts on the parts of a sentence. Returns the first of failed, unknown and holding that occurs.
     pub fn of_parts(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let order = [Self::Fails, Self::Unknown, Self::Holds];

@@ -82,7 +82,7 @@ fn a_caption_stands_once() {
     page.artifacts[0].caption = caption.into();
     page.artifacts[0].figures = vec![figure("LLaMA"), figure("OLMo")];
     let html = render(&page).unwrap();
-    // The figures' alternative texts also contain the caption, invisibly.
+    // The alternative texts of figures also contain the caption.
     let seen = without_ours(&html).replace(&format!("LLaMA. {caption}"), "").replace(&format!("OLMo. {caption}"), "");
     assert_eq!(seen.matches(caption).count(), 1);
     assert!(html.contains("<figcaption>LLaMA</figcaption>") && html.contains("width=\"5\" height=\"6\""));

@@ -97,8 +97,8 @@ pub fn key(
     Key::new(kind, identity, parents).with_input_name(backbone.name).with_description(what)
 }
 
-/// Estimates the cost of scoring the `missing` variants of the trie `all`, compared with a reference program if there
-/// is one.
+/// Estimates the cost of scoring the `missing` variants of the trie `all`. With a `reference`, includes the cost of
+/// running it, because the variants are compared with it.
 pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &[Program], load: &Load) -> Cost {
     let TrieCost { shared, separate } = all.flops(config, load);
     let mut cost = Cost { separate, shared, ..Cost::default() };

@@ -1,5 +1,5 @@
-//! Merged layers, an extension beyond the paper (LaCo, arXiv 2402.11187): the layer before the cut takes in the weights
-//! of the removed layers.
+//! Merged layers, an extension beyond the paper (LaCo, arXiv 2402.11187): the weights of the removed layers are merged
+//! into those of the layer before the cut.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,8 +68,8 @@ impl Recovery for Merge {
             Form::Released => vec![(removed.end - 1, 1)],
             Form::Paper | Form::Norms => {
                 // A single removed layer replaces the weights of `layer`: θ + (θ_k − θ).
-                let stays = (layer, 1 - removed.len() as i64);
-                let all = std::iter::once(stays).chain(removed.map(|layer| (layer, 1)));
+                let kept = (layer, 1 - removed.len() as i64);
+                let all = std::iter::once(kept).chain(removed.map(|layer| (layer, 1)));
                 all.filter(|(_, factor)| *factor != 0).collect()
             }
         };

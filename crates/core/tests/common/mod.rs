@@ -138,6 +138,19 @@ pub fn assert_close(what: &str, ours: f64, expected: f64, relative: f64) {
     assert!(error <= relative, "{what}: ours {ours}, expected {expected}, relative error {error:e} > {relative:e}");
 }
 
+/// Compares the Frobenius norm of a matrix and two sums of its elements with the reference. The tolerance is relative to
+/// the norm.
+pub fn compare_matrix(what: &str, values: &[f64], expected: &serde_json::Value, tolerance: f64) {
+    let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
+    let expected_norm = expected["frobenius"].as_f64().unwrap();
+    assert_close(what, norm, expected_norm, tolerance);
+    let cosine_sum: f64 = values.iter().enumerate().map(|(index, v)| v * (index as f64).cos()).sum();
+    for (sum, key) in [(values.iter().sum::<f64>(), "sum"), (cosine_sum, "cosine_sum")] {
+        let off = (sum - expected[key].as_f64().unwrap()).abs() / expected_norm;
+        assert!(off <= tolerance, "{what}: {key} is off by {off:e} of the norm");
+    }
+}
+
 /// Converts a JSON array of numbers.
 pub fn numbers(value: &serde_json::Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
