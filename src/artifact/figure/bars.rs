@@ -83,7 +83,7 @@ impl BarChart {
         if let Some(series) = self.series.iter().find(|series| series.values.len() != self.groups.len()) {
             return Err(Error::bad_input("series and groups of the bar chart differ in length")
                 .at(series.label.as_str())
-                .expected(format!("{} lists", self.groups.len()))
+                .expected(format!("{} values", self.groups.len()))
                 .found(series.values.len().to_string()));
         }
         let numbers = self.series.iter().flat_map(|series| &series.values).filter_map(|value| {
