@@ -19,7 +19,7 @@ use crate::{criterion, recovery};
 /// Builds the table of an artifact. `paper` contains the paper's numbers for it, if any.
 ///
 /// # Errors
-/// Fails if no column distinguishes two numbers of a cell, or if a metric does not exist.
+/// Fails if two numbers belong to the same table cell, or if a metric does not exist.
 pub(super) fn layout(
     description: &Description,
     table: &TableEntry,

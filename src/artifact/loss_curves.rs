@@ -54,7 +54,7 @@ pub(super) fn draw_losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(Str
     })
 }
 
-/// Averages the losses of several steps. The loss of a single step depends on its one sequence.
+/// Averages the losses of several steps. The loss of a single step is noisy, because each step uses only one sequence.
 fn loss_point(block: usize, at: usize, steps: &[f64]) -> Point {
     Point {
         x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0,

@@ -1,6 +1,6 @@
 //! Presentation of a grid as a table or figure of the paper: the key `artifact` of a grid file.
 //!
-//! It describes rows, columns, grouping and metrics. The cells come from the grid in the same file.
+//! The key describes rows, columns, grouping and metrics. The cells come from the grid in the same file.
 
 use std::path::Path;
 
@@ -217,8 +217,8 @@ impl Default for Tolerance {
 }
 
 impl Description {
-    /// Reads the artifact description of a file, and whether the file contains a grid. Returns `None` without the key
-    /// `artifact`.
+    /// Reads the artifact description of a file, and determines whether the file also contains a grid. Returns `None`
+    /// if the file has no key `artifact`.
     ///
     /// # Errors
     /// Fails if the file is invalid, with file, line and column, and the expected and found values.
@@ -240,7 +240,8 @@ impl Description {
         Ok(Some((artifact, has_grid)))
     }
 
-    /// Whether sublayers are distinguishable from whole layers.
+    /// Returns whether the artifact can show cuts of sublayers. A table needs the column `removed`, and a figure must
+    /// be a Pareto figure.
     pub fn shows_sublayers(&self) -> bool {
         let in_table = self.table.as_ref().is_none_or(|table| table.lead.contains(&RowHeader::Removed));
         in_table && self.figure.as_ref().is_none_or(|figure| figure.kind == FigureKind::Pareto)

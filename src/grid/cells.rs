@@ -219,7 +219,7 @@ pub(super) struct GridAxes {
     pub(super) product: Axes,
     /// Weight types of the backbones; empty if the file names none.
     pub(super) weights: Vec<Positioned<Weights>>,
-    /// Axes of each entry of `include`, complete.
+    /// Axes of each entry of `include`, with missing axes filled in from the grid.
     pub(super) includes: Vec<Axes>,
     pub(super) excludes: Vec<CellPattern>,
 }
@@ -234,7 +234,8 @@ impl GridAxes {
     /// cannot be pruned are recorded in `search`.
     ///
     /// # Errors
-    /// Fails like [`cells`] and [`without_impossible`]. Without a search, no cell may be impossible.
+    /// Fails like [`cells`] and [`without_impossible`]. Without a search, also fails if a cell cannot be pruned or
+    /// repaired.
     pub(super) fn into_cells(
         mut self,
         search: Option<&mut Search>,

@@ -51,13 +51,13 @@ pub struct DefinedColumn {
 }
 
 impl DefinedColumn {
-    /// Returns the metric, independent of the task.
+    /// Returns the metric, labeled with the task or group.
     pub fn metric(&self) -> Metric {
         Metric::defined(&self.label, self.metric, &self.filter)
     }
 }
 
-/// Returns the columns of a task, or of the tasks of a group.
+/// Returns a column for each filter and metric of a definition. `label` names the task or group in the grid.
 pub fn columns(label: &str, definition: &Definition) -> Vec<DefinedColumn> {
     let pipelines = definition.filters.iter();
     pipelines
@@ -263,8 +263,8 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         None => {}
     }
     let folder = Path::new(&*definition.place.file).parent().unwrap_or(Path::new("")).to_owned();
-    // Resolve paths relative to the current directory, like the `datasets` loader. Otherwise resolve them relative to
-    // the definition, so that both can be moved together.
+    // Use a path that exists relative to the current directory, like the `datasets` loader. Otherwise, resolve the path
+    // relative to the definition, so that both can be moved together.
     let local =
         |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| folder.join(path));
     if let Some(files) = options.get("data_files").filter(|_| BUILDERS.contains(&path.as_str())) {

@@ -28,7 +28,7 @@ pub struct Asking {
     pub chat: Option<bool>,
     /// System text before the prompt.
     pub system: Option<String>,
-    /// Document limit: a number of first documents, or a fraction below 1.
+    /// Limit on the documents: a number of documents from the start, or a fraction below 1.
     pub limit: Option<f64>,
     /// Whether contexts begin with the tokenizer's special tokens.
     pub bos: Bos,

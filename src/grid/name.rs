@@ -29,8 +29,8 @@ const DIGITS: usize = 8;
 
 /// Path of a setting: its axis, and its keys in the options.
 type SettingPlace = (usize, Vec<String>);
-/// Non-default settings, in the order of the parts of a name. A map is represented by an empty map before its
-/// entries.
+/// Non-default settings, in the order of the parts of a name. An option that is a map has an empty map at its own path,
+/// followed by its entries at longer paths.
 type NameSettings = BTreeMap<SettingPlace, Value>;
 
 pub fn assign_names(cells: &mut [Cell]) {

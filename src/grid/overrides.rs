@@ -1,8 +1,9 @@
 //! `--set key=value`: grid overrides from the command line.
 //!
-//! A key is a dotted path with list indices in brackets (`calibration[0].length`). A list without an index means each
-//! of its elements. The value is YAML. An unbracketed comma list is a list (`depth=7,9,11`), so that shells need no
-//! quoting. A value that contains a comma must be quoted. File paths are relative to the current directory.
+//! A key is a dotted path with list indices in brackets (`calibration[0].length`). If a list inside the path has no
+//! index, the rest of the path applies to each of its elements. The value is YAML. Values separated by commas are a
+//! list (`depth=7,9,11`), so that shells need no quoting. A string that contains a comma must be quoted. File paths are
+//! relative to the current directory.
 
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use super::yaml::parse;
@@ -110,7 +111,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
     if let Some(entry) = known {
         let path = joined_key(done, &entry.key);
         if rest.len() == entry.key.len() {
-            // Errors about the key now refer to the command line.
+            // Later errors about this key point to the `--set` argument.
             entry.key_place = new.position.clone();
         }
         return assign(&mut entry.node, &rest[entry.key.len()..], &path, new);

@@ -48,7 +48,9 @@ pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library)
     Ok(Some(profile))
 }
 
-/// Restricts a profile's evaluation to the tasks or texts that a search names.
+/// Converts the `evaluate` section of a profile for a grid with a `search`. Moves `tasks` and `perplexity` into the
+/// profile's `search` section if the grid's `search` has them, and drops the rest. Settings that the profile's `search`
+/// section already has take precedence.
 fn as_searched(changes: &mut YamlNode, search: &YamlNode) {
     let Value::Map(keys) = &mut changes.value else { return };
     let Some(at) = keys.iter().position(|entry| entry.key == "evaluate") else { return };

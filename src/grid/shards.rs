@@ -10,7 +10,8 @@ use super::node::At;
 use crate::corpus::{Rule, ShardOrder};
 use crate::error::{Error, Result};
 
-/// Default number of shards to fetch and read per group. For C4, one is enough for everything the paper draws.
+/// Default number of shards to fetch and read per group of shards ([`ShardOrder`] defines the groups). For C4, one
+/// shard has enough text for all samples of the paper.
 const READ: usize = 1;
 /// Maximum number of shards that a pattern may name.
 const MAX_SHARDS: usize = 100_000;

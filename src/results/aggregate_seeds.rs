@@ -46,7 +46,7 @@ impl Results {
     }
 }
 
-/// Splits the seed from the settings, if there is one.
+/// Returns the settings without the seed, and the seed. Both are `None` if the settings have no seed.
 fn seedless(settings: &Settings) -> (Option<Settings>, Option<u64>) {
     let mut rest = settings.clone();
     let seed = rest.remove(SEED).and_then(|seed| seed.as_u64());

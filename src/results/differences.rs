@@ -176,7 +176,7 @@ fn value_difference(
     let same_items = identified && have_same_items(&pair.differences, &other.record.metric);
     let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
     let engines = [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
-    // No bound is known for other settings. The batch size follows from the engine.
+    // A bound is known only if nothing but the engine differs. The batch size follows from the engine.
     let only_engines_differ = pair
         .differences
         .iter()

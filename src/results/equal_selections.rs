@@ -57,7 +57,7 @@ struct SharedSelection {
     /// Recoveries whose rows share one measurement under all these criteria.
     identical: Vec<String>,
     differing: Vec<String>,
-    /// Criteria by the boundary at which their differing rows are repaired; empty if the boundary is not the reason.
+    /// Criteria by their setting `boundary`; empty if this setting does not explain why rows differ.
     boundaries: Vec<(String, Vec<String>)>,
 }
 
@@ -123,7 +123,8 @@ fn is_one_row(cells: &[&CellSummary]) -> bool {
     contents.iter().all(|content| is_one_measurement(&contents[0], content))
 }
 
-/// Returns the criteria by boundary, if each has exactly one and they differ.
+/// Groups the criteria by their setting `boundary`. Returns no groups unless each criterion has exactly one value of
+/// the setting and the values differ.
 fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[String]) -> Vec<(String, Vec<String>)> {
     let boundary =
         |cell: &CellSummary| cell.settings.get(BOUNDARY).and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -73,7 +73,7 @@ impl Serialize for Field<'_> {
             AnyValue::Boolean(value) => serializer.serialize_bool(*value),
             AnyValue::Int64(value) => serializer.serialize_i64(*value),
             AnyValue::UInt64(value) => serializer.serialize_u64(*value),
-            // Keep the exponent's sign, as in earlier tables.
+            // Write `e+`, as earlier versions did.
             AnyValue::Float64(value) if value.is_finite() && value.abs() >= 1e16 => {
                 serializer.serialize_str(&format!("{value:e}").replace('e', "e+"))
             }

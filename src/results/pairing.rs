@@ -40,11 +40,11 @@ pub(super) struct Coinciding {
     pub settings: Vec<String>,
 }
 
-/// Identity of a number, with its run's names of the inputs.
+/// Identity of a number, with the names that its run uses for the inputs.
 struct NumberIdentity {
     at: usize,
     names: NumberNames,
-    /// Kind of number within a measurement.
+    /// Metric, without its text, task or prompt if the identity contains them.
     kind: String,
     flat: FlatSettings,
 }

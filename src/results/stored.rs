@@ -182,8 +182,8 @@ impl StoredResults {
     }
 }
 
-/// Returns the protocol of each metric: everything except the condition that two numbers must share for their items to
-/// match. It includes the hashes of data files.
+/// Returns the protocol of each metric: the settings and hashes of data files that, besides the condition, must be
+/// equal for two numbers to have the same items.
 fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     let texts = add_text_protocols(grid, outcome, &mut all);

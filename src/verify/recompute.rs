@@ -196,7 +196,7 @@ impl DrawnPart {
             match sample(grid, *settings, request.store, request.reporter, request.stop, &draw) {
                 Ok(cells) => cells.iter().for_each(|cell| checks.compare(recorded, engine, grid, cell)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
-                Err(error) => checks.inputs.lack(format!("kernels of {engine}"), error.one_line()),
+                Err(error) => checks.inputs.lack(format!("cells on the engine {engine}"), error.one_line()),
             }
         }
         Ok(checks.all(recorded))

@@ -124,7 +124,7 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut Check) 
     let heads = table.heads.iter().enumerate();
     let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));
     let text_cells: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
-    // Rows aggregated over seeds are means of several cells.
+    // Skip a table that aggregates seeds, because its rows are means of several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
         return;
     }

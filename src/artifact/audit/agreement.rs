@@ -116,7 +116,7 @@ fn is_bare(same: &[&PaperNumber]) -> bool {
 /// taken from the other value. Returns `None` if both are missing.
 fn deviations(one: &PaperNumber, other: &PaperNumber) -> Option<f64> {
     let spread = relative_deviation(one, other)?.hypot(relative_deviation(other, one)?);
-    // A deviation printed as 0.0 is less than half of its last digit.
+    // A deviation printed as 0.0 may be up to half a unit of its last digit, so assume at least one unit.
     let spread = spread.max(one.unit().max(other.unit()));
     Some((one.record.value? - other.record.value?).abs() / spread)
 }

@@ -148,7 +148,7 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("tableA9-overhead", overhead_is_small),
 ];
 
-/// Checks whether ghosted has the highest accuracy, including the unrepaired rows of other criteria.
+/// Checks whether ghosted has the highest accuracy, also compared with the unrepaired rows of other criteria.
 fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
     let streamlined = setting.criterion("llm-streamline");
     let above =

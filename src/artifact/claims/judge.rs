@@ -39,7 +39,8 @@ pub struct ClaimVerdict {
 pub struct SettingVerdict {
     pub setting: Vec<(ClaimAxis, String)>,
     pub outcome: Judgement,
-    /// Earlier setting whose criterion removed the same layers. If all scores are equal too, both count as one setting.
+    /// Criterion of an earlier setting that removed the same layers, although other scores differ. Settings in which
+    /// all scores are equal count as one.
     pub cut_of: Option<String>,
     /// Numbers used, such as `ghosted 60.10 > replaceme-ls 59.45`, or the missing numbers.
     pub shown: String,

@@ -61,10 +61,12 @@ impl ArtifactNumbers {
 /// Numbers of all artifacts, by name (`table2`).
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
-/// Predicate for settings that must agree between two runs, and the function that returns their name in a record.
+/// Level of the comparison of two runs: a predicate for the settings that must agree, and a function that returns the
+/// name in a record under which they are compared.
 type Level = (fn(&SettingPath) -> bool, fn(&Record) -> Option<String>);
 
-/// Levels at which two runs are compared. Every setting belongs to exactly one level.
+/// Levels of the comparison of two runs: backbone, measurement, calibration text and cell. Every setting belongs to
+/// exactly one level.
 const LEVELS: [Level; 4] = [
     (|path| path.is_of("model") || path.is_of("engine"), |record| Some(record.condition.backbone.clone())),
     (|path| path.is_of("measure"), |record| Some(format!("{}, {}", record.condition.backbone, record.metric))),

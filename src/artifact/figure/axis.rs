@@ -119,7 +119,7 @@ impl Range {
         range
     }
 
-    /// Returns the low end of a linear axis that does not include 0.
+    /// Returns the low end of a linear axis that starts above 0.
     pub(super) fn begins_above_zero(&self) -> Option<f64> {
         (self.scale == Scale::Linear && self.low > 0.0).then_some(self.low)
     }

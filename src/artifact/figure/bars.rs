@@ -1,4 +1,4 @@
-//! Grouped bars (figures 1 and 3), and dot plots with one value per draw of a method.
+//! Grouped bars (figures 1 and 3), and dot plots with several values per method, such as one per calibration seed.
 
 use super::axis::{Axis, Decimals, Range, drawable, size};
 use super::font;
@@ -213,7 +213,7 @@ impl LabelPlace {
 pub struct Dots {
     pub axis: Axis,
     pub groups: Vec<String>,
-    /// Draws of each method and group, from left to right.
+    /// Values of each method and group, as dots from left to right.
     pub methods: Vec<Series<Vec<f64>>>,
 }
 

@@ -149,7 +149,8 @@ impl Curves {
         at
     }
 
-    /// Returns the offset between lines at one x, at most half the distance between two x values.
+    /// Returns the horizontal offset between lines at the same x. All lines together take up at most half the distance
+    /// between two x values.
     fn line_offset(&self, xs: &Range, room: f64) -> f64 {
         let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.fraction(x) * room).collect();
         let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);

@@ -318,7 +318,7 @@ pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>>
     list(("left-out", "Left out", caption), &SavedTable::of_words(label_columns(&["Folder", "Why"], 1), &rows))
 }
 
-/// Returns columns of which the first labels a row and `choice` can be filtered.
+/// Returns text columns. The first labels a row, and rows can be filtered by the column with the index `choice`.
 fn label_columns(names: &[&str], choice: usize) -> Vec<SavedColumn> {
     names
         .iter()

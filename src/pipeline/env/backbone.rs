@@ -30,12 +30,13 @@ pub struct BackboneKeyParts<'a> {
     pub batch_tokens: usize,
 }
 
-/// Version of the operations of engines other than `cpu`, for keys.
+/// Value of `operations` in the keys of engines other than `cpu`. It distinguishes them from keys of earlier versions,
+/// which did not fuse operations.
 const FUSED: &str = "fused";
 
 impl BackboneKeyParts<'_> {
-    /// Returns the key part for the backbone and engine. The CPU engine is the default and not named in keys. Other
-    /// engines add name, float type and device class.
+    /// Returns the key part for the backbone and engine: content hash, float type and device class. The engine's name
+    /// is omitted for the CPU engine.
     pub(crate) fn on_engine(&self) -> Value {
         let EngineId { name, dtype, device } = self.engine;
         let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
@@ -104,7 +105,7 @@ pub struct CalibrationPlan {
     pub tokens: Arc<Key>,
 }
 
-/// Sample and kind of values of a scored text or task.
+/// Scored part of a text or task, and whether the values compare variants with the dense model.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScoredExtent {
     /// Scored sample. `None` if all items are scored.
@@ -130,7 +131,7 @@ impl EvalTarget {
     /// Returns the dense program if variants are compared with it.
     ///
     /// # Errors
-    /// Fails if operators next to the weights cannot be read.
+    /// Fails if the operators in the backbone's folder cannot be read.
     pub(crate) fn reference(&self, backbone: &BackbonePlan) -> Result<Option<Program>> {
         self.extent().damage.then(|| folder_program(&backbone.config, &backbone.folder)).transpose()
     }

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::files::{owner, sha256};
 use ghostlab_store::{Lease, LeaseResult, Store};
 
-/// Progress of a task.
+/// Outcome of an attempt at a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum JobStatus {
     Done,
@@ -98,8 +98,8 @@ pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     }
 }
 
-/// Returns the name of the lease for timing on this machine. Other processes pause after their current batch, while the
-/// timing process warms up.
+/// Returns the name of the lease for timing on this machine. Other processes on the machine pause after their current
+/// batch. The warm-up passes of the timing process give them time to do so.
 pub fn timing_lease() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
     &NAME

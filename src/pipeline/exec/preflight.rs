@@ -232,7 +232,8 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Resu
         // Look again, because runs that have started in the meantime may have reserved some of the objects.
         quota = look()?;
         for some in quota.going.chunks(64) {
-            // After a long pause, newer runs may need the objects. Leave them to the next eviction.
+            // If this process was paused for long, it has lost the lease, and newer runs may need the objects. Leave
+            // them to the next eviction.
             if !clearing.holds() {
                 break;
             }

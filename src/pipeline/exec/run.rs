@@ -123,7 +123,8 @@ fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Op
     chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
-/// Runs the missing jobs, then `end`, which returns its result with the numbers of complete and failed cells.
+/// Runs the missing jobs, then calls `end`, which returns the number of complete cells, the number of failed cells, and
+/// the result of this function.
 fn run_all<T>(
     grid: &Grid,
     env: RunEnv<'_>,
@@ -222,7 +223,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
     let programs = &Programs::default();
     let tools = JobContext { run: context, models, programs };
     let head = GridHead { plan, tools, spread: context.worker_limits.map(|_| Spread::default()) };
-    // Run the exclusive jobs last, one at a time.
+    // Run the jobs that must run alone last, one at a time.
     for alone in [false, true] {
         let tasks = tasks(plan, tools, state, alone);
         if let (Some(_), Some((_, Order::Alone(reason)))) =
@@ -238,7 +239,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
     Ok(())
 }
 
-/// Returns the incomplete jobs: the exclusive ones if `alone` is set, otherwise all others.
+/// Returns the incomplete jobs: those that must run alone if `alone` is set, otherwise all others.
 fn tasks<'a>(
     plan: &'a Plan<'a>,
     tools: JobContext<'a>,

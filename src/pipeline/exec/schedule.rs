@@ -53,8 +53,9 @@ struct TaskQueue {
     running: BTreeSet<usize>,
     /// Waiting tasks that other processes were working on.
     busy: BTreeSet<usize>,
-    /// Most recently chosen model, and those that may be in memory.
+    /// Model of the most recently started task.
     chosen: Option<usize>,
+    /// Models that may be in memory.
     loaded: BTreeSet<usize>,
     /// Whether a thread is waiting for busy tasks.
     idling: bool,

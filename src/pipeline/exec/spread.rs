@@ -16,8 +16,8 @@ pub(super) struct Spread {
     pub(super) sightings: Sightings,
 }
 
-/// Distribution of workers over backbones. A worker takes the backbone with the fewest workers and stays with it until
-/// it is finished, to load one backbone at a time.
+/// Lease of this worker's seat at a backbone. Seats spread workers over backbones: a worker takes the backbone with the
+/// fewest workers and stays with it until it is finished, so that only one backbone is loaded at a time.
 #[derive(Default)]
 pub(super) struct SeatClaim(Mutex<Option<Lease>>);
 
@@ -52,8 +52,8 @@ impl SeatClaim {
 /// Prefix of seat lease names.
 const SEAT: &str = "at-";
 
-/// Last observed leases of other workers, by job. While the leases of a job are unchanged, no work of it becomes
-/// available.
+/// Last observed leases of other workers, by job. As long as the leases of a job do not change, no part of the job
+/// becomes free, so the job is not tried again.
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<HashMap<String, (Vec<String>, Duration)>>);
 

@@ -45,7 +45,7 @@ const AT_LEAST: f64 = 0.02;
 
 impl TimeLeft {
     pub fn see(&mut self, event: &Event, now: f64) {
-        // Solving and reading after the end of a job count towards its piece of work.
+        // The time for solving and reading after the end of a job counts towards the job's piece of work.
         if let Some((before, Some(group))) = &self.last {
             self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
         }
@@ -59,7 +59,8 @@ impl TimeLeft {
                 self.jobs.insert(job.id, RunningJob { work: job.work.clone(), flops_per_token });
                 if let Some(piece) = self.pieces.get_mut(&job.work) {
                     piece.begun += job.flops;
-                    // A started text has an exact cost, because its cuts are known.
+                    // Once the scoring of a text starts, its cost is exact, because the removed layers are known by
+                    // then.
                     piece.planned = match piece.group.1 {
                         WorkKind::Calibrate => piece.planned.max(piece.begun),
                         WorkKind::Score | WorkKind::Time => piece.begun,
@@ -87,7 +88,8 @@ impl TimeLeft {
             Event::WorkDone { work } => {
                 if let Some(piece) = self.pieces.get_mut(work).filter(|piece| !piece.over) {
                     piece.over = true;
-                    // Solving reports no progress. If an earlier run started the calibration, its rest is unknown.
+                    // Count the rest as done, because solving reports no progress. If an earlier run did part of the
+                    // calibration, the rest is unknown and not counted.
                     if piece.begun > piece.planned / 2.0 {
                         let rest = (piece.planned - piece.done).max(0.0);
                         self.rates.entry(piece.group.clone()).or_default().flops += rest;

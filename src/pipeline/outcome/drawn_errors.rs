@@ -22,11 +22,11 @@ pub(super) struct DrawnErrors<'a> {
     /// Cache file; `None` if the store has no cache.
     path: Option<PathBuf>,
     known: RefCell<KnownErrors>,
-    /// Whether new errors were computed.
+    /// Whether new standard errors were computed.
     drawn: Cell<bool>,
 }
 
-/// Bits of each error by the hash of its input. Bits are stored because JSON has no NaN.
+/// Bits of each standard error (`f64::to_bits`), by the hash of its input. Bits are stored because JSON has no NaN.
 type KnownErrors = BTreeMap<String, u64>;
 
 #[derive(Serialize, Deserialize)]
@@ -53,7 +53,7 @@ fn read(store: &Store, path: &Path) -> KnownErrors {
 }
 
 impl<'a> DrawnErrors<'a> {
-    /// Opens the cached errors for the scores on some tokens.
+    /// Opens the cached standard errors for the scores on some tokens.
     pub(super) fn of(store: &'a Store, tokens: &Key) -> Self {
         let path = store.cache_dir().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
         let known = path.as_deref().map(|path| read(store, path)).unwrap_or_default();
@@ -81,10 +81,10 @@ impl<'a> DrawnErrors<'a> {
         Ok(error)
     }
 
-    /// Saves new errors. A failed write is ignored, and the errors are recomputed next time.
+    /// Saves new standard errors. A failed write is ignored, and they are recomputed next time.
     pub(super) fn keep(&self) {
         let Some(path) = self.path.as_deref().filter(|_| self.drawn.get()) else { return };
-        // Merge with errors that another process has saved in the meantime.
+        // Merge with standard errors that another process has saved in the meantime.
         let mut errors = read(self.store, path);
         errors.extend(self.known.borrow().iter().map(|(content, bits)| (content.clone(), *bits)));
         if let Ok(text) = serde_json::to_vec(&RememberedErrors::of(errors)) {

@@ -112,7 +112,7 @@ impl<'a> BackboneReader<'a> {
         if is_solved && self.grid.evaluate.metrics.iter().any(|name| metric::is_size(name)) {
             result.savings = self.savings(variant, &result.removed)?;
         }
-        // Operators may have been evicted after scoring.
+        // Only a cell without measurements needs its operator here, because operators may be evicted after scoring.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
             result.missing = Some("operator not computed".to_owned());
         }
@@ -175,7 +175,7 @@ impl<'a> BackboneReader<'a> {
                 let scores = scored.map(|(artifact, key)| self.task_scores(task, key, artifact, &self.errors[index]));
                 let sample = match scores.transpose() {
                     Ok(sample) => sample,
-                    // Metrics of a definition that cannot be computed depend on this variant's answers.
+                    // The metrics of a definition may fail on this variant's answers only, so fail only this cell.
                     Err(error) if task.defined => {
                         result.failure = Some(error.one_line());
                         None
@@ -275,8 +275,8 @@ impl BackboneReader<'_> {
         match key {
             Value::String(hash) => {
                 let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
-                // Another backbone's file may have the same content. If the backbone's own folder contains such a file,
-                // that file counts.
+                // Another backbone's file may have the same content. Skip it if the backbone's own folder contains a
+                // file with this content.
                 let is_own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
                 let others = files.iter().filter(|_| !is_own);
                 result.inputs.extend(others.map(|path| (*path).to_string()));

@@ -219,7 +219,7 @@ impl BackboneEstimator<'_> {
         let missing: Vec<&Variant> =
             calibrated.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
         let pass = activations::pass_flops(config, &load);
-        // A text used only for training is not a job, but one pass reads it.
+        // A text that is used only for training has no calibration job, but one pass reads it.
         if calibrated.is_empty() {
             costs.unscheduled.shared += pass;
             return costs;
@@ -296,7 +296,8 @@ impl BackboneEstimator<'_> {
     }
 }
 
-/// Returns the memory for the merged layers of a backbone's variants, in f32. Assumes that each has one.
+/// Returns the memory in bytes for merged layers in f32. Assumes one merged layer for each variant whose recovery
+/// merges layers.
 fn merged_bytes(plan: &Plan, backbone: &BackbonePlan) -> u64 {
     let recoveries = backbone.variants.iter().filter_map(|variant| plan.grid.cells[variant.cell].recovery.as_ref());
     let merging = recoveries.filter(|recovery| recovery.rule.place() == Place::Layer).count();
@@ -360,8 +361,8 @@ fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load,
     Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
 }
 
-/// Returns the number of activation sites that are stored, and of those that a pass must write in addition because a
-/// selection may need them.
+/// Returns the number of activation sites that a pass keeps in the store, and of further sites that it only spools,
+/// because the selection is not known yet.
 fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
     let [kept, now] = [true, false].map(|guess| {
         Needs::of(variants.iter().filter_map(|variant| {

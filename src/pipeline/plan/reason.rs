@@ -158,8 +158,8 @@ fn inputs(key: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Flattens a key to its fields by path, without `of` and the kinds of parents. An ancestor or input hash that occurs
-/// several times is listed only at its shortest path.
+/// Flattens a key to its fields by path. Paths skip the level `of` of each key, and kinds are omitted. An ancestor or
+/// input hash that occurs several times is listed only at its shortest path.
 fn flat_key(key: &Value) -> FlatSettings {
     let mut found = FlatSettings::new();
     let mut seen = HashSet::new();

@@ -307,7 +307,8 @@ impl BackbonePlan {
         })
     }
 
-    /// Returns the keys of all evaluations of a variant with the operator that it runs with.
+    /// Returns the keys of a variant's scores in all evaluations. `operator` is the operator that the variant runs
+    /// with.
     fn score_keys(&self, identity: &Identity, operator: Option<&Arc<Key>>) -> Vec<Arc<Key>> {
         self.evaluations
             .iter()

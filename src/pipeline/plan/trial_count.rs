@@ -21,7 +21,8 @@ pub struct TrialCount {
 }
 
 impl TrialCount {
-    /// Counts the trials on a calibration of a backbone, by criterion. Counts a trial that two criteria share for each.
+    /// Counts the trials on a calibration of a backbone, by criterion. A trial that two criteria share counts for each
+    /// of them.
     pub fn of(plan: &Plan<'_>, backbone: &BackbonePlan, calibration: usize, state: &StoreState) -> Vec<Self> {
         let trials = CriterionTrials::of(plan.grid, backbone, calibration, state).into_iter();
         trials
@@ -38,9 +39,9 @@ impl TrialCount {
 /// Trials of a criterion on one calibration.
 pub(super) struct CriterionTrials {
     criterion: String,
-    /// Removed sublayers of each trial at the greatest depth, which include the trials of smaller depths. A greedy
-    /// criterion determines the trials of a later step by the results of earlier ones. Their number and sizes are exact,
-    /// their sublayers representative.
+    /// Removed sublayers of each trial at the greatest depth, which include the trials of smaller depths. The later
+    /// trials of a greedy criterion depend on earlier results, so only their number and sizes are exact; their
+    /// sublayers are examples.
     pub(super) all: Vec<Cut>,
     /// Trials that are not stored, in the same form.
     pub(super) missing: Vec<Cut>,
@@ -105,7 +106,8 @@ fn criterion_uses<'g>(
 }
 
 /// Returns the trials that a selection lacks. Follows a greedy selection through its stored trials up to the first step
-/// with a missing one, because later steps depend on its results. Iterative selections do not store trials.
+/// with a missing trial. All trials of later steps count as missing, because they depend on that step. Iterative
+/// selections do not store trials.
 fn missing_trials(
     rule: &dyn Criterion,
     cut: &PruneSpec<'_>,
@@ -123,7 +125,7 @@ fn missing_trials(
         results.into_iter().collect::<Option<Vec<f64>>>().ok_or_else(|| Error::job("a trial is not stored"))
     };
     let similarities = Similarities::default();
-    // The selection ends at the first missing trial.
+    // `select` fails at the first step with a missing trial.
     rule.select(cut, &mut CalibrationStats::new(&similarities, None, &mut trials)).ok();
     missing.extend(rule.trials(cut).into_iter().skip(requested));
     missing

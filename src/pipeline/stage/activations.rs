@@ -192,7 +192,7 @@ pub(crate) fn run(
     job.run.finish(id);
     let mut similarities = Similarities::new(&request.pairs);
     for (index, shard) in shards.iter().enumerate() {
-        // Add the sums in shard order, independent of interruptions.
+        // Add the sums in shard order, so that the rounding does not depend on interruptions.
         let sums = stored[index].as_ref().or_else(|| measured.get(&index));
         similarities.add_sums(sums.map_or(&[], Vec::as_slice), shard.len());
     }

@@ -20,7 +20,7 @@ use crate::quantity::counted;
 use crate::recovery;
 use ghostlab_store::{Key, Lookup};
 
-/// Group of all repairs of a backbone on one calibration.
+/// Group of calibration jobs. Each computes all selections and operators of a backbone on one calibration.
 pub const GROUP: Group = Group {
     kind: WorkKind::Calibrate,
     places: |backbone| backbone.calibrations.len(),
@@ -57,7 +57,7 @@ fn make(
     let name = plan.lease_name(backbone);
     let Some(lease) = run.lease(&name, &label)? else { return Ok(JobStatus::Contended) };
     let hold = LeaseGuard::new(run, lease, &name);
-    // Another process may have computed them while this one waited for the lease.
+    // Another process may have computed the objects before this one acquired the lease.
     if run.store_cache.has_all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         return Ok(JobStatus::Done);
     }
@@ -120,7 +120,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     kept.find(job, &possible);
     let request = activations::first_pass(job, pairs, &read, kept.missing_sites(&possible));
     let similarities = activations::run(job, &job.label, &request, &mut kept)?;
-    // Select the layers that depend on the pass.
+    // Compute the selections that need data from the pass.
     let all_kept = kept.missing_sites(&read).is_empty();
     let activations = all_kept.then(|| kept.open(job.shape, &read)).transpose()?;
     selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
@@ -128,7 +128,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let chosen = selected_variants(job.run, variants, &selections);
     let sites = selections.needs(job, variants).exact;
     activations::clear(job, &request, &sites)?;
-    // Collect chosen sites that are not stored yet.
+    // Collect the activations at the sites of the selected layers that are not stored yet.
     let rest = kept.missing_sites(&sites);
     kept.find(job, &rest);
     let second = PassRequest { sites: rest, ..PassRequest::default() };

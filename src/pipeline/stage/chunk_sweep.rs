@@ -14,8 +14,8 @@ use ghostlab_store::{Journal, JournalRecord, Lease, LeaseResult, fault};
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 impl ChunkRun<'_> {
-    /// Visits the remaining chunks once and computes those without a lease. Returns `Done` if there were any, and
-    /// `Contended` if other processes hold all of them.
+    /// Visits the remaining chunks once and computes those without a lease. Returns `Done` if fewer chunks remain than
+    /// before, and `Contended` if other processes hold the leases of all of them.
     pub(super) fn pass(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();
@@ -152,8 +152,8 @@ impl ChunkRun<'_> {
     }
 
     /// Computes a group of chunks for candidates that lack all of them, and records the results, except for chunks
-    /// whose leases were lost. Returns the lost chunks, and the numbers of processed tokens that differ from the
-    /// announced ones.
+    /// whose leases were lost. Returns the lost chunks. For generation, which may end early, also returns the number of
+    /// processed tokens of each chunk.
     fn record(
         &self,
         group: &ChunkGroup,

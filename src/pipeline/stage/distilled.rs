@@ -74,9 +74,9 @@ pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
     Cost { separate: steps, shared: steps, left: if left { steps } else { 0.0 }, ..Cost::default() }
 }
 
-/// Cost of one elementwise value between the matrix products of a layer during training, forward and backward, in
-/// floating-point operations. Unfused operations read and write each value many times. Measured in nine trainings at C
-/// = 128.
+/// Training cost of the elementwise operations between matrix products, forward and backward, in floating-point
+/// operations per value. It is high because unfused operations read and write each value many times. Measured in nine
+/// trainings with C = 128.
 const NUMBER: f64 = 650.0;
 
 /// Returns the cost of training through the given layers: the forward pass, and twice as much for the backward pass.

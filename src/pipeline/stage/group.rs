@@ -27,7 +27,7 @@ pub struct Group {
     pub label: fn(&BackbonePlan, usize) -> String,
     /// Returns the prefix of a job's leases, or its label if it is not shared with other processes.
     pub lease_name: fn(&BackbonePlan, usize) -> String,
-    /// Returns the text or task of the job; `None` if its objects have none.
+    /// Returns the text, task or prompt of the job; `None` if it has none.
     pub on: fn(&BackbonePlan, usize) -> Option<String>,
     /// Returns the keys of the objects that the job computes for a variant, in order.
     pub made: for<'v> fn(&'v Variant, usize) -> Vec<&'v Arc<Key>>,
@@ -144,8 +144,8 @@ fn find_required(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject>
     find(key)?.ok_or_else(|| Error::job(format!("the {what} is not in the store")))
 }
 
-/// Cache of programs and selections, so that each is read once for all texts. Programs are stored by the hash of their
-/// operator, or by the backbone's content if the backbone has operators of its own.
+/// Cache of programs and selections, so that each is read once for all texts. Programs are cached by the hash of their
+/// operator, or by the backbone's content hash if the backbone has operators of its own.
 #[derive(Default)]
 pub(crate) struct Programs {
     programs: Mutex<HashMap<String, Program>>,

@@ -67,7 +67,8 @@ pub fn key(
 }
 
 /// Estimates the fixed cost of a decoding step, as an equivalent number of prefill rows. A step reads all weights, and
-/// its small matrix products fill neither tiles nor cores. Fitted to times at C = 128, 256 and 4096.
+/// its matrix products are too small to fill the tiles of the kernels and to use all cores. Fitted to times with C =
+/// 128, 256 and 4096.
 fn beside_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }

@@ -133,8 +133,8 @@ pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted
     spans as f64 * (recovery.operations(config.hidden, fitted * load.length) + measured)
 }
 
-/// Cost of measuring one value at the input of a region, in floating-point operations. Fitted to the solve times of 18
-/// operators.
+/// Cost of measuring a repair, in floating-point operations per value at the input of its region. Fitted to the solve
+/// times of 18 operators.
 const MEASURED: f64 = 450.0;
 
 /// Returns the size of one C × C matrix in f32, in bytes.

@@ -53,8 +53,8 @@ const DISTANCE: &str = "distance";
 /// Key field for comparisons with the dense program of the same backbone.
 const COMPARED: &str = "dense";
 
-/// Payload with scores as little-endian `f64`: one or two values per window or choice, or those of [`Damages`] per
-/// window.
+/// Payload with scores as little-endian `f64`: one value per window, two values per choice, or the values of
+/// [`Damages`] per window.
 pub(super) const VALUES: &str = "values.f64";
 
 fn dense(backbone: BackboneKeyParts<'_>) -> Value {

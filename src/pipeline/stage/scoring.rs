@@ -86,8 +86,8 @@ fn make(
     Ok(step)
 }
 
-/// Extracts the scores of a subset for variants that are already scored completely. On the CPU, scores do not depend on
-/// the batch. Returns whether there were any such variants.
+/// Extracts the scores of a subset for variants that are already scored completely. Only for the f32 CPU engine, whose
+/// scores do not depend on the batch. Returns whether there were any such variants.
 fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) -> Result<bool> {
     let evaluation = &backbone.evaluations[index];
     let extent = evaluation.target.extent();

@@ -221,7 +221,8 @@ impl CalibrationJob<'_> {
         self::shard(self.backbone.key_parts(), self.tokens, shard)
     }
 
-    /// Runs a dense pass over one shard for the stream and, if not stored, the head's output.
+    /// Runs a dense pass over one shard. Stores the residual stream at `site` and, without `top`, the teacher's
+    /// predictions.
     fn lesson(
         &self,
         id: usize,

@@ -109,7 +109,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     store_requests(to, (ids, &lengths), judged_by, seconds())
 }
 
-/// Appends the ids of texts, and returns their lengths.
+/// Appends the ids of texts, and returns the lengths of their inputs and continuations.
 fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenised>) -> Vec<[usize; 2]> {
     texts
         .map(|text| {

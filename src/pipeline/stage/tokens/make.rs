@@ -208,7 +208,7 @@ impl Sources {
                 }
             };
             let entry = &given.grid.corpora[corpus];
-            // Streams are read only as far as needed.
+            // Streamed texts are read during tokenization, only as far as needed.
             if entry.stream.is_some() {
                 continue;
             }

@@ -15,10 +15,10 @@ use crate::model::{Batch, Config, Load, Trie};
 #[derive(Clone, Copy, Default)]
 pub(super) struct FailureRates {
     pub(super) network: Network,
-    /// Share of workers interrupted and share killed per hour.
+    /// Mean number of interruptions and of kills per hour, per 100 workers.
     pub(super) preempted: f64,
     pub(super) killed: f64,
-    /// Share of workers paused beyond the stale timeout, per hour.
+    /// Mean number of pauses beyond the stale timeout per hour, per 100 workers.
     pub(super) halted: f64,
     pub(super) seed: u64,
 }
