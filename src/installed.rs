@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 #[derive(Debug)]
 pub struct Embedded {
-    /// Identifier of the contents. Different programs have different identifiers.
+    /// Hash of the names and contents of the files. It names the directory of the unpacked files.
     pub id: &'static str,
     pub files: &'static [(&'static str, &'static [u8])],
 }

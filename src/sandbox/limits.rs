@@ -17,7 +17,7 @@ const FILE_BYTES_PER_MILLISECOND: u64 = 10_000;
 const MICROSECONDS_PER_ITEM: u64 = 2_000;
 /// Stack size of a child's threads.
 pub(super) const CHILD_STACK_BYTES: usize = 2 << 20;
-/// Stack size of the threads of this process that repeat the work of a child. It is larger than [`CHILD_STACK_BYTES`],
+/// Stack size of the threads of this process that repeat the work of a child. It is larger than `CHILD_STACK_BYTES`,
 /// because the stack also holds the frames of the callers.
 pub const STACK_BYTES: usize = 8 << 20;
 

@@ -61,7 +61,7 @@ pub(crate) struct Worker {
     heartbeat: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Names of all leases at one time.
+/// Listing of the names of all leases, with the time at which it was made.
 struct ClaimListing {
     at: Duration,
     names: BTreeSet<String>,
