@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use mimalloc::MiMalloc;
 
-/// Global allocator that counts bytes only on threads that run [`high_water`].
+/// Global allocator that counts the bytes of threads that run [`high_water`], and of the whole process if a [`limit`]
+/// is set.
 #[derive(Debug, Clone, Copy)]
 pub struct Heap;
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 #[derive(Debug)]
 pub struct Embedded {
-    /// Identifier of the contents. Different programs have different identifiers.
+    /// Hash of the names and contents of the files. It names the directory of the unpacked files.
     pub id: &'static str,
     pub files: &'static [(&'static str, &'static [u8])],
 }
@@ -21,8 +21,8 @@ pub fn embed(files: &'static Embedded) {
     EMBEDDED.get_or_init(|| files);
 }
 
-/// Returns `share/ghostlab` below the program's prefix, or the directory with the unpacked files ([`brought`]), if one
-/// exists.
+/// Returns `share/ghostlab` below the program's installation prefix, or the directory with the unpacked files
+/// ([`brought`]), if one exists.
 pub fn share() -> Option<PathBuf> {
     let found = find_beside_program().filter(|folder| holds_experiments(folder));
     found.or_else(|| data_folder(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))

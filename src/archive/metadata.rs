@@ -206,8 +206,8 @@ pub(super) struct PackedFile {
     pub(super) hash: String,
 }
 
-/// Reads a results directory with all files in its checksum file. Adds the number of missing files that a record may
-/// omit to `left_out`.
+/// Reads a results directory with all files in its checksum file. Increases `left_out` by the number of missing files,
+/// which must be files that a record may omit.
 ///
 /// # Errors
 /// Fails if the numbers or the provenance record are missing, or if a file has changed since the run.

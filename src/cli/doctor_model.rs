@@ -77,8 +77,9 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
 
 /// Describes which cuts and recoveries each export format supports.
 fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<CheckItem> {
-    let plain = "whole layers removed, no side operators: `none`, Prune&Comp, ReplaceMe if it can be folded";
-    let code = "operators stored next to the weights, and single attention or MLP sublayers removed: all other cells";
+    let plain =
+        "whole layers removed and no operators outside the weights: `none`, Prune&Comp, ReplaceMe if it can be folded";
+    let code = "all other cells: operators stored next to the weights, or single attention or MLP sublayers removed";
     let sublayers = "single attention or MLP sublayers removed, `mean`, `ghosted` with `input: normed`";
     let mut things = vec![
         CheckItem::good("export to a folder", plain),

@@ -274,8 +274,8 @@ impl LimitArgs {
             ..RunSettings::default()
         };
         if let Some(limit) = store_limit {
-            // Limit spooled data to half of the store limit. If that is too little, a second pass writes only what is
-            // used.
+            // Limit spooled activations to half of the store limit. If that is too little, a second calibration pass
+            // spools only the activations that the selected cuts need.
             settings.spool_bytes = settings.spool_bytes.min(limit / 2);
         }
         settings

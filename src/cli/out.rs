@@ -303,8 +303,8 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. The precedence is:
-/// command line, NO_COLOR, CLICOLOR_FORCE, CLICOLOR.
+/// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. The order of
+/// precedence is command line, NO_COLOR, CLICOLOR_FORCE, CLICOLOR.
 fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     match when {

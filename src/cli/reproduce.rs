@@ -224,7 +224,7 @@ impl Call<'_> {
         Ok(Some(display_path(&written)))
     }
 
-    /// Whether no tables are printed, because the output is JSON.
+    /// Returns whether tables are omitted because the output is JSON.
     fn is_quiet(&self) -> bool {
         self.arguments.events || answer::json()
     }

@@ -330,7 +330,8 @@ impl SearchArgs {
         Ok(recoveries)
     }
 
-    /// Combines criteria, depths and recoveries of one unit each, in the order of the units.
+    /// Groups criteria, depths and recoveries by depth unit, in the order of [`DepthUnit::ALL`]. Omits units without a
+    /// criterion, a depth or a recovery.
     fn axes(&self, depths: &[Depth]) -> Result<Vec<Axes>> {
         let criteria = self.criteria()?;
         let recoveries = self.recoveries()?;

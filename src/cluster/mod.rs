@@ -165,7 +165,7 @@ impl Binary {
         let path = self.frozen_at(store);
         let folder = path.parent().unwrap_or(&path);
         // Refresh the modification time, so that no other process removes the copy before its submission is written.
-        // This fails for another user's directory, whose submission follows shortly.
+        // Ignore the error for a directory of another user: the submission is written moments later.
         File::open(folder).and_then(|folder| folder.set_modified(SystemTime::now())).ok();
         if sha256::of_file(&path).is_ok_and(|(found, _)| found == self.sha256) {
             return Ok(path);

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-const APART: &str = "the program sets it for workers and the report";
+const APART: &str = "ghostlab sets it for workers and the report job";
 const LOGS: &str = "logs are stored next to the submission; run `ghostlab status` for their paths";
-const AGAIN: &str = "the program requeues workers two minutes before their time limit";
+const AGAIN: &str = "ghostlab requeues workers two minutes before their time limit";
 const ONE: &str = "a worker runs as one process on one machine";
 
 /// Reserved options: long name, short name, and what to use instead or why.
 const OWN: [(&str, Option<char>, &str); 20] = [
     ("array", Some('a'), "use --workers and --at-a-time instead"),
-    ("comment", None, "the program uses it to identify jobs"),
+    ("comment", None, "ghostlab uses it to identify jobs"),
     ("cpus-per-task", Some('c'), "set `cpus` in the profile file, or use --threads"),
     ("dependency", Some('d'), APART),
     ("error", Some('e'), LOGS),
@@ -25,7 +25,7 @@ const OWN: [(&str, Option<char>, &str); 20] = [
     ("ntasks", Some('n'), ONE),
     ("open-mode", None, "a requeued job appends to its log"),
     ("output", Some('o'), LOGS),
-    ("parsable", None, "the program sets it to read the job number"),
+    ("parsable", None, "ghostlab sets it to read the job number"),
     ("requeue", None, AGAIN),
     ("signal", None, AGAIN),
     ("test-only", None, "use --dry-run instead"),

@@ -30,7 +30,7 @@ pub struct Submission {
     /// Overrides from the command line.
     pub overrides: Vec<String>,
     grid: Value,
-    /// Frozen grid of the dense backbones that the gate checks.
+    /// Frozen grid of the gate: the dense backbones, which must reproduce the paper's numbers before pruned cells run.
     gate: Option<Value>,
     /// Contents of `hub.lock` at submission.
     lock: Option<String>,

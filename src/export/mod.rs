@@ -195,7 +195,7 @@ impl Exporter<'_> {
 fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
     let cell = &grid.cells[cell];
     let Some(backbone) = grid.backbones.get(&cell.backbone) else { return Ok(()) };
-    // The run reports an invalid backbone.
+    // Ignore an invalid config here: the run reports the error.
     let Ok(config) = Config::read_with_attachments(&backbone.path) else { return Ok(()) };
     let step = cell.recovery.as_ref().and_then(|recovery| recovery.rule.step_form(&config));
     let fits = match step {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::probe::Probe;
 use crate::files::limit::TextLimit;
 
-/// Minimum heap limit of a child in bytes, without its files. It applies to the default `--text`.
+/// Minimum heap limit of a child in bytes, before [`HEAP_PER_FILE_BYTE`] is added. A large `--text` raises the limit.
 const MIN_HEAP_BYTES: u64 = 400 << 20;
 /// Additional heap per byte of the input files, which are unpacked and parsed into trees.
 const HEAP_PER_FILE_BYTE: u64 = 20;
@@ -17,7 +17,8 @@ const FILE_BYTES_PER_MILLISECOND: u64 = 10_000;
 const MICROSECONDS_PER_ITEM: u64 = 2_000;
 /// Stack size of a child's threads.
 pub(super) const CHILD_STACK_BYTES: usize = 2 << 20;
-/// Stack size of threads that process untrusted inputs after a child, including the callers' frames.
+/// Stack size of the threads of this process that repeat the work of a child. It is larger than `CHILD_STACK_BYTES`,
+/// because the stack also holds the frames of the callers.
 pub const STACK_BYTES: usize = 8 << 20;
 
 /// Limits of a child process.

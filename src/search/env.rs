@@ -167,7 +167,8 @@ pub(super) struct Track {
     pub(super) scale: f64,
 }
 
-/// Gains of a candidate by stratum and item. Larger is better.
+/// Values of a candidate by stratum and item: 1 or 0 for a right or wrong answer, or the negative loss of a window.
+/// Larger is better.
 pub(super) type Gains = Vec<Vec<f64>>;
 
 impl Stratum {

@@ -17,7 +17,8 @@ pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Ve
         .collect()
 }
 
-/// Returns the score differences between a candidate and the one that eliminated it, or the winner for a survivor.
+/// Returns the score differences between a candidate and its rival on common items, by objective. The rival is the
+/// candidate that eliminated it or, for a survivor, the winner.
 pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
     let rival = match &racers[at].fate {
         Elimination::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),

@@ -374,9 +374,9 @@ impl<'a> CostModel<'a> {
 
     /// Returns the costs that cuts of a depth can have, whichever layers are selected.
     ///
-    /// Layers and MLPs cost the same at every position. Attentions are estimated with and without affine maps in their
-    /// place. For a depth in sublayers of both kinds, either as many attentions as possible are removed, or as many
-    /// MLPs.
+    /// Layers and MLP sublayers cost the same at every position, so one estimate suffices. For attention sublayers, a
+    /// second estimate puts an affine map in place of each. For a depth in sublayers of both kinds, one estimate
+    /// removes as many attention sublayers as possible, and the other as many MLP sublayers as possible.
     pub(crate) fn estimates(&self, depth: Depth) -> Vec<Costs> {
         let layers = self.config.layers;
         let cut = depth.middle(layers);

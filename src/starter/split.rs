@@ -48,7 +48,8 @@ impl SplitText {
         [&self.parts[0].0, &self.parts[1].0]
     }
 
-    /// Writes the files that do not exist with the same content. If a write fails, removes the files already written.
+    /// Writes the files, except those that already have the same content. If a write fails, removes the files already
+    /// written.
     ///
     /// # Errors
     /// Fails if a file exists and `force` is not set, or if a file cannot be written.

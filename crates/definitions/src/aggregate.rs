@@ -26,7 +26,7 @@ pub enum Item {
     Texts(String, String),
 }
 
-/// Returns whether each item is 1, or `None` if one is neither 0 nor 1.
+/// Returns for each item whether it is 1, or `None` if any item is neither 0 nor 1.
 pub fn bits(items: &[Item]) -> Option<Vec<bool>> {
     let bit = |item: &Item| match item {
         Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),

@@ -126,7 +126,7 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     if let Some(found) = only(&one, &text) {
         return kept.with(Some(literal(&found[0])?.as_text()?));
     }
-    // A list of values with derived names.
+    // One `partial` per item of a list, under a name derived from the item.
     let name = "[A-Za-z0-9_]";
     let many = format!(
         r#"\nprocess_functions = \{{\s*f"({name}*)\{{({name}+)((?:\.{name}+\([^()]*\))*)\}}({name}*)":\s*partial\(\s*process_docs,\s*{parameter}=({name}+),?\s*\)\s*for\s+({name}+)\s+in\s+({name}+)\s*\}}\n"#

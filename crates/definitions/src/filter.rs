@@ -276,7 +276,7 @@ fn choice(
     })
 }
 
-/// Replaces a non-empty text that means a choice by the letter of the choice in parentheses.
+/// Returns the letter of the matched choice in parentheses, or `text` itself if it is empty or matches no choice.
 fn lettered(text: String, choice: Option<usize>) -> String {
     match choice {
         Some(index) if !text.is_empty() => format!("({})", choice_letter(index)),
@@ -322,7 +322,7 @@ impl FilterOptions<'_> {
         match self.get(key) {
             None => Ok(default.to_owned()),
             Some(Value::Text(text)) => Ok(text),
-            Some(_) => Err(wrong(key, "a text", self.node)),
+            Some(_) => Err(wrong(key, "a string", self.node)),
         }
     }
 

@@ -21,7 +21,8 @@ const MAX_MEMBERS: usize = 20_000;
 /// Definition that a name in a library refers to.
 #[derive(Debug, Clone)]
 pub enum Entry {
-    /// A task definition with includes resolved. A Python `class` is included and rejected when requested.
+    /// A task definition with includes resolved. A task that is a Python `class` is listed too, but rejected when it is
+    /// requested.
     Task(Node),
     Group(Node),
     /// The tasks of a tag.

@@ -24,12 +24,12 @@ pub struct Message {
     pub delimiter: String,
 }
 
-/// Returns whether there is no whitespace on either side of a seam.
+/// Returns whether two texts would be joined without whitespace between them. An empty `before` needs none.
 fn is_tight(before: &str, after: &str) -> bool {
     !before.is_empty() && !before.ends_with(is_space) && !after.starts_with(is_space)
 }
 
-/// Concatenates two texts, with the delimiter between them if there is no whitespace at the seam.
+/// Concatenates two texts, with the delimiter between them if both are nonempty and no whitespace separates them.
 pub fn delimited(before: &str, after: &str, delimiter: &str) -> String {
     let tight = !after.is_empty() && is_tight(before, after);
     format!("{before}{}{after}", if tight { delimiter } else { "" })

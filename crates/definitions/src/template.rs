@@ -142,7 +142,8 @@ pub(crate) fn environment() -> Environment<'static> {
     environment.set_fuel(Some(FUEL));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_formatter(|out: &mut Output<'_>, _: &mut State<'_, '_>, value: &Jinja| {
-        // Only a missing `else` is still undefined here. minijinja rejects all other undefined values.
+        // Only the result of an inline `if` without `else` can be undefined here. minijinja rejects all other undefined
+        // values.
         if !value.is_undefined() {
             let text = text(value)?;
             printed(text.len())?;

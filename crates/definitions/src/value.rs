@@ -104,7 +104,7 @@ impl Value {
         }
     }
 
-    /// Returns whether the value was read. Unprintable values, such as bytes, are not.
+    /// Returns whether the value was read. Values of unprintable types, such as bytes, are only placeholders.
     fn is_read(&self) -> bool {
         !matches!(self, Self::Object(object) if object.text().is_none())
     }

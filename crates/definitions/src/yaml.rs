@@ -161,7 +161,7 @@ impl Node {
     pub fn kind(&self) -> String {
         match &self.tree {
             Tree::Scalar(value) => value.repr(),
-            Tree::List(items) => format!("a list of {}", items.len()),
+            Tree::List(items) => format!("a list of length {}", items.len()),
             Tree::Map(_) => "a mapping".to_owned(),
             Tree::Hook(name) => format!("!function {name}"),
         }

@@ -167,8 +167,8 @@ impl Hub {
         self.restart(stream, &why, watch).map_or_else(RequestFailure::Final, |()| RequestFailure::retryable(why))
     }
 
-    /// Keeps the partial file after the first unusable response, which may not be caused by it, and discards it after
-    /// the second.
+    /// Keeps the partial file after the first unusable response, because the file may not be the cause. Discards it
+    /// after the second one in a row.
     fn doubt(&self, stream: &mut Transfer<'_>, from: u64, why: String, watch: Watch<'_>) -> RequestFailure {
         if std::mem::replace(&mut stream.doubted, from > 0) || from == 0 {
             stream.doubted = false;

@@ -1,15 +1,15 @@
 //! Downloads from the Hugging Face Hub: pinned by commit, resumable, verified, and stored in the cache of
 //! `huggingface_hub`.
 //!
-//! A request ([`RepoFiles`]) is resolved into a [`FetchPlan`] of files, from the lock file ([`Lock`]) if it pins the repository,
-//! otherwise from the Hub. [`Hub::fetch`] downloads the files that are not cached. If all are cached, no network
-//! request is made. The layout of the [`Cache`], its environment variables ([`HubSettings`]) and its locks follow
-//! `huggingface_hub`.
+//! A request ([`RepoFiles`]) is resolved into a [`FetchPlan`] of files, from the lock file ([`Lock`]) if it pins the
+//! repository, otherwise from the Hub. [`Hub::fetch`] downloads the files that are not cached. If all are cached, no
+//! network request is made. The layout of the [`Cache`], its environment variables ([`HubSettings`]) and its locks
+//! follow `huggingface_hub`.
 //!
 //! This crate never prints. Progress goes to a [`Reporter`]. The token is sent only to the Hub itself and never appears
 //! in messages.
 //!
-//! `tools/hf_hub` shows which of these promises the library `hf-hub` 1.0.0 does not keep.
+//! `tools/hf_hub` shows which of these guarantees the library `hf-hub` 1.0.0 does not give.
 
 mod adopt;
 mod answer;

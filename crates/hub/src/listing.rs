@@ -23,7 +23,7 @@ pub(crate) struct ListedFile {
     pub(crate) bytes: u64,
     /// Content hash, for large files only.
     pub(crate) sha256: Option<ContentHash>,
-    /// Name of the content in the cache, which is its SHA-256 or its Git hash.
+    /// Name of the blob in the cache, which is the SHA-256 or the Git hash of the file.
     pub(crate) blob: BlobName,
 }
 

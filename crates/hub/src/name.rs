@@ -66,7 +66,7 @@ checked!(
 );
 
 checked!(
-    /// Name of a content in the cache. This is the Hub's ETag, i.e. the SHA-256 or the Git hash. Mirrors may send other
+    /// Name of a blob in the cache. This is the Hub's ETag, i.e. the SHA-256 or the Git hash. Mirrors may send other
     /// values. It is a single path component without extension, because auxiliary files of the cache have extensions.
     BlobName,
     |text| {

@@ -32,7 +32,7 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Derives the hashes from the Hub's ETag, which is the SHA-256 of a large file and the Git hash of others.
+    /// Derives the hashes from the Hub's ETag, which is the SHA-256 of a large file or the Git hash of a small one.
     pub(crate) fn of(blob: &BlobName, bytes: Option<u64>) -> Self {
         Self { bytes, sha256: blob.sha256(), git: blob.git() }
     }

@@ -51,7 +51,7 @@ pub struct PlannedFile {
     pub name: FileName,
     pub bytes: Option<u64>,
     pub sha256: Option<ContentHash>,
-    /// Name of the content in the cache, if known.
+    /// Name of the blob in the cache, if known.
     pub(crate) blob: Option<BlobName>,
     pub cached: Option<PathBuf>,
     /// Number of bytes present from an earlier attempt.

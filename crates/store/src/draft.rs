@@ -108,7 +108,7 @@ impl Draft {
     }
 
     /// Writes all payloads as one file and moves it into place. An existing file is replaced, because it is either
-    /// identical or damaged.
+    /// identical or damaged. If an existing entry prevents the move, it is removed unless `keep` returns true.
     pub(super) fn commit_file(self, destination: &Path, bytes: &[u8], keep: impl Fn() -> bool) -> Result<()> {
         fault::fault_point("draft");
         fault::fault_point("record");

@@ -103,7 +103,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the hash of a file, from the index in `folder` if that entry is trusted.
+/// Returns the hash of a file. Uses its entry in the index in `folder` if the stamps match, and hashes the file
+/// otherwise.
 pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
     let stamp = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| Error::io("read", path, &error))?;

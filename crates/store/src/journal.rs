@@ -99,13 +99,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes this process's journal of work that another process stored.
+    /// Removes this process's journal of a job that another process has finished.
     pub(super) fn leave(self) {
         self.disk.remove(&self.own).ok();
         self.disk.remove_empty(&self.folder).ok();
     }
 
-    /// Removes this process's journal of stored work, and the journals of dead processes whose records are all stored.
+    /// Removes this process's journal of a finished job, and the journals of dead processes whose records are all
+    /// stored.
     pub(super) fn retire(self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
         self.disk.remove(&self.own).ok();
         clear(&*self.disk, &self.folder, &gone, &stored);

@@ -64,8 +64,8 @@ pub struct Key {
     of: Map<String, Value>,
     parents: BTreeMap<&'static str, Arc<Key>>,
     hash: String,
-    /// Name of the input in the grid. Not part of the identity, so a backbone may have several names. If the content
-    /// under one name differs, the input has changed.
+    /// Name of the input in the grid. Not part of the identity, so a backbone may have several names. An older object
+    /// with the same name and different content shows that the input has changed.
     input: Option<String>,
     /// Description of the object, provided by the stage that computes it. Not part of the identity, or of the records
     /// of derived objects.

@@ -5,10 +5,10 @@
 //! folder and renamed into place, so each is complete or absent. Readers check the hash of every payload they use. Keys
 //! cover contents and settings, never paths, names or times.
 //!
-//! The folders next to the objects contain journals of unfinished work (`journals/`), leases and uses of running
-//! processes (`leases/`, `uses/`, `processes/`), failed attempts (`attempts/`), drafts (`drafts/`), cached hashes of
-//! large inputs (`index/`), run records (`runs/`), plan summaries (`plans/`), grids submitted to a scheduler
-//! (`submissions/`) and the program copies its jobs run (`programs/`).
+//! The folders next to the objects contain records of running processes (`processes/`), their leases (`claims/`) and
+//! the hashes that they reserve (`uses/`), journals of unfinished work (`journals/`), failed attempts (`attempts/`),
+//! drafts (`drafts/`), cached hashes of large inputs (`index/`), run records (`runs/`), plan summaries (`plans/`),
+//! grids submitted to a scheduler (`submissions/`) and the program copies that scheduler jobs run (`programs/`).
 //!
 //! The marker `store.json` identifies a store. Folders without it are never modified.
 
@@ -87,7 +87,7 @@ use worker::Worker;
 pub struct Store {
     root: PathBuf,
     words: StoreWords,
-    /// Folder on the disk to which new objects are written, if it is not the folder of the store.
+    /// Root of the mirrored store, if this store is its temporary mirror ([`ScratchStore`]).
     room: Option<PathBuf>,
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
@@ -178,7 +178,7 @@ impl Store {
         }
     }
 
-    /// Returns a folder on the disk to which new objects are written, for checks of the free space.
+    /// Returns the folder whose disk is checked for free space. For a temporary mirror, this is the mirrored store.
     pub fn room(&self) -> &Path {
         self.room.as_deref().unwrap_or(&self.root)
     }
@@ -283,13 +283,14 @@ impl Store {
         Ok(Journal::open(Arc::clone(&to.disk), to.root.join("journals").join(name), to.worker()?.id()))
     }
 
-    /// Removes a journal of work that is stored.
+    /// Removes this process's journal of a finished job, and the journals of dead processes whose records are all
+    /// stored.
     pub fn retire(&self, journal: Journal, stored: impl Fn(&str) -> bool) {
         let living = self.living();
         journal.retire(|owner| !living.iter().any(|id| id == owner), stored);
     }
 
-    /// Removes a journal of work that another process stored.
+    /// Removes this process's journal of a job that another process has finished.
     pub fn leave(&self, journal: Journal) {
         journal.leave();
     }

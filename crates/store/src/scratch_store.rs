@@ -17,8 +17,8 @@ pub struct ScratchStore {
 }
 
 impl ScratchStore {
-    /// Creates a mirror of a store, which need not exist. Objects and cached hashes are links. Objects of the
-    /// kinds in `made` are linked one by one, so that new objects can be added.
+    /// Creates a mirror of a store, which need not exist. Objects and cached hashes are symbolic links to those of the
+    /// store. Objects of the kinds in `made` are linked one by one, so that new objects can be added.
     ///
     /// # Errors
     /// Fails if temporary files cannot be written.

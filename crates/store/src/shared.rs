@@ -86,8 +86,8 @@ impl Shared {
         }
     }
 
-    /// Gives a new file the permissions of its folder if the folder belongs to a shared store. For files that are not
-    /// written through a store.
+    /// Gives a new file the permissions of its folder if the folder belongs to a shared store. Used for files that are
+    /// not written through a [`Store`](crate::Store).
     pub fn as_its_folder(path: &Path) {
         #[cfg(unix)]
         if let Some(folder) = path.parent().and_then(|folder| fs::metadata(folder).ok()) {

@@ -139,7 +139,7 @@ impl Store {
             }
         }
         for (file, hashes) in among {
-            // Another process removed a missing pack, because its members are no longer used.
+            // Ignore the returned value: `false` means that another process has already removed the pack.
             self.drop_from(&file, &hashes.iter().map(String::as_str).collect::<Vec<_>>())?;
         }
         Ok(())
@@ -148,7 +148,8 @@ impl Store {
     fn put_pack(&self, folder: &Path, members: &[Packing]) -> Result<PathBuf> {
         let (bytes, index) = packed::file_of(members)?;
         let path = folder.join(ghostlab_core::files::sha256::of_bytes(&bytes));
-        // An entry of another type, such as a folder or a pipe, was not written by this program.
+        // If the move fails, keep an existing file, whose name is the hash of its content. Replace an entry of another
+        // type, such as a folder.
         self.draft()?.commit_file(&path, &bytes, || self.disk.size(&path).is_ok())?;
         if folder == self.packs.folder() {
             self.packs.added(&path, index);

@@ -61,7 +61,7 @@ pub(crate) struct Worker {
     heartbeat: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Names of all leases at one time.
+/// Listing of the names of all leases, with the time at which it was made.
 struct ClaimListing {
     at: Duration,
     names: BTreeSet<String>,
@@ -298,7 +298,7 @@ impl Worker {
     fn mark(&self, path: &Path) -> io::Result<()> {
         let mut linked = self.link(path);
         if linked.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-            // A lease of a process without a record would count as dead.
+            // The record of this process may have been removed. Without it, this process would count as dead.
             revive(&*self.disk, &self.record, &self.process, &self.uses);
             linked = self.link(path);
         }

@@ -68,13 +68,13 @@ impl KeyReader<'_> {
 
     fn text(&self, key: &str) -> Result<Option<String>> {
         let Some(node) = self.get(key)? else { return Ok(None) };
-        node.text().map(|text| Some(text.to_owned())).ok_or_else(|| wrong(key, "a text", node))
+        node.text().map(|text| Some(text.to_owned())).ok_or_else(|| wrong(key, "a string", node))
     }
 
     /// Returns a string that must not be `null`, because the harness would concatenate it.
     fn joined(&self, key: &str, other: &str) -> Result<String> {
         match self.node.get(key) {
-            Some(node) if node.is_null() => Err(wrong(key, "a text", node)),
+            Some(node) if node.is_null() => Err(wrong(key, "a string", node)),
             _ => Ok(self.text(key)?.unwrap_or_else(|| other.to_owned())),
         }
     }
@@ -235,7 +235,7 @@ impl KeyReader<'_> {
         Ok(Data { path, name: self.text("dataset_name")?, options, fields })
     }
 
-    /// Reads the names of the splits that are evaluated, of which one is required.
+    /// Reads `test_split` and `validation_split`, of which at least one is required.
     fn evaluated_splits(&self) -> Result<EvaluatedSplits> {
         let test = self.text("test_split")?;
         let validation = self.text("validation_split")?;
@@ -245,7 +245,7 @@ impl KeyReader<'_> {
         Ok(EvaluatedSplits { test, validation })
     }
 
-    /// Reads the number of examples.
+    /// Reads the number of few-shot examples.
     fn shots(&self) -> Result<Option<usize>> {
         let Some(node) = self.get("num_fewshot")? else { return Ok(None) };
         whole(node).map(Some).ok_or_else(|| wrong("num_fewshot", "a whole number, 0 or more", node))
@@ -412,7 +412,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
         if let Tree::Hook(function) = &node.tree {
             return Err(hooked(&full, function, &node.place));
         }
-        let text = || node.text().map(str::to_owned).ok_or_else(|| wrong(&full, "a text", node));
+        let text = || node.text().map(str::to_owned).ok_or_else(|| wrong(&full, "a string", node));
         match name {
             "sampler" => match node.text() {
                 Some("default") => examples.first = false,

@@ -294,8 +294,8 @@ fn absent_bound(from: usize, to: usize) -> &'static str {
     if from + 1 == to { "none" } else { "" }
 }
 
-/// Returns the edits that reject `is defined` for an uncalled method, as in `x.upper is defined`: true in Python, false in
-/// minijinja.
+/// Returns the edits that reject `is defined` for an uncalled method. `x.upper is defined` is true in Python, but false
+/// in minijinja.
 fn tested_method(tokens: &[Spanned<'_>], is: usize) -> Result<Vec<Edit>, Error> {
     let is_negated = matches!(tokens.get(is + 1), Some((Token::Ident("not"), _)));
     let test = tokens.get(is + 1 + usize::from(is_negated)).map(|(token, _)| token);

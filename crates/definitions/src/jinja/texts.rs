@@ -23,7 +23,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
         let text = if value.is_undefined() { lenient_text(&value)? } else { text(&value)? };
         printed(text.len()).map(|()| Jinja::from(text))
     });
-    // `~` itself rejects undefined values except a missing `else`.
+    // Pass undefined values on: `~` rejects them, except the result of an inline `if` without `else`.
     environment.add_filter(TEXT, |value: Jinja| {
         if value.is_undefined() {
             return Ok(value);

@@ -1,4 +1,4 @@
-//! Contexts of documents, and the questions about them.
+//! Prompts of documents, with few-shot examples, and the requests built from them.
 
 use ghostlab_core::error::{Error, Result};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Scheduled event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
-    /// Wakes a process unless it woke since.
+    /// Wakes a process, unless it has woken up in the meantime.
     Wake { process: usize, sleep: u64 },
     /// Runs a one-time or periodic action.
     Act(u64),
