@@ -29,7 +29,8 @@ struct Case {
     repair: &'static str,
 }
 
-/// Returns each criterion with an iterative form, in every kind of measurement that it has.
+/// Returns cases that cover every criterion with an iterative form, and every kind of measurement that these criteria
+/// use.
 fn cases() -> Vec<Case> {
     let case = |criterion, options, unit, repair| Case { criterion, options, unit, repair };
     vec![

@@ -8,7 +8,7 @@ use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 
-/// Hook point: a position in the backbone at which the residual stream can be captured.
+/// Hook point, also called site: a position in the backbone at which the residual stream can be captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HookPoint {
     /// `X_l`: the input of layer `l`. `X_L` is the input of the final norm.

@@ -68,7 +68,8 @@ impl NumpyRandom {
         }
     }
 
-    /// Implements `random_interval`: draws an integer up to `last` by masked rejection, unlike [`below`](Self::below).
+    /// Implements `random_interval`: draws an integer up to `last`. Masks the draw and rejects larger values, whereas
+    /// [`draw_below`](Self::draw_below) scales the draw.
     fn up_to(&mut self, last: u32) -> u32 {
         let mask = u32::MAX >> last.leading_zeros().min(31);
         loop {
