@@ -72,7 +72,7 @@ pub(super) fn files() -> Vec<Pair> {
                 setting.world.write("copa/README.md", "Another text.\n");
             },
         ),
-        pair("a length that the config says", &[], |setting| setting.grid("limit: 6", "limit: 6, max_length: 256")),
+        pair("the context length of the config", &[], |setting| setting.grid("limit: 6", "limit: 6, max_length: 256")),
         pair("the name of a text", &[], |setting| {
             setting.grid("  train: {", "  other: {");
             setting.grid("corpus: train", "corpus: other");
