@@ -12,5 +12,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export GHOSTLAB=${GHOSTLAB:-target/cuda/release/ghostlab}
-[[ -x $GHOSTLAB ]] || { echo "$GHOSTLAB is not there: tools/cuda_build.sh builds it, or GHOSTLAB names another"; exit 3; }
+[[ -x $GHOSTLAB ]] || { echo "$GHOSTLAB does not exist: run tools/cuda_build.sh, or set GHOSTLAB to the program"; exit 3; }
 exec "${GHOSTLAB_PYTHON:-python3}" tools/gpu_bench.py "$@"
