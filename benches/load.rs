@@ -45,7 +45,7 @@ fn main() {
         drop(Decoder::load(Path::new(&folder)).unwrap());
         let seconds = started.elapsed().as_secs_f64();
         let computed = self::computed() - computed;
-        println!("{seconds:>8.2} s {:>8.2} GB/s {computed:>8.2} s computed", bytes as f64 / 1e9 / seconds);
+        println!("{seconds:>8.2} s {:>8.2} GB/s {computed:>8.2} CPU s", bytes as f64 / 1e9 / seconds);
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -56,7 +56,7 @@ fn main() {
     // Best of three rounds, because other load only slows a round down.
     let ways: [(&str, &dyn Fn()); 2] = [
         ("decoder", &|| drop(Decoder::load(folder.path()).unwrap())),
-        ("the plain way", &|| drop(plain(&file, bytes, &tensors))),
+        ("naive loader", &|| drop(plain(&file, bytes, &tensors))),
     ];
     for (name, load) in ways {
         let (seconds, computed) = {
@@ -71,7 +71,7 @@ fn main() {
                 .unwrap()
         };
         let rate = bytes as f64 / 1e9 / seconds;
-        println!("{name:>14} {seconds:>8.2} s {rate:>8.2} GB/s {computed:>8.2} s computed");
+        println!("{name:>14} {seconds:>8.2} s {rate:>8.2} GB/s {computed:>8.2} CPU s");
     }
 }
 

@@ -377,7 +377,8 @@ fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
         assert!(simulated.cover >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.near >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.items < 0.5, "{backbone} {depth}: {simulated:?}");
-        // With probability 0.05 each, more than 7 of 40 searches have a probability below one in a thousand.
+        // If each search separates the tie with probability 0.05, the probability that more than 7 of 40 do so is below
+        // 0.001.
         assert!(simulated.parted <= 7.0 / 40.0, "{backbone} {depth}: {simulated:?}");
     }
 }
