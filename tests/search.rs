@@ -324,7 +324,7 @@ fn impossible_candidates_are_left_out_by_name() {
     assert_eq!(cells_of(found, "left_out"), ["llm-streamline at 3 layers"]);
     let reason = found["left_out"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("`llm-streamline` keeps the first and the last layer"), "{reason}");
-    // The exhaustive grid of the same file reports it too.
+    // The exhaustive grid of the same file also reports that this candidate is left out.
     let output = world.ghostlab(&["run", "search.yaml", "--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("Left out: llm-streamline at 3 layers of `tiny`"), "{}", stderr(&output));

@@ -68,7 +68,7 @@ impl Case {
         if self.unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::numbered(candidate)]) }
     }
 
-    /// Returns the removed candidate of a selection of one, with its score.
+    /// Returns the candidate that a selection of depth 1 removed, with its score.
     fn single(&self, selection: &Selection) -> (usize, f64) {
         *selection.scores.iter().find(|(candidate, _)| self.removal(*candidate) == selection.removed).unwrap()
     }

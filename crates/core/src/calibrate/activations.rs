@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn rows_come_back_from_their_shards() {
-        // A sequence has 2,560 bytes, so a shard holds one.
+        // A sequence has 2,560 bytes, so each shard of 4,096 bytes holds one sequence.
         let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
         let kept = HookPoint::Stream(2);
         let left = HookPoint::Middle(1);

@@ -2,8 +2,8 @@
 
 /// Random number generator that reproduces `numpy.random.default_rng(seed)`: PCG64 (XSL-RR) seeded by `SeedSequence`.
 ///
-/// The streaming shuffle of Hugging Face's `datasets` uses it, so a seed must select the same rows here. Source: NumPy
-/// 2, `bit_generator.pyx` (`SeedSequence`), `pcg64.c`, `distributions.c` (Lemire's bounded integers, and
+/// The streaming shuffle of Hugging Face's `datasets` uses this generator, so a seed must select the same rows here.
+/// Source: NumPy 2, `bit_generator.pyx` (`SeedSequence`), `pcg64.c`, `distributions.c` (Lemire's bounded integers, and
 /// `random_interval` in `Generator.shuffle` of a list).
 #[derive(Debug, Clone)]
 pub(super) struct NumpyRandom {

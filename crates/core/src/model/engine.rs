@@ -264,7 +264,7 @@ pub(super) fn by_part<T: Clone>(of_programs: Outputs<T>, parts: usize) -> Vec<Ve
     of_parts
 }
 
-/// Runs several batches as one: all complete a step before the next step starts.
+/// Adapter that runs several batches together: all batches complete a step before the next step starts.
 pub(super) struct InStep<'a, M> {
     pub(super) model: &'a M,
     /// Whether batches are small enough to run on one core each.
