@@ -1,11 +1,11 @@
-//! Throughput of loading stored weights into a decoder, in GB per second, compared with a naive loader: read each
-//! tensor completely, convert it to f32, check for non-finite values, and transpose it row by row.
+//! Throughput of loading stored weights into a decoder, in GB per second, compared with a naive loader. The naive
+//! loader reads each tensor completely, converts it to f32, checks for non-finite values, and transposes it row by row.
 //!
-//! Uses two layers with C = 4096, F = 14336, 32 and 8 heads of width 128, in random bf16 in a temporary folder, so that
-//! the file is in the page cache. The vocabulary has only 4,096 entries, because the layers dominate. On a shared
-//! machine, CPU seconds are more reliable than wall time.
+//! Writes two layers of random bf16 weights with C = 4096, F = 14336, 32 query heads and 8 key/value heads of width 128
+//! to a temporary folder, so that the file is in the page cache. The vocabulary has only 4,096 entries, because the
+//! layers dominate. On a shared machine, CPU seconds are more reliable than wall time.
 //!
-//! `cargo bench --bench load [-- BACKBONE_FOLDER]`: only loads the folder's weights, whatever their shapes.
+//! `cargo bench --bench load [-- BACKBONE_FOLDER]`: with a folder, only loads the weights of that backbone.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::fs::File;

@@ -121,8 +121,8 @@ fn iterative_selections_run_from_yaml_for_every_criterion() {
             iterative("nbl"),
         ),
     );
-    // Each factor or summand counts the trials of selections that remove two layers or sublayers: five selections among
-    // four layers, two among eight sublayers, and one among four attentions.
+    // Five selections remove two of four layers, two remove two of eight sublayers, and one removes two of four
+    // attentions. Each step tries all remaining candidates.
     let needed = (4 + 1) * (4 + 3) + 2 * (8 + 7) + (4 + 3);
     assert_eq!(trials(&plan(&world)), (needed, 0));
     world.runs(&[]);

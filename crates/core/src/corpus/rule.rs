@@ -146,9 +146,9 @@ pub fn evaluation(
     Ok(Windows { ids, length, starts, corpus_tokens, bytes })
 }
 
-/// Draws `sequences` windows of `length` tokens from sharded text by [`Rule::C4Stream`]. After `random.seed(seed)`,
-/// each next document with at least T + 1 tokens in the shuffled stream of `seed` gives one window, starting at token
-/// randint(0, its tokens − T − 1).
+/// Draws `sequences` windows of `length` tokens from sharded text by [`Rule::C4Stream`]. The documents form a stream
+/// that is shuffled with `seed`. After `random.seed(seed)`, each document of the stream with at least T + 1 tokens
+/// gives one window, which starts at token randint(0, its tokens − T − 1).
 ///
 /// Source: C4 loader of the official repository.
 ///

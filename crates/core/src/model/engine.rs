@@ -51,8 +51,9 @@ pub struct Tolerance {
     pub perplexity: f64,
     /// Absolute tolerance of accuracies.
     pub answers: f64,
-    /// Relative tolerance of activations, and of results that do not amplify their errors: 16 units in the last place
-    /// in f32, and 5 in half precision, because sums are never accumulated in half precision.
+    /// Relative tolerance of activations, and of results that do not amplify the errors of activations. The tolerance
+    /// is 16 units in the last place in f32. It is only 5 in half precision, because sums are never accumulated in half
+    /// precision.
     pub activations: f64,
 }
 
