@@ -55,7 +55,7 @@ impl FromStr for Rule {
         Self::ALL
             .into_iter()
             .find(|rule| rule.name() == name)
-            .ok_or_else(|| Error::bad_input("unknown rule for windows").none_of(name, Self::ALL.map(Self::name)))
+            .ok_or_else(|| Error::bad_input("unknown corpus rule").none_of(name, Self::ALL.map(Self::name)))
     }
 }
 
@@ -222,7 +222,7 @@ fn check_limit(limit: Option<usize>) -> Result<()> {
 
 fn too_short(found: usize, needed: usize, rule: Rule, length: usize) -> Error {
     Error::bad_input("the corpus is too short for one window")
-        .expected(format!("at least {needed} tokens, for windows of {length} under rule {rule}"))
+        .expected(format!("at least {needed} tokens, for windows of {length} tokens under rule {rule}"))
         .found(format!("{found} tokens"))
         .hint("use shorter windows or a longer text")
 }
