@@ -1,8 +1,8 @@
-//! Pairs of timings.
+//! Setting pairs that differ in the timing.
 
 use super::{Pair, between, pair};
 
-/// Returns pairs of timings.
+/// Returns setting pairs that differ in the timing.
 pub(super) fn latencies() -> Vec<Pair> {
     vec![
         pair("longer prompts", &["measure.prefill.length"], |setting| {
