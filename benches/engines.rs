@@ -103,7 +103,7 @@ fn operations(config: &Config) {
         time_operation("attention, softmax included", &|| {
             drop(ops::attention(&queries, &keys, &keys, &mask, of_scores).unwrap());
         }),
-        time_operation("softmax by itself, as candle has it", &|| drop(ops::softmax(&scores).unwrap())),
+        time_operation("softmax by itself (candle's own)", &|| drop(ops::softmax(&scores).unwrap())),
         time_operation("rotary embedding", &|| {
             ops::rotate(&turned, &cos, &sin).unwrap();
             ops::rotate(&turned_keys, &cos, &sin).unwrap();

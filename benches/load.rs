@@ -1,11 +1,11 @@
-//! Throughput of loading stored weights into a decoder, in GB per second, compared with a naive loader: read each
-//! tensor completely, convert it to f32, check for non-finite values, and transpose it row by row.
+//! Throughput of loading stored weights into a decoder, in GB per second, compared with a naive loader. The naive
+//! loader reads each tensor completely, converts it to f32, checks for non-finite values, and transposes it row by row.
 //!
-//! Uses two layers with C = 4096, F = 14336, 32 and 8 heads of width 128, in random bf16 in a temporary folder, so that
-//! the file is in the page cache. The vocabulary has only 4,096 entries, because the layers dominate. On a shared
-//! machine, CPU seconds are more reliable than wall time.
+//! Writes two layers of random bf16 weights with C = 4096, F = 14336, 32 query heads and 8 key/value heads of width 128
+//! to a temporary folder, so that the file is in the page cache. The vocabulary has only 4,096 entries, because the
+//! layers dominate. On a shared machine, CPU seconds are more reliable than wall time.
 //!
-//! `cargo bench --bench load [-- BACKBONE_FOLDER]`: only loads the folder's weights, whatever their shapes.
+//! `cargo bench --bench load [-- BACKBONE_FOLDER]`: with a folder, only loads the weights of that backbone.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::fs::File;
@@ -45,7 +45,7 @@ fn main() {
         drop(Decoder::load(Path::new(&folder)).unwrap());
         let seconds = started.elapsed().as_secs_f64();
         let computed = self::computed() - computed;
-        println!("{seconds:>8.2} s {:>8.2} GB/s {computed:>8.2} s computed", bytes as f64 / 1e9 / seconds);
+        println!("{seconds:>8.2} s {:>8.2} GB/s {computed:>8.2} CPU s", bytes as f64 / 1e9 / seconds);
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -56,7 +56,7 @@ fn main() {
     // Best of three rounds, because other load only slows a round down.
     let ways: [(&str, &dyn Fn()); 2] = [
         ("decoder", &|| drop(Decoder::load(folder.path()).unwrap())),
-        ("the plain way", &|| drop(plain(&file, bytes, &tensors))),
+        ("naive loader", &|| drop(plain(&file, bytes, &tensors))),
     ];
     for (name, load) in ways {
         let (seconds, computed) = {
@@ -71,7 +71,7 @@ fn main() {
                 .unwrap()
         };
         let rate = bytes as f64 / 1e9 / seconds;
-        println!("{name:>14} {seconds:>8.2} s {rate:>8.2} GB/s {computed:>8.2} s computed");
+        println!("{name:>14} {seconds:>8.2} s {rate:>8.2} GB/s {computed:>8.2} CPU s");
     }
 }
 

@@ -1,8 +1,13 @@
-//! Our side of `tools/peers.py`, where a command of the program would include more than the timed part. Each line of
-//! standard input is a round; its answer is a line of JSON with the seconds and the result.
+//! Ghostlab's side of the benchmarks in `tools/peers`. It replaces the `ghostlab` program where a command would also
+//! time other work, such as loading the weights. Each line of standard input starts a round. The round prints a line of
+//! JSON with its seconds and its result.
 //!
-//! `peers forward BACKBONE WINDOWS.json f32|bf16 THREADS`, `peers halves BACKBONE WINDOWS.json f32|bf16 THREADS`, `peers generate
-//! BACKBONE PROMPTS.json f32|bf16 NEW CUTS THREADS`, `peers solve SYSTEM.safetensors SOLUTION THREADS`, `peers grid GRID.yaml THREADS` with lines `shared STORE` (all cells together) and `separate STORE` (one after the other).
+//! - `peers forward BACKBONE WINDOWS.json f32|bf16 THREADS`
+//! - `peers halves BACKBONE WINDOWS.json f32|bf16 THREADS`
+//! - `peers generate BACKBONE PROMPTS.json f32|bf16 NEW CUTS THREADS`
+//! - `peers solve SYSTEM.safetensors SOLUTION THREADS`
+//! - `peers grid GRID.yaml THREADS`, with input lines `shared STORE` (runs all cells together) or `separate STORE`
+//!   (runs one cell after the other)
 #![allow(clippy::disallowed_macros, reason = "a benchmark prints")]
 
 use std::io::{BufRead, stdin};
@@ -28,7 +33,7 @@ use serde_json::{Value, json};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Tokens of a batch, as in the program.
+/// Tokens per batch, equal to the default of the `ghostlab` program.
 const BATCH_TOKENS: usize = 2048;
 /// Ridge added to the diagonal by ghosted layers.
 const RIDGE: f64 = 1e-6;
@@ -48,9 +53,9 @@ fn main() -> ExitCode {
         }
         ["solve", system, solution, threads] => run_on(threads, &|| solve(system.as_ref(), solution.as_ref())),
         ["grid", grid, threads] => run_on(threads, &|| cells(grid.as_ref())),
-        // Running all examples prints this and is not stopped.
+        // Succeed without arguments, so that running all examples does not stop here.
         [] => {
-            println!("tools/bench_peers.sh runs this");
+            println!("run tools/bench_peers.sh, which starts this example with arguments");
             Ok(())
         }
         _ => Err(Error::bad_input("unknown arguments").found(arguments.join(" "))),
@@ -69,7 +74,7 @@ fn run_on(threads: &str, part: &dyn Fn() -> Result<()>) -> Result<()> {
 }
 
 fn start(threads: &str) -> Result<()> {
-    let threads = threads.parse().map_err(|_| Error::bad_input("no number of threads").found(threads.to_owned()))?;
+    let threads = threads.parse().map_err(|_| Error::bad_input("invalid thread count").found(threads.to_owned()))?;
     let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     built.map_err(|error| Error::job("cannot start threads").found(error.to_string()))
 }
@@ -77,7 +82,7 @@ fn start(threads: &str) -> Result<()> {
 /// Runs one round per input line.
 fn rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
     for line in stdin().lock().lines() {
-        let line = line.map_err(|error| Error::job("standard input ended").found(error.to_string()))?;
+        let line = line.map_err(|error| Error::job("cannot read standard input").found(error.to_string()))?;
         println!("{}", round(&line)?);
     }
     Ok(())
@@ -87,7 +92,7 @@ fn rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
 fn windows_of(file: &Path) -> Result<Vec<Vec<u32>>> {
     let bytes = std::fs::read(file).map_err(|error| Error::io("read", file, &error))?;
     serde_json::from_slice(&bytes)
-        .map_err(|error| Error::bad_input("no windows").at(file.display().to_string()).found(error.to_string()))
+        .map_err(|error| Error::bad_input("invalid token ids").at(file.display().to_string()).found(error.to_string()))
 }
 
 /// Computes the dense perplexity of windows, with products in `kind`.
@@ -114,7 +119,7 @@ fn decoder_of(backbone: &Path, kind: &str) -> Result<Decoder> {
     Decoder::load_within(Config::read_with_attachments(backbone)?, backbone, products, u64::MAX)
 }
 
-/// Ids are all that is asked for.
+/// Detokenizer that returns empty texts, because only the ids are compared.
 struct Silent;
 
 impl Detokenizer for Silent {
@@ -123,8 +128,9 @@ impl Detokenizer for Silent {
     }
 }
 
-/// Generates `new` greedy tokens after each prompt for the dense backbone and for each cut (`3-5,7-9`: without 3 and 4,
-/// without 7 and 8) in one trie; a line with a number runs that many prompts together.
+/// Generates `new` greedy tokens after each prompt, with the dense backbone and with each cut, in one trie. `cuts`
+/// lists ranges of removed layers without their ends: `3-5,7-9` is a cut of layers 3 and 4, and a cut of layers 7 and
+/// 8. An input line with a number sets how many prompts run together.
 fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &str)) -> Result<()> {
     let new = parse_number(new)?;
     let prompts = windows_of(prompts)?.into_iter().map(|ids| Prompt { identity: String::new(), ids });
@@ -145,7 +151,7 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &st
         let started = Instant::now();
         let made = generate::generate(&decoder, &trie, &prompts, &settings, &Silent, &mut ())?;
         let seconds = started.elapsed().as_secs_f64();
-        // Program by program, as when they run one after the other.
+        // Order the results by program, like a peer that runs the programs one after the other.
         let ids: Vec<&[u32]> = (0..programs.len())
             .flat_map(|program| made.iter().map(move |of_prompt| of_prompt[program].ids.as_slice()))
             .collect();
@@ -154,15 +160,15 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &st
 }
 
 fn parse_number(text: &str) -> Result<usize> {
-    text.parse::<usize>().map_err(|_| Error::bad_input("no number").found(text.to_owned()))
+    text.parse::<usize>().map_err(|_| Error::bad_input("invalid number").found(text.to_owned()))
 }
 
-/// Computes the dense perplexity of the second halves of windows, as llama.cpp scores a text.
+/// Computes the mean loss of the second half of each window under the dense backbone, like llama.cpp's perplexity.
 fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
     let decoder = decoder_of(backbone, kind)?;
     let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
-    // A window or a little more to each worker.
+    // Fill each batch with the tokens that a worker runs at a time, rounded up to whole windows.
     let batches =
         ids.chunks(Engine::part_tokens(&decoder).div_ceil((ids.first().map_or(0, Vec::len)).max(1))).map(|windows| {
             let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
@@ -187,8 +193,8 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     })
 }
 
-/// Solves ghosted's map from rows `pre` to rows `post`, both `[rows, C]` in f32, and writes the last solution, `[C, C]` in
-/// f64.
+/// Solves for ghosted's map from the rows `pre` to the rows `post`, both `[rows, C]` in f32. Each round writes its
+/// solution, `[C, C]` in f64, to the same file.
 fn solve(system: &Path, solution: &Path) -> Result<()> {
     let bytes = std::fs::read(system).map_err(|error| Error::io("read", system, &error))?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| bad_system(&error, system))?;
@@ -211,10 +217,10 @@ fn solve(system: &Path, solution: &Path) -> Result<()> {
 }
 
 fn bad_system(error: &dyn std::fmt::Display, system: &Path) -> Error {
-    Error::bad_input("no system").at(system.display().to_string()).found(error.to_string())
+    Error::bad_input("cannot read the linear system").at(system.display().to_string()).found(error.to_string())
 }
 
-/// Runs a grid on what each line's store has of it.
+/// Runs the grid in each round with the store that the input line names. Objects in that store are reused.
 fn cells(grid: &Path) -> Result<()> {
     let grid = Grid::load(grid, None, &[])?;
     rounds(|line| {

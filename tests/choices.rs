@@ -143,7 +143,7 @@ fn documents(vocab: u32) -> Vec<Document> {
         vec![request(text(3, 20), 4, 1), request(text(4, 33), 9, 2)],
         vec![request(text(5, 40), 6, 1), request([&text(5, 40)[..], &[3]].concat(), 1, 2), request(text(5, 44), 2, 3)],
         vec![request(text(6, 1), 1, 9)],
-        // More branch rows than one query block.
+        // The branches have more rows than one query block holds.
         (0..9).map(|i| request([text(7, 5), text(20 + i, 30)].concat(), 30, i)).collect(),
     ]
 }

@@ -53,7 +53,7 @@ fn elsewhere(words: &[String]) -> Option<&'static str> {
         "reproduce" => Some("minutes: tests/reproduce.rs"),
         _ if has_one(words, &["--fetch", "paper", "smollm2"]) => Some("network"),
         _ if has_one(words, &["cuda", "metal"]) => Some("device"),
-        _ if has_one(words, &["--gguf"]) => Some("a tokenizer that llama.cpp has: tests/llama_cpp.rs"),
+        _ if has_one(words, &["--gguf"]) => Some("needs a tokenizer that llama.cpp supports: tests/llama_cpp.rs"),
         _ => None,
     }
 }

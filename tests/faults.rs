@@ -130,12 +130,13 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
             assert!(world.tables() == tables, "{kind}: the tables differ");
         }
     }
-    // After the last round only tokens were deleted, and all objects are in use.
+    // The last round damaged all tokens, and its run replaced them. Nothing else is damaged.
     let verified = world.ghostlab(&["cache", "verify"]);
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
-/// Returns the kind of a store file without its numbers, such as `0000.dense.f32`.
+/// Returns the stage of a stored file, followed by its file name without digits. `of one` stands for an object in a
+/// single file, and `of many` for a pack of several objects.
 fn sort_of(path: &Path) -> String {
     let stage = path.ancestors().map(file_name).find(|name| name.contains("-v")).unwrap();
     let what = match file_name(path) {

@@ -11,8 +11,8 @@ use ghostlab::pipeline::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
 
-/// Relative tolerance above the rounding differences between instruction sets and below a real change. (Changing half
-/// of the weights by one ulp changes no number by more than 2e-7.)
+/// Relative tolerance. It exceeds the rounding differences between instruction sets: changing half of the weights by
+/// one ulp changes no number by more than 2e-7. Real changes of a stage exceed the tolerance.
 const TOLERANCE: f64 = 1e-5;
 
 /// Collects the stages of an object and its inputs, with their versions.

@@ -44,7 +44,7 @@ fn text(world: &World, arguments: &[&str]) -> String {
 fn published_schema_is_current_and_describes_every_field() {
     let schema = schema();
     let kept = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
-    assert!(kept == schema, "`ghostlab schema output > docs/output.schema.json`");
+    assert!(kept == schema, "docs/output.schema.json is stale; run `ghostlab schema output > docs/output.schema.json`");
     fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
         // The description of a single-property variant also documents that property.
         let variant = at.ends_with("/oneOf")

@@ -223,7 +223,7 @@ fn write_grid_of_sublayers(world: &World) {
     );
 }
 
-/// Writes a grid of the newer methods, and of newer options of others.
+/// Writes a grid of the newer methods, and of newer options of older methods.
 fn write_grid_of_newer_methods(world: &World) {
     let criteria = ["llm-streamline", "lorp", "{name: lorp, clusters: 2}"].map(str::to_owned);
     let recoveries =

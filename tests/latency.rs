@@ -67,7 +67,8 @@ fn times_speedups_and_memory_join_scores_and_parquet() {
         }
     }
     let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
-    // 5 variants and the diagonal per-channel one, 2 prompts, 10 counted rounds; more rounds on a noisy machine.
+    // Five variants, one of them also with its diagonal operator applied per channel, are timed on 2 prompts in 10
+    // counted rounds. A noisy machine adds rounds that are not counted.
     assert_eq!(frame.column("counts").unwrap().bool().unwrap().sum(), Some(6 * 2 * 10));
     assert!(frame.height() >= 6 * 2 * 10);
     let table = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
@@ -96,7 +97,7 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
     let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
     let what = frame.column("what").unwrap().str().unwrap();
     let decoded = what.iter().filter(|mode| *mode == Some("decode")).count();
-    // 5 variants and the diagonal per-channel one.
+    // Five variants, one of them also with its diagonal operator applied per channel.
     assert!(
         decoded >= 6 * 10 && what.iter().filter(|mode| *mode == Some("prefill")).count() >= 2 * 6 * 10,
         "{decoded}"

@@ -240,7 +240,7 @@ fn what_llama_cpp_would_compute_otherwise_is_refused() {
             4,
             json!({"model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 24,
                 "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]}),
-            "none in remaining layer 0",
+            "no sliding window in remaining layer 0",
         ),
         (
             "Gemma2ForCausalLM",
@@ -252,7 +252,7 @@ fn what_llama_cpp_would_compute_otherwise_is_refused() {
             "SmolLM3ForCausalLM",
             4,
             json!({"model_type": "smollm3", "no_rope_layers": [0, 1, 1, 0]}),
-            "another kind in remaining layer 0",
+            "remaining layer 0 does not follow this rule",
         ),
         (
             "LlamaForCausalLM",

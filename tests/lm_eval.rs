@@ -179,7 +179,7 @@ fn compare_answers(what: &str, ours: &[Value], theirs: &[Value]) -> usize {
                     let tolerance = LIKELIHOOD.max(LIKELIHOOD * two.abs() / 500.0);
                     near(&what, one, two, tolerance);
                 }
-                _ => assert_eq!(one, two, "{what}: whether it is the likeliest"),
+                _ => assert_eq!(one, two, "{what}: whether the continuation is the most likely one"),
             }
         }
     }

@@ -161,9 +161,9 @@ fn a_key_names_the_versions_of_all_that_it_is_made_from() {
 #[test]
 fn linearpatch_sequences_follow_the_criterion_not_layers() {
     let world = World::new();
-    // With four layers, ShortGPT keeps the last one, so three removed layers are adjacent although it is not a block
-    // criterion. The official code measures its scales on the operator's sequences, and those of a block criterion on
-    // all sequences.
+    // ShortGPT keeps the last of the four layers, so the three removed layers are adjacent although it is not a block
+    // criterion. The official code fits LinearPatch's scales on the operator sequences for ShortGPT, and on all
+    // sequences for a block criterion.
     let few = last_perplexity(&world, "shortgpt", "3", "2");
     let all = last_perplexity(&world, "shortgpt", "3", "8");
     assert_ne!(few, all);
@@ -253,7 +253,7 @@ fn every_criterion_and_every_recovery_gives_a_row() {
     ]);
     let log = String::from_utf8(output.stderr).unwrap();
     let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
-    // If a rule removes layer 0, ReplaceMe has no layer to change; only this may fail.
+    // If a criterion removes layer 0, ReplaceMe has no layer to change. No other cell may fail.
     for line in rows.lines().filter(|line| line.contains("failed: ")) {
         assert!(line.contains("replaceme") && line.contains("no layer before layer 0"), "{line}");
     }

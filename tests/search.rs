@@ -324,7 +324,7 @@ fn impossible_candidates_are_left_out_by_name() {
     assert_eq!(cells_of(found, "left_out"), ["llm-streamline at 3 layers"]);
     let reason = found["left_out"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("`llm-streamline` keeps the first and the last layer"), "{reason}");
-    // The exhaustive grid of the same file reports it too.
+    // The exhaustive grid of the same file also reports that this candidate is left out.
     let output = world.ghostlab(&["run", "search.yaml", "--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("Left out: llm-streamline at 3 layers of `tiny`"), "{}", stderr(&output));
@@ -377,7 +377,8 @@ fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
         assert!(simulated.cover >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.near >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.items < 0.5, "{backbone} {depth}: {simulated:?}");
-        // With probability 0.05 each, more than 7 of 40 searches have a probability below one in a thousand.
+        // If each search separates the tie with probability 0.05, the probability that more than 7 of 40 do so is below
+        // 0.001.
         assert!(simulated.parted <= 7.0 / 40.0, "{backbone} {depth}: {simulated:?}");
     }
 }

@@ -60,12 +60,13 @@ fn stored_trials(world: &World) -> u64 {
 #[test]
 fn plan_counts_the_trials_that_a_run_computes() {
     for (axes, needed) in [
-        // Three of eight sublayers, by perplexities and by distances.
+        // Two greedy criteria remove three of eight sublayers, ranked by perplexities and by distances. Each step tries
+        // all remaining sublayers.
         (
             "criterion: [block-pruner, finercut]\ndepth: [{sublayers: 1}, {sublayers: 3}]\nrecovery: none\n",
             2 * (8 + 7 + 6),
         ),
-        // Two of four layers.
+        // A greedy criterion removes two of four layers.
         ("criterion: sleb\ndepth: [1, 2]\nrecovery: [none, mean]\n", 4 + 3),
     ] {
         let world = World::new();
@@ -92,7 +93,7 @@ fn plan_follows_a_greedy_selection_through_stored_trials() {
     assert_eq!(trials(&smaller), (2 * (8 + 7), 2 * (8 + 7)));
     let jobs: Vec<&Value> = smaller["jobs"].as_array().unwrap().iter().map(|job| &job["job"]).collect();
     assert_eq!(jobs, ["calibrate", "score"]);
-    // A greater depth lacks the trials of one step.
+    // A greater depth needs the trials of one more step.
     write_grid(&world, &axes(4));
     assert_eq!(trials(&plan(&world)), (2 * (8 + 7 + 6 + 5), 2 * (8 + 7 + 6)));
     world.runs(&[]);
@@ -120,8 +121,8 @@ fn iterative_selections_run_from_yaml_for_every_criterion() {
             iterative("nbl"),
         ),
     );
-    // Two of four layers by two criteria with two recoveries and one without, two of eight sublayers by two, and two of
-    // four attentions by one.
+    // Five selections remove two of four layers, two remove two of eight sublayers, and one removes two of four
+    // attentions. Each step tries all remaining candidates.
     let needed = (4 + 1) * (4 + 3) + 2 * (8 + 7) + (4 + 3);
     assert_eq!(trials(&plan(&world)), (needed, 0));
     world.runs(&[]);

@@ -128,7 +128,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     assert_eq!(found.as_array().unwrap().len(), 1, "{found:#}");
     assert!((found[0]["by"].as_f64().unwrap() - 0.25).abs() < 1e-9, "{found:#}");
     assert!(found[0]["at"].as_str().unwrap().contains("copa"), "{found:#}");
-    // Partial verification detects it if and only if the altered chunk is sampled.
+    // Partial verification detects the alteration if and only if the altered chunk is sampled.
     let mut codes = Vec::new();
     for seed in 0..6 {
         let seed = seed.to_string();
@@ -338,8 +338,8 @@ fn generated_answers_and_perplexities_are_recomputed() {
     };
     let (code, _, folder) = run();
     assert_eq!(code, 0, "{folder:#}");
-    // Two cells, each with an answer and a last word per row; the word's likelihood, and the text's by two metrics,
-    // each with its total.
+    // Each of the two cells has two documents per row: a generated answer, and a scored last word. It has three
+    // log-likelihoods per row, of the last word and of the text under two metrics, and the total of each.
     assert_eq!(check(&folder, "documents")["agreed"], 2 * 2 * 72);
     assert_eq!(check(&folder, "log_likelihoods")["agreed"], 2 * (3 * 72 + 3));
     assert_eq!(check(&folder, "windows")["all"], 0);

@@ -4,10 +4,11 @@ for the comparisons in crates/core/tests/architectures.rs. The output is not com
     python tools/arch_models.py OUT [NAME...]
 
 Writes OUT/NAME: config.json as written by transformers, config.hub-style.json in the older format of the hub, the weights, and
-forward.safetensors. For each text t, the latter contains ids.t [tokens], logits.t [tokens, vocabulary] and layer_input.t.i
-[tokens, C]. Text 0 is shorter than every attention window and original context, and text 1 is longer. For each prompt p, it
-contains prompt.p [tokens], greedy.p [new] and margins.p [new]. Prompts 0 and 1 are the texts. Prompt 2 is the beginning of text
-1, and grows beyond every original context.
+forward.safetensors. For each text t, forward.safetensors contains ids.t [tokens], logits.t [tokens, vocabulary] and
+layer_input.t.i [tokens, C], the input of layer i. Text 0 is shorter than every attention window and original context, and text 1
+is longer. For each prompt p, the file contains prompt.p [tokens], the greedy tokens greedy.p [new], and margins.p [new], the
+differences between the two largest logits. Prompts 0 and 1 are the texts. Prompt 2 is the beginning of text 1, and grows beyond
+every original context.
 """
 
 import json

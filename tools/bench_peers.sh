@@ -15,7 +15,7 @@ if [ -z "${GHOSTLAB_PYTHON:-}" ] && ! has 2>/dev/null; then
     python3 -m venv target/python
     "$python" -m pip install -q "${packages[@]}"
 fi
-has || { echo "$python lacks a package: needed are ${packages[*]}"; exit 3; }
+has || { echo "$python needs these packages: ${packages[*]}"; exit 3; }
 cargo build --release --workspace --locked --bin ghostlab --example peers
 cargo build --release --locked --manifest-path tools/tiny/Cargo.toml --target-dir target
 if [ $# = 0 ]; then

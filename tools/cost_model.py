@@ -30,7 +30,7 @@ def events(given):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
             yield from run.stdout
         if run.returncode:
-            raise SystemExit(f"{' '.join(map(str, command))} ended with {run.returncode}")
+            raise SystemExit(f"{' '.join(map(str, command))} failed with exit code {run.returncode}")
 
 
 def jobs(lines):
@@ -55,14 +55,14 @@ def at(event):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("artifacts", nargs="*", metavar="ARTIFACT")
-    parser.add_argument("--events", metavar="FILE", help="the events of a run, instead of a run")
-    parser.add_argument("--least", type=float, default=1.0, metavar="SECONDS", help="shorter jobs are not judged")
-    parser.add_argument("--ghostlab", default=ROOT / "target/release/ghostlab", help="the program")
+    parser.add_argument("--events", metavar="FILE", help="read recorded events instead of running")
+    parser.add_argument("--least", type=float, default=1.0, metavar="SECONDS", help="do not compare jobs shorter than this")
+    parser.add_argument("--ghostlab", default=ROOT / "target/release/ghostlab", help="path of the program")
     given = parser.parse_args()
     by_kind = defaultdict(list)
     for label, kind, flops, seconds in jobs(events(given)):
         by_kind[kind].append((label, flops, seconds))
-    print("| kind | jobs | TFLOP | seconds | GFLOP/s | judged | within 25 % | of their time |")
+    print("| kind | jobs | TFLOP | seconds | GFLOP/s | compared | within 25 % | share of their time |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     beyond = []
     for kind, all_jobs in by_kind.items():

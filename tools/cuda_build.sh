@@ -63,5 +63,5 @@ fi
 if command -v nvidia-smi >/dev/null; then
     echo "GPU here:    $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)"
 else
-    echo "GPU here:    none; the program starts on a machine with an NVIDIA driver only"
+    echo "GPU here:    none; the program only starts on a machine with an NVIDIA driver"
 fi

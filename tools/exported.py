@@ -29,7 +29,7 @@ def refused(load, *said):
     except KeyError as error:
         assert all(word in str(error) for word in said), error
         return
-    raise AssertionError("it was loaded")
+    raise AssertionError("the load must fail")
 
 
 def unasked(folder, has_code):

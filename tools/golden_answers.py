@@ -1,7 +1,7 @@
 """Runs lm-evaluation-harness on a task with generated answers: `golden_answers.py OUT BACKBONE`, using `simple_evaluate`.
 
-Writes synthetic rows in the schema of GSM8K, the definition `definitions/made_up.yaml`, and `golden.json` below OUT. The
-latter contains the answers in document order, and the exact match of each filter.
+Writes synthetic rows in the schema of GSM8K, the definition `definitions/made_up.yaml`, and `golden.json` below OUT.
+`golden.json` contains the answers in document order, and the exact match of each filter.
 """
 
 import gzip

@@ -1,7 +1,8 @@
 """Records the requests that lm-evaluation-harness builds from its definitions on synthetic rows: `golden_requests.py OUT`.
 
-Writes OUT/tasks (the folder of the definitions), OUT/golden.json (the requests of each task and setting) and
-OUT/rows/DATASET/SPLIT.json. The rows are generated in the schema of each data set; nothing is downloaded.
+Writes OUT/tasks (the path of the folder with the definitions), OUT/golden.json (the requests of each task and setting),
+OUT/translated.json (texts with their sacrebleu scores) and OUT/rows/DATASET/SPLIT.json. The rows are generated in the schema of
+each data set. Nothing is downloaded.
 """
 
 import json

@@ -133,7 +133,7 @@ def parity(bench, found):
         found[bench.name(dtype)] = of | {"only": sum(map(len, only)), "notes": notes(said)}
         # In half precision, rounding may make a criterion select another cut.
         if beyond or not judged or (dtype == "f32" and any(only)):
-            wrong.append(f"{dtype}: {len(beyond)} of {judged} that differ beyond the tolerance, {sum(map(len, only))} unpaired")
+            wrong.append(f"{dtype}: {len(beyond)} of {judged} values exceed the tolerance, {sum(map(len, only))} are unpaired")
     return wrong
 
 
@@ -169,8 +169,8 @@ def rate(bench, model, count, length, engine, name):
 
 
 def paced(bench, content, model, engine, name):
-    """Runs a grid of one dense backbone. Returns its tokens per second and its events. The rate excludes the first batch, and
-    with it startup and loading."""
+    """Runs a grid of one dense backbone. Returns its tokens per second and its events. The rate excludes the first batch, because
+    its time includes startup and loading."""
     content |= {"backbones": {"m": {"path": str(model)}}, "backbone": "m"}
     file = bench.folder / f"rate-{name}.yaml"
     file.write_text(json.dumps(content))
@@ -193,7 +193,7 @@ def forward(bench, found):
     wrong, length = [], bench.size(512, 128)
     for name, model in [("trained", bench.backbone), ("wide", wide(bench))]:
         if model is None:
-            found[name] = "left out: ghostlab-tiny is not beside the program; --wide names a folder"
+            found[name] = "skipped: ghostlab-tiny is not in the folder of the program; build it, or set --wide"
             continue
         of, count = found.setdefault(name, {}), bench.size(1100 if name == "trained" else 550, 4)
         if name == "trained":
@@ -237,7 +237,7 @@ def fastest(bench, model, dtype, lengths, batches, run, rounds=None):
 
         loaded = loaded_by_transformers(bench, model, dtype)
     except ImportError as error:
-        return f"left out: {error}"
+        return f"skipped: {error}"
     best = {"tokens_per_second": 0.0, "torch": torch.__version__}
     for batch in batches:
         ids = torch.randint(3, 200, (batch, lengths[0]), device=bench.given.device)
@@ -370,7 +370,7 @@ def machine_of(results):
 
 
 def memory(bench, found):
-    """Compares results with memory for only a part of the weights to those with enough memory."""
+    """Compares the perplexity with memory for only a part of the weights to that with enough memory."""
     length, count = bench.size(512, 128), bench.size(50, 4)
     weights = sum(file.stat().st_size for file in Path(bench.backbone).glob("*.safetensors")) / 1e9
     _, expected, _ = score(bench, bench.backbone, count, length, bench.device("f32"), "memory-all")
@@ -378,9 +378,9 @@ def memory(bench, found):
     little = ["--memory", "0.012"] if bench.given.device == "cpu" else ["--device-memory", f"{weights / 4:.4f}"]
     bounded = bench.device("f32") + little
     seconds, ours, said = score(bench, bench.backbone, count, length, bounded, "memory-little")
-    wrong = [] if abs(ours / expected - 1) <= 1e-5 else [f"perplexity {ours} with little memory, {expected} with all"]
+    wrong = [] if abs(ours / expected - 1) <= 1e-5 else [f"perplexity {ours} with little memory, {expected} with enough"]
     if not notes(said):
-        wrong.append("nothing says that layers were read when they were needed: all of them had room")
+        wrong.append("no layers were loaded on demand, because all of them fit into the memory")
     found |= {"perplexity": {"all": expected, "little": ours}, "seconds": seconds, "notes": notes(said)}
     return wrong
 
@@ -415,11 +415,11 @@ def arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="*", metavar="PART")
-    parser.add_argument("--device", default="cuda", help="what runs beside the processor: cuda, cuda:1, cpu (candle's)")
-    parser.add_argument("--quick", action="store_true", help="small sizes: to see that all runs")
-    parser.add_argument("--limit", type=float, default=470, metavar="SECONDS", help="no part begins or goes on after these")
-    parser.add_argument("--wide", metavar="FOLDER", help="a backbone of real width, instead of four random layers")
-    parser.add_argument("--to", default="gpu.json", metavar="FILE", help="where everything is written")
+    parser.add_argument("--device", default="cuda", help="device to compare with the CPU: cuda, cuda:1, or cpu (candle's)")
+    parser.add_argument("--quick", action="store_true", help="use small sizes, as a smoke test")
+    parser.add_argument("--limit", type=float, default=470, metavar="SECONDS", help="time limit of all parts together")
+    parser.add_argument("--wide", metavar="FOLDER", help="backbone of realistic width (default: four random layers)")
+    parser.add_argument("--to", default="gpu.json", metavar="FILE", help="output file")
     given = parser.parse_args()
     unknown = [part for part in given.parts if part not in PARTS]
     if unknown:
@@ -437,7 +437,7 @@ def main():
             started, found = time.monotonic(), {}
             bench.begin(name == names[-1])
             if bench.left() <= 0:
-                wrong = ["left out: the time was up"]
+                wrong = ["skipped: the time limit was reached"]
             else:
                 try:
                     wrong = PARTS[name](bench, found)
@@ -446,10 +446,10 @@ def main():
             seconds = time.monotonic() - started
             report["parts"][name] = {"seconds": seconds, "failed": wrong, "found": found}
             bad += bool(wrong)
-            print(f"{name}: {'failed' if wrong else 'good'}, {seconds:.0f} s", *wrong, sep="\n  ", flush=True)
+            print(f"{name}: {'failed' if wrong else 'ok'}, {seconds:.0f} s", *wrong, sep="\n  ", flush=True)
             # Save the report after each part, because the next part may crash the machine.
             Path(given.to).write_text(json.dumps(report, indent=1) + "\n")
-    print(f"written: {given.to}")
+    print(f"wrote {given.to}")
     return 1 if bad else 0
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares a device with this machine's CPU: results and speed. For NVIDIA GPUs, after `tools/cuda_build.sh`. Parts are stopped
-# after a time limit, so that all finish within eight minutes, except for those that use transformers.
+# Compares the results and the speed of a device with those of this machine's CPU. For NVIDIA GPUs, run `tools/cuda_build.sh`
+# first. Parts are stopped after a time limit, so that all finish within eight minutes, except for those that use transformers.
 #
 #   tools/gpu_bench.sh                                  # parity, rates, tasks, generation, latency, little memory, into gpu.json
 #   tools/gpu_bench.sh --device cpu --quick --to x.json # candle on the CPU at small sizes, as a smoke test
@@ -12,5 +12,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export GHOSTLAB=${GHOSTLAB:-target/cuda/release/ghostlab}
-[[ -x $GHOSTLAB ]] || { echo "$GHOSTLAB is not there: tools/cuda_build.sh builds it, or GHOSTLAB names another"; exit 3; }
+[[ -x $GHOSTLAB ]] || { echo "$GHOSTLAB does not exist: run tools/cuda_build.sh, or set GHOSTLAB to the program"; exit 3; }
 exec "${GHOSTLAB_PYTHON:-python3}" tools/gpu_bench.py "$@"

@@ -65,7 +65,7 @@ def one(folder):
     given, taken, name = vllm_says(folder, ids)
     apart = max(abs(a - b) for a, b in zip(given, theirs, strict=True))
     same = sum(a == b for a, b in zip(taken, made, strict=True))
-    print(f"{Path(folder).name}: {name}, log-probabilities {apart:.1e} apart, {same} of {NEW} tokens alike", flush=True)
+    print(f"{Path(folder).name}: {name}, log-probabilities differ by {apart:.1e}, {same} of {NEW} tokens agree", flush=True)
     return apart <= NEAR and same == NEW
 
 

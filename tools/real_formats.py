@@ -59,7 +59,7 @@ TASKS = {
     ),
     "race": ("test", {"article": TEXT, "problems": TEXT}),
 }
-# WikiText's rows keep their newline, and a blank line is an empty row; PTB's sentences have a space at both ends.
+# WikiText's rows keep their newline and spaces, and a blank line is an empty row. PTB's sentences have no surrounding spaces.
 WIKITEXT = ["", " = A Mill = \n", "", " The mill stood by the brook . It ground rye @-@ wheat for Élise . \n", ""]
 PTB = ["the miller sold N sacks of flour", "mr. <unk> is chairman of the mill"]
 C4 = [

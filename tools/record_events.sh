@@ -7,7 +7,7 @@
 # omitted.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-machine=${1:?say in which state the machine is}
+machine=${1:?describe the state of the machine}
 cargo build --release --locked
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

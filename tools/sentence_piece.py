@@ -1,7 +1,7 @@
 """Trains a SentencePiece model like those of Llama 2 and Gemma, for tests: python tools/sentence_piece.py LINES.json OUT.json [no-prefix]
 
-The model is trained on every third line. OUT contains its pieces with scores and kinds (numbered as in GGUF), and the token ids of
-every line."""
+The model is trained on every third line. OUT.json contains the model's pieces with scores and kinds (numbered as in GGUF), and the
+token ids of every line."""
 
 import io
 import json

@@ -89,7 +89,7 @@ CONF
         fi
         sleep 0.2
     done
-    echo "the node does not come up (${state:-no answer}); logs in $folder" >&2
+    echo "the node did not become available (${state:-no answer}); see the logs in $folder" >&2
     exit 3
 }
 

@@ -8,7 +8,7 @@ python=${1:-python3}
 wheel=(target/wheel/ghostlab-*.whl)
 size=$(wc -c < "${wheel[0]}")
 echo "${wheel[0]}: $size bytes"
-[ "$size" -lt 60000000 ] || { echo "a wheel of 60 MB or more"; exit 1; }
+[ "$size" -lt 60000000 ] || { echo "the wheel has 60 MB or more"; exit 1; }
 
 venv=$PWD/target/wheel/venv
 rm -rf "$venv"
@@ -43,7 +43,7 @@ assert set(choices["cell"].unique()) and choices.height == 3 * 10 * 2
 for wrong in (ghostlab.results, ghostlab.documents):
     try:
         wrong("nowhere")
-        raise SystemExit("a folder that is not there was read")
+        raise SystemExit("reading a missing folder must fail")
     except FileNotFoundError as error:
         print(error)
 PYTHON

@@ -17,7 +17,7 @@ const FIGURE = `${COLUMN}.closest('figure')`;
 const texts = () => value(`[...${FIGURE}.querySelectorAll('tbody tr')].map((row) => row.cells[${PLACE}].firstChild?.textContent ?? '')`);
 const shownRows = () => value(`[...${FIGURE}.querySelectorAll('tbody tr:not([hidden])')].map((row) => row.innerText.replaceAll('\\t', ' '))`);
 
-check("nothing moves while it loads, and all images are drawn", async () => {
+check("the layout does not shift during loading, and all images are drawn", async () => {
   await size(1600, 1000);
   // Load so slowly that a browser would paint part of a table before later rows widen its columns.
   await send("Emulation.setCPUThrottlingRate", { rate: 6 });
@@ -25,7 +25,7 @@ check("nothing moves while it loads, and all images are drawn", async () => {
   await settled();
   await send("Emulation.setCPUThrottlingRate", { rate: 1 });
   assert.equal(await value("document.documentElement.className"), "js", "the content policy blocks the script");
-  // The size and the moved elements of each layout shift.
+  // Record the size and the moved elements of each layout shift.
   const shifts = await value(`new Promise((done) => { const all = []; new PerformanceObserver((list) => list.getEntries().forEach((e) =>
       all.push([e.value, ...e.sources.map((s) => (s.node?.parentElement?.outerHTML ?? '').slice(0, 120))].join(' '))))
     .observe({ type: 'layout-shift', buffered: true }); setTimeout(() => done(all), 200); })`);
@@ -34,7 +34,7 @@ check("nothing moves while it loads, and all images are drawn", async () => {
   assert.ok(await value("[...document.images].every((image) => image.complete && image.naturalWidth > 0)"));
 });
 
-check("a head sorts up, down and back, numbers as numbers and missing ones last", async () => {
+check("a column header sorts ascending, descending and back; numbers sort numerically, with missing values last", async () => {
   const before = await texts();
   const isNumber = (text) => text !== "" && Number.isFinite(Number(text));
   const numbers = before.filter(isNumber).map(Number);
@@ -56,7 +56,7 @@ check("a head sorts up, down and back, numbers as numbers and missing ones last"
   assert.deepEqual(await texts(), before, "the third click restores the original order");
 });
 
-check("a table sorted by one column keeps its order among equals", async () => {
+check("sorting by a column is stable", async () => {
   // Every row contains its group's name, so rows are understandable in any order.
   const ok = await value(`(() => {
     const figure = ${FIGURE}, head = figure.querySelector('thead th.t'), place = head.dataset.column;
@@ -71,7 +71,7 @@ check("a table sorted by one column keeps its order among equals", async () => {
   assert.ok(ok);
 });
 
-check("a filter shows the rows with all words, and a list those of its choice", async () => {
+check("the text filter shows rows with all words, and the list filter rows with the selected value", async () => {
   const all = await shownRows();
   const type = (text) => value(`(() => { const box = ${FIGURE}.querySelector('.controls input'); box.value = ${JSON.stringify(text)};
     box.dispatchEvent(new Event('input')); return ${FIGURE}.querySelector('output').textContent; })()`);
@@ -93,7 +93,7 @@ check("a filter shows the rows with all words, and a list those of its choice", 
   await value(`(() => { const list = ${FIGURE}.querySelector('.controls select'); list.selectedIndex = 0; list.dispatchEvent(new Event('change')); })()`);
 });
 
-check("a number opens its note, Escape closes it and gives the focus back", async () => {
+check("a number opens its note; Escape closes the note and restores the focus", async () => {
   await value("document.querySelector('main td a[href^=\"#cell-\"]').focus()");
   await press("Enter", 13, "\r");
   await settled();
@@ -107,7 +107,7 @@ check("a number opens its note, Escape closes it and gives the focus back", asyn
   assert.ok(await value("document.activeElement === document.querySelector('main td a[href^=\"#cell-\"]')"));
 });
 
-check("a note opens by its address, and after a reload", async () => {
+check("the note in the URL opens, also after a reload", async () => {
   const hash = await value("document.querySelector('main td a[href^=\"#cell-\"]').hash");
   await open(hash);
   assert.ok(await value("document.getElementById('note').open"));
@@ -122,7 +122,7 @@ check("a note opens by its address, and after a reload", async () => {
   assert.ok(await value("document.getElementById('note').innerText.includes('No such cell')"));
 });
 
-check("ids are unique and every link has its target", async () => {
+check("ids are unique, and every link has a target", async () => {
   await open();
   assert.deepEqual(await value(`(() => { const ids = [...document.querySelectorAll('[id]')].map((e) => e.id);
     const twice = ids.filter((id, i) => ids.indexOf(id) !== i);
@@ -130,7 +130,7 @@ check("ids are unique and every link has its target", async () => {
     return [...twice, ...lost]; })()`), []);
 });
 
-check("how a table is sorted and filtered stands in the address and comes again", async () => {
+check("the URL stores how a table is sorted and filtered, and restores it", async () => {
   await size(1600, 1000);
   await open();
   const whole = await value(`(() => { const figure = ${FIGURE};
@@ -166,7 +166,7 @@ check("how a table is sorted and filtered stands in the address and comes again"
 
 const WIDTHS = [[360, 740], [768, 1024], [1400, 900], [1920, 1080]];
 
-check("no column is cut and the page fits at every width, with the paper's numbers and without", async () => {
+check("no column is cut off and the page fits at every width, with and without the paper's numbers", async () => {
   for (const [width, height] of WIDTHS) {
     await size(width, height);
     await open();
@@ -205,7 +205,7 @@ check("no column is cut and the page fits at every width, with the paper's numbe
   }
 });
 
-check("a table that is wider than the page scrolls in its frame, beside the column that names the row", async () => {
+check("a table wider than the page scrolls in its frame, while the column of row names stays", async () => {
   await size(360, 740);
   await open();
   await settled();
@@ -219,7 +219,7 @@ check("a table that is wider than the page scrolls in its frame, beside the colu
   assert.ok(Math.abs(before - after) < 1 && before >= 0, `the name moves: ${before}, ${after}`);
 });
 
-check("a table of many rows scrolls in its frame below its head", async () => {
+check("a table of many rows scrolls in its frame, while its header stays", async () => {
   for (const width of [800, 1400]) {
     await size(width, 900);
     await open();
@@ -235,7 +235,7 @@ check("a table of many rows scrolls in its frame below its head", async () => {
   }
 });
 
-check("figures have their own proportions and text of the page's size", async () => {
+check("figures keep their aspect ratio and are not enlarged beyond the page's text size", async () => {
   for (const [width, height] of WIDTHS) {
     await size(width, height);
     await open();
@@ -248,7 +248,7 @@ check("figures have their own proportions and text of the page's size", async ()
   }
 });
 
-check("a note opens beside its number, which stays in sight", async () => {
+check("a note opens next to its number, which stays visible", async () => {
   for (const [width, height] of WIDTHS) {
     await size(width, height);
     await open();
@@ -262,16 +262,16 @@ check("a note opens beside its number, which stays in sight", async () => {
         return [box(${link}.parentElement), box(document.getElementById('note')),
           box(${link}.closest('figure').querySelector('thead')), { width: innerWidth, height: innerHeight }]; })()`);
       const where = `at ${width} px: ${JSON.stringify({ cell, note, view })}`;
-      assert.ok(cell.top >= 0 && cell.bottom <= view.height, `the number is out of sight ${where}`);
+      assert.ok(cell.top >= 0 && cell.bottom <= view.height, `the number is not visible ${where}`);
       assert.ok(cell.top >= head.bottom - 1, `the head covers the number ${where}`);
       assert.ok(cell.bottom <= note.top + 1 || cell.top >= note.bottom - 1, `the note covers the number ${where}`);
-      assert.ok(note.top >= 0 && note.bottom <= view.height + 1 && note.left >= 0 && note.right <= view.width + 1, `the note is cut ${where}`);
+      assert.ok(note.top >= 0 && note.bottom <= view.height + 1 && note.left >= 0 && note.right <= view.width + 1, `the note is cut off ${where}`);
       if (width > 900) {
-        assert.ok(Math.min(Math.abs(note.top - cell.bottom), Math.abs(cell.top - note.bottom)) <= 16, `the note is far ${where}`);
-        assert.ok(note.left <= cell.right && note.right >= cell.left, `the note is aside ${where}`);
+        assert.ok(Math.min(Math.abs(note.top - cell.bottom), Math.abs(cell.top - note.bottom)) <= 16, `the note is not next to the number ${where}`);
+        assert.ok(note.left <= cell.right && note.right >= cell.left, `the note is neither above nor below the number ${where}`);
       }
       const wide = await value("[...document.querySelectorAll('#note .numbers, #note .parts, #note pre, #note dl')].filter((e) => e.scrollWidth > e.parentElement.clientWidth + 1).length");
-      assert.equal(wide, 0, `something is cut in the note ${where}`);
+      assert.equal(wide, 0, `content of the note is cut off ${where}`);
       if (part === 0.5) await picture(`note-near-${width}`);
       await value("document.getElementById('note-close').click()");
       await settled();
@@ -279,17 +279,17 @@ check("a note opens beside its number, which stays in sight", async () => {
   }
 });
 
-check("verdicts and marks are to be seen, in colour and as signs", async () => {
+check("verdicts and marks are visible, both as colors and as signs", async () => {
   await size(1400, 900);
   await open();
   const seen = await value(`['.same .sign', '.differs .sign', '.other-protocol .sign', 'sup.up', 'sup.down'].map((what) => {
     const it = document.querySelector('td ' + what); const box = it?.getBoundingClientRect();
     return it && [it.textContent.trim()[0], getComputedStyle(it).color, box.width > 2 && box.height > 2]; })`);
   assert.deepEqual(seen.map((it) => it && [it[0], it[2]]), [["=", true], ["≠", true], ["~", true], ["+", true], ["−", true]]);
-  assert.equal(new Set(seen.slice(0, 3).map(([, colour]) => colour)).size, 3, "three colours");
+  assert.equal(new Set(seen.slice(0, 3).map(([, colour]) => colour)).size, 3, "the three verdicts must have different colors");
 });
 
-check("dark differs from light", async () => {
+check("the dark scheme differs from the light one", async () => {
   const seen = {};
   for (const scheme of ["light", "dark"]) {
     for (const [width, height] of WIDTHS) {
@@ -321,7 +321,7 @@ async function walk(name) {
   await picture(`note-${name}`);
 }
 
-check("the head stays in sight while a table scrolls by", async () => {
+check("the table header stays visible while the page scrolls", async () => {
   for (const width of [768, 1400]) {
     await size(width, 700);
     await open();
@@ -334,7 +334,7 @@ check("the head stays in sight while a table scrolls by", async () => {
   }
 });
 
-check("without the script it is a plain page with all notes", async () => {
+check("without JavaScript, the page has no controls and shows all notes", async () => {
   await size(1600, 1000);
   await send("Emulation.setScriptExecutionDisabled", { value: true });
   await open();
@@ -347,7 +347,7 @@ check("without the script it is a plain page with all notes", async () => {
   await send("Emulation.setScriptExecutionDisabled", { value: false });
 });
 
-check("on paper only the tables are left, whole", async () => {
+check("in print, controls are hidden and tables are complete", async () => {
   await send("Emulation.setEmulatedMedia", { media: "print", features: [] });
   await open();
   assert.ok(await value("[...document.querySelectorAll('.side, .menu, .controls, dialog')].every((e) => e.offsetHeight === 0)"));
@@ -361,7 +361,7 @@ check("on paper only the tables are left, whole", async () => {
   await send("Emulation.setEmulatedMedia", { media: "", features: [] });
 });
 
-check("a table has on paper the form that fits there, whatever the window shows", async () => {
+check("a printed table has the layout that fits the paper, regardless of the window", async () => {
   const forms = () => value("[...document.querySelectorAll('figure.table')].filter((of) => !of.closest('details:not([open])')).map((of) => [of.dataset.name, of.dataset.form])");
   await size(360, 740);
   await open();
@@ -370,14 +370,14 @@ check("a table has on paper the form that fits there, whatever the window shows"
   assert.ok(before.some(([, form]) => form === "scroll"));
   await value("dispatchEvent(new Event('beforeprint'))");
   const paper = new Map(await forms());
-  for (const [name] of before) assert.notEqual(paper.get(name), "scroll", `${name} is cut`);
+  for (const [name] of before) assert.notEqual(paper.get(name), "scroll", `${name} is cut off in print`);
   assert.ok(paper.size > before.length, "printing expands collapsed tables");
   await value("dispatchEvent(new Event('afterprint'))");
   await settled();
   assert.deepEqual(await forms(), before);
 });
 
-check("numbers of a column stand below each other, with a mark and without, and arrows point up and down", async () => {
+check("numbers of a column are aligned with and without a mark, and arrows in rotated headers point up and down", async () => {
   for (const width of [800, 1400]) {
     await size(width, 900);
     await open();
@@ -392,7 +392,7 @@ check("numbers of a column stand below each other, with a mark and without, and 
   assert.ok(turned.every((transform) => transform.startsWith("matrix(0, 1, -1, 0")), String(turned[0]));
 });
 
-check("a square of the strip leads to the row of its claim", async () => {
+check("a square in the summary strip links to the row of its claim", async () => {
   await size(1400, 900);
   await open();
   await settled();
@@ -416,7 +416,7 @@ check("a square of the strip leads to the row of its claim", async () => {
   assert.ok(Number(await value(`getComputedStyle(document.querySelector('[data-name="claims"] td b')).fontWeight`)) >= 600);
 });
 
-check("the protocol is one line that opens, and warnings stand above their table", async () => {
+check("the protocol is one line that expands, and warnings are above their table", async () => {
   for (const width of [768, 1400]) {
     await size(width, 900);
     await open();
@@ -431,7 +431,7 @@ check("the protocol is one line that opens, and warnings stand above their table
   }
 });
 
-check("numbers look like numbers, and say quietly that they open", async () => {
+check("linked numbers have the text color and a dotted underline", async () => {
   await size(1400, 900);
   await open();
   const [colour, own, line] = await value(`(() => { const link = document.querySelector('main td a[href^="#cell-"]'); const style = getComputedStyle(link);
@@ -440,7 +440,7 @@ check("numbers look like numbers, and say quietly that they open", async () => {
   assert.equal(line, "dotted");
 });
 
-check("headings follow each other and every table's cells have heads", async () => {
+check("heading levels are not skipped, and all table cells have headers", async () => {
   const levels = await value("[...document.querySelectorAll('h1, h2, h3, h4')].filter((e) => e.offsetHeight > 0).map((e) => Number(e.tagName[1]))");
   assert.equal(levels.filter((level) => level === 1).length, 1);
   assert.ok(levels.every((level, i) => i === 0 || level <= levels[i - 1] + 1), levels.join(" "));
@@ -448,7 +448,7 @@ check("headings follow each other and every table's cells have heads", async () 
   assert.equal(await value("[...document.querySelectorAll('figure.table tbody tr')].filter((row) => row.querySelectorAll('th[scope=row]').length !== 1).length"), 0);
 });
 
-check("paper is white, whatever the screen", async () => {
+check("the print background is white, regardless of the color scheme", async () => {
   const back = (media) => send("Emulation.setEmulatedMedia", { media, features: [{ name: "prefers-color-scheme", value: "dark" }] })
     .then(() => value("getComputedStyle(document.body).backgroundColor"));
   assert.equal(await back("print"), "rgb(255, 255, 255)");
@@ -461,7 +461,7 @@ check("paper is white, whatever the screen", async () => {
   await send("Emulation.setEmulatedMedia", { media: "", features: [] });
 });
 
-check("no error was reported and nothing was loaded from elsewhere", async () => {
+check("no error was reported, and nothing was loaded from other URLs", async () => {
   assert.deepEqual(complaints, []);
   const foreign = [...requests].filter((url) => url !== address && url !== "about:blank" && !url.startsWith("data:"));
   assert.deepEqual(foreign, []);

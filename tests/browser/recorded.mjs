@@ -10,7 +10,7 @@ const HIGHEST = 15000;
 const SECTIONS = "[...document.querySelectorAll('main > section')].map((section) => section.id)";
 
 const checks = [
-  ["the page is short: the answer, figure 1, table 2 and the claims, then the paper's order", async () => {
+  ["the page is short, and has the answer, figure 1, table 2 and the claims before the other artifacts in the paper's order", async () => {
     for (const scheme of ["light", "dark"]) {
       await size(1400, 900, scheme);
       await open();
@@ -27,7 +27,7 @@ const checks = [
     const names = sections.filter((id) => id.startsWith("artifact-tiny/")).map((id) => id.replace(/^artifact-tiny\//, ""));
     const place = (name) => names.indexOf(name);
     for (const [one, other] of [["figure2", "figure4"], ["figure4", "table2"], ["table3", "figure5"], ["figure5", "tableA4"], ["tableA7", "tableA10"], ["tableA10", "seeds"]])
-      assert.ok(place(one) >= 0 && place(one) < place(other), `${one} stands behind ${other}: ${names}`);
+      assert.ok(place(one) >= 0 && place(one) < place(other), `${one} must come before ${other}: ${names}`);
   }],
   ["at 800 px every table fits or scrolls in its frame", async () => {
     for (const scheme of ["light", "dark"]) {
@@ -42,8 +42,8 @@ const checks = [
             scrolls: getComputedStyle(frame).overflowX === 'auto', height: frame.offsetHeight }; })]`);
       assert.equal(wide, 0, `the page scrolls sideways by ${wide} px`);
       for (const { name, form, over, scrolls, height } of frames) {
-        assert.ok(over <= 1 || scrolls, `${name} is cut`);
-        assert.ok(form !== "scroll" || over > 1, `${name} scrolls without need`);
+        assert.ok(over <= 1 || scrolls, `${name} is cut off`);
+        assert.ok(form !== "scroll" || over > 1, `${name} scrolls although it fits`);
         assert.ok(!scrolls || height <= 900, `${name} is ${height} px high`);
       }
       assert.ok(frames.some(({ name }) => name === "tiny/table3"));
@@ -52,7 +52,7 @@ const checks = [
       await picture(`recorded-800-${scheme}`);
     }
   }],
-  ["the audit has a page of its own", async () => {
+  ["the audit is on a separate page", async () => {
     await size(1400, 900);
     await open();
     const link = await value("document.querySelector('#audit a').href");

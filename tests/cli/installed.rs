@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Installs the program in its own folder.
+/// Installs the program in a new folder. Returns the folder and the path of the program.
 #[cfg(unix)]
 fn installed() -> (tempfile::TempDir, PathBuf) {
     let prefix = tempfile::tempdir().unwrap();

@@ -97,7 +97,7 @@ fn other_settings_have_their_own_folder_and_never_mix() {
     assert!(log.contains(&folder), "the output does not name the folder: {log}");
     assert_eq!(table(&world.path("results").join(&folder).join("results.csv")).len(), 1 + 5);
     assert_eq!(names(&world.path("results").join(&folder).join("lm_eval")).len(), 5);
-    // If the grid file itself is changed, its folder contains only the new run.
+    // A run of the changed grid file replaces all files that the previous run wrote into `results/grid`.
     world.write("results/grid/notes.txt", "mine");
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));

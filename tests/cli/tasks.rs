@@ -1,4 +1,4 @@
-//! Tasks in a grid and mistakes about them.
+//! Tasks in a grid, and rejected task entries.
 
 use super::*;
 

@@ -74,7 +74,7 @@ fn between(
     Pair { what, aspects, runs: true, one, other }
 }
 
-/// Returns a pair that can only be planned.
+/// Returns a pair whose settings are only planned, not run.
 fn planned(
     what: &'static str,
     aspects: &'static [&'static str],

@@ -104,7 +104,8 @@ const OF_ONE_RUN: [&str; 22] = [
     "eval_results",
 ];
 
-/// Commands that show numbers or work, each with the test that compares pairs of settings for it.
+/// All commands, each with the test that compares pairs of settings for it (`here` is this file), or the reason why no
+/// such test is needed.
 const COMMANDS: [(&str, &str); 25] = [
     ("run", "here"),
     ("reproduce", "here"),
@@ -112,25 +113,25 @@ const COMMANDS: [(&str, &str); 25] = [
     ("export", "here"),
     ("compare", "tests/views.rs"),
     ("plan", "tests/identity.rs"),
-    ("worker", "tests/identity.rs: journals and claims"),
-    ("status", "shows runs by their records and no number"),
-    ("record", "packs what a results folder holds"),
-    ("report", "shows what page.json says"),
-    ("score", "a grid's dense cell"),
-    ("layers", "scores of criteria on a text of its own: tests/layers.rs"),
-    ("search", "races on draws of its own: tests/search.rs"),
-    ("verify", "recomputes what numbers.json says"),
-    ("audit", "of the paper's numbers alone"),
+    ("worker", "tests/identity.rs: journals and leases"),
+    ("status", "shows the records of runs but no numbers"),
+    ("record", "packs the files of a results folder"),
+    ("report", "shows the content of page.json"),
+    ("score", "computes the dense cell of a grid"),
+    ("layers", "computes criterion scores on a separate text: tests/layers.rs"),
+    ("search", "races candidates on separate draws: tests/search.rs"),
+    ("verify", "recomputes the content of numbers.json"),
+    ("audit", "checks only the paper's numbers"),
     ("cache", "shows keys: tests/identity.rs"),
-    ("store", "no number"),
-    ("init", "no number"),
+    ("store", "shows no numbers"),
+    ("init", "shows no numbers"),
     ("submit", "starts workers"),
-    ("cancel", "no number"),
-    ("fetch", "no number"),
-    ("doctor", "no number"),
-    ("schema", "no number"),
-    ("completions", "no number"),
-    ("man", "no number"),
+    ("cancel", "shows no numbers"),
+    ("fetch", "shows no numbers"),
+    ("doctor", "shows no numbers"),
+    ("schema", "shows no numbers"),
+    ("completions", "shows no numbers"),
+    ("man", "shows no numbers"),
 ];
 
 fn said(setting: &Setting, what: &str, words: &[&str]) -> String {

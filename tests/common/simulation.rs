@@ -1,4 +1,5 @@
-//! Simulated races on known scores in many item orders. They measure what the procedure loses and what it costs.
+//! Simulated races on known scores in many item orders. They measure how often the search loses the best candidate, and
+//! how many items it scores.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -113,7 +114,7 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
     let best = front(&everyone, &gains);
     let merits: Vec<f64> = known.objectives[0].gains.iter().map(|gains| mean_of_means(gains)).collect();
     let most = merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    // Any of several tied candidates counts as the best.
+    // If several candidates tie for the best score, each of them counts as the best.
     Ok(Simulated {
         cover: share(&|race: &Race| match known.objectives.len() {
             1 => race.alive.iter().any(|&candidate| merits[candidate] >= most),

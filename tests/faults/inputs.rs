@@ -83,7 +83,7 @@ fn changed_weights_stop_on_demand_loading_store_nothing() {
         }),
     ];
     for (how, change) in changes {
-        // During the calibration pass, at the first scores, and at later scores.
+        // Change the file during the calibration pass, at the first scores, and at later scores.
         for (point, settled) in [("activations:1", true), ("score:1", false), ("score:3", true)] {
             let world = World::large();
             let bytes = fs::read(weights_of(&world)).unwrap();

@@ -183,7 +183,7 @@ fn value_problem(word: &str, rule: &Value, value: &Value) -> Option<String> {
         "type" => {
             let kinds = if let Value::Array(kinds) = rule { kinds.clone() } else { vec![rule.clone()] };
             let fits = kinds.iter().any(|kind| is_of_kind(value, kind.as_str().unwrap()));
-            (!fits).then(|| format!("{value} is no {rule}"))
+            (!fits).then(|| format!("{value} is not a {rule}"))
         }
         "required" => rule
             .as_array()

@@ -12,14 +12,14 @@ pub(super) fn closed(root: &Value, schema: &Value, value: &Value, at: &str) -> R
     let mut known = BTreeSet::new();
     check(root, schema, value, at, &mut known)?;
     let strange = value.as_object().into_iter().flatten().map(|(key, _)| key).find(|key| !known.contains(*key));
-    strange.map_or(Ok(()), |key| Err(format!("{at} has `{key}`, of which the schema knows nothing")))
+    strange.map_or(Ok(()), |key| Err(format!("{at}: the schema has no key `{key}`")))
 }
 
 fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTreeSet<String>) -> Result<(), String> {
     let words = match schema {
         Value::Bool(true) => &serde_json::Map::new(),
         Value::Object(words) => words,
-        other => return Err(format!("{at}: {other} is no schema")),
+        other => return Err(format!("{at}: {other} is not a schema")),
     };
     if words.keys().all(|word| ASIDE.contains(&word.as_str())) {
         known.extend(value.as_object().into_iter().flatten().map(|(key, _)| key.clone()));

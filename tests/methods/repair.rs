@@ -79,7 +79,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
     for row in &rows[1..] {
         let repaired = !["dense", "none", ""].contains(&row[5].as_str());
         assert_eq!(row[notes].contains("constant in the calibration"), repaired, "{row:?}");
-        // Every cut has this second note, because its layers have no effect on a constant input.
+        // Every cut also has a note of its criterion, which cannot rank layers on a constant input.
         assert_eq!(row[notes].contains("repeats one token"), row[5] != "dense" && !row[5].is_empty(), "{row:?}");
     }
     let table = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
@@ -88,7 +88,7 @@ fn undetermined_calibration_is_noted_and_never_best() {
         assert!(note.contains(expected), "{note}");
     }
     assert!(!table.contains("**"), "a best value is marked although no method remains:\n{table}");
-    // Every criterion notes this for each cut, except an explicit cut, which uses no calibration.
+    // The note about the repeated token appears for every criterion except an explicit cut, which uses no calibration.
     let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
     let log = world.runs(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
     for row in &results(&world, &log)[2..] {

@@ -60,7 +60,7 @@ fn user_files_in_an_export_stay_and_changes_are_named() {
     fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
     refuses(&world, &export("depth/1/none"), &["earlier versions wrote none"]);
     done(&world, &["run", "grid.yaml"]);
-    refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["a folder for: results"]);
+    refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", "results/grid"], &["that contains results"]);
 }
 
 fn export(cell: &'static str) -> [&'static str; 5] {

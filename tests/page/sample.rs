@@ -286,7 +286,7 @@ fn claim_row(claim: &str, artifact: &str) -> ClaimRow {
         // The longest possible value.
         paper: "54 of 60 settings, all needed".into(),
         paper_verdict: Judgement::Holds,
-        ours: "21 of 24 settings, 3 unknown for want of a rival".into(),
+        ours: "21 of 24 settings, 3 unknown without a rival method".into(),
         verdict: if artifact == "table2" { Judgement::Fails } else { Judgement::Holds },
         artifact: artifact.into(),
         profile: String::new(),

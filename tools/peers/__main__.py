@@ -18,17 +18,17 @@ sys.path[1:1] = [str(Path(__file__).resolve().parents[1])]
 from bench import ROOT, Bench, Differs  # noqa: E402
 
 PARTS = {
-    "forward": "one dense forward in f32 and in bf16, against transformers in the same, in bf16 also without AMX",
-    "wide": "the same of two layers of Llama-3.1-8B (random weights), with its head",
-    "whole": "perplexity of SmolLM2-135M from its GGUF file on, where SMOLLM names it, against transformers",
-    "generate": "greedy tokens behind prompts, against transformers",
-    "llamacpp": "one dense forward in f32, bf16 and q8_0, and greedy tokens, against llama.cpp, where LLAMA_CPP names it",
-    "ik": "the same against ik_llama.cpp, where IK_LLAMA_CPP names it, too",
-    "choices": "900 documents of nine tasks under the dense backbone, against lm-evaluation-harness",
-    "grid": "dense and ten repaired variants on 200 windows, against transformers one variant after the other",
-    "solve": "the least-squares map of 4,096 channels, against torch",
-    "table2": "scoring table 2 of the tiny backbones, against lm-evaluation-harness cell by cell",
-    "late": "the grid where cuts begin at layer 23 of 32, and what the cost model says of it",
+    "forward": "dense forward pass in f32 and bf16, against transformers in the same type, in bf16 also without AMX",
+    "wide": "the same with two layers and the head of Llama-3.1-8B (random weights)",
+    "whole": "perplexity of SmolLM2-135M including loading, against transformers; SMOLLM is its GGUF file",
+    "generate": "greedy generation, against transformers",
+    "llamacpp": "dense forward pass and greedy generation in f32, bf16 and q8_0, against llama.cpp in LLAMA_CPP",
+    "ik": "the same against ik_llama.cpp in IK_LLAMA_CPP; also needs LLAMA_CPP",
+    "choices": "900 documents of nine tasks with the dense backbone, against lm-evaluation-harness",
+    "grid": "dense backbone and ten repaired variants on 200 windows, against transformers one by one",
+    "solve": "least-squares map of 4,096 channels, against torch",
+    "table2": "scores of table 2 of the tiny backbones, against lm-evaluation-harness cell by cell",
+    "late": "grid with cuts from layer 19 or 23 of 32 on, cells together against one by one, with the cost model",
 }
 
 
@@ -41,23 +41,23 @@ def arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="*", metavar="PART")
-    parser.add_argument("--quick", action="store_true", help="small sizes and one round: to see that all runs and agrees")
-    parser.add_argument("--full", action="store_true", help="the harness scores all cells of table 2, not one of each depth")
+    parser.add_argument("--quick", action="store_true", help="use small sizes and one round, as a smoke test")
+    parser.add_argument("--full", action="store_true", help="score all cells of table 2 with the harness, not one per depth")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--types", type=lambda given: given.split(","), metavar="TYPE,…",
-        help="float types, all by default: without instructions for bf16 others take minutes for a round",
+        help="float types (default: all); on processors without bf16 instructions, peers take minutes per round in bf16",
     )
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each side")
-    parser.add_argument("--save", action="store_true", help="add the rows to benches/results and write docs/performance.md")
-    parser.add_argument("--ghostlab", default=ROOT / "target/release/ghostlab", help="the program")
-    parser.add_argument("--driver", default=ROOT / "target/release/examples/peers", help="examples/peers.rs")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads per side")
+    parser.add_argument("--save", action="store_true", help="append the rows to benches/results and update docs/performance.md")
+    parser.add_argument("--ghostlab", default=ROOT / "target/release/ghostlab", help="path of the program")
+    parser.add_argument("--driver", default=ROOT / "target/release/examples/peers", help="path of the example peers")
     given = parser.parse_args()
     for part in given.parts:
         if part not in PARTS:
             parser.error(f"unknown part `{part}`: expected {', '.join(PARTS)}")
     if given.quick and given.save:
-        parser.error("--quick measures nothing that can be saved")
+        parser.error("--quick and --save exclude each other: times of quick runs are meaningless")
     for program in (given.ghostlab, given.driver):
         if not Path(program).is_file():
             parser.error(f"{program} is not built: cargo build --release --bin ghostlab --example peers")

@@ -20,7 +20,7 @@ from pathlib import Path
 from bench import LOSS, LOSS_BF16, TINY, Differs, Row, answer, difference, fastest
 from text import joined, random_wide, text, windows
 
-HOW = "set LLAMA_CPP to the folder of its sources, with llama-perplexity in build/bin there or on PATH"
+HOW = "set LLAMA_CPP to the source folder of llama.cpp, and build llama-perplexity in its build/bin or put it on PATH"
 # llama.cpp's contexts are multiples of this number of tokens.
 LEAST = 256
 # Batch size, micro-batch size, and whether to use flash attention.
@@ -29,7 +29,7 @@ OPTIONS = [(512, 512, "off"), (512, 512, "on"), (2048, 512, "on"), (2048, 2048, 
 
 @dataclass
 class Peer:
-    """llama.cpp or a fork of it, with the sources of llama.cpp, whose converter creates the models for all."""
+    """llama.cpp or a fork of it. `sources` are those of llama.cpp, whose converter creates the models for both."""
 
     name: str
     sources: str
@@ -54,7 +54,7 @@ def present():
     if not program:
         return None, f"llama-perplexity is neither {built} nor on PATH"
     if not find_spec("sentencepiece"):
-        return None, "its converter needs Python's sentencepiece"
+        return None, "its converter needs the Python package sentencepiece"
     return Peer("llama.cpp", sources, Path(program)), None
 
 
@@ -63,7 +63,7 @@ def converted(sources, folder, out, kind="f32"):
     script = Path(__file__).with_name("to_gguf.py")
     done = subprocess.run([sys.executable, script, sources, folder, out, kind], capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"llama.cpp's converter does not take {folder}: {done.stdout}{done.stderr}")
+        raise RuntimeError(f"llama.cpp's converter rejects {folder}: {done.stdout}{done.stderr}")
     return out
 
 
@@ -107,7 +107,7 @@ class Perplexity:
         with open(file, "rb") as logits:
             magic, length, _, count = struct.unpack("<8siii", logits.read(20))
             if (magic, length, count) != (b"_logits_", self.length, self.count):
-                raise RuntimeError(f"{file}: {magic} {length} {count}: not what llama.cpp wrote when this was made")
+                raise RuntimeError(f"{file}: unexpected header {magic} {length} {count}; llama.cpp may have changed the format")
             ids = struct.unpack(f"<{count * length}i", logits.read(4 * count * length))
         Path(file).unlink()
         return [list(ids[start : start + length]) for start in range(0, count * length, length)]
@@ -127,7 +127,7 @@ class Side:
         self.peer = Perplexity(peer, model, folder / "text.txt", count, length, bench.threads)
         ids = windows(file, backbone, count, length)
         if self.peer.tokens(folder / "logits") != ids:
-            raise Differs(f"{backbone}: llama.cpp's tokens of the text are others")
+            raise Differs(f"{backbone}: llama.cpp tokenizes the text differently")
         # llama.cpp begins every window with the tokens that the tokenizer puts before a text.
         first = AutoTokenizer.from_pretrained(backbone)("")["input_ids"]
         (folder / "windows.json").write_text(json.dumps([first + window[len(first) :] for window in ids]))
@@ -146,7 +146,7 @@ class Side:
 def llamacpp(bench):
     peer, why = present()
     if why:
-        print(f"llamacpp: left out: {why} ({HOW})", flush=True)
+        print(f"llamacpp: skipped: {why} ({HOW})", flush=True)
         return
     yield from rows(bench, "llamacpp", peer)
     yield from exports(bench, peer)
@@ -158,9 +158,9 @@ def ik(bench):
     program = Path(folder, "build/bin/llama-perplexity")
     peer, why = present()
     if not folder or not program.is_file():
-        why = f"{program} is not there" if folder else "IK_LLAMA_CPP is not set"
+        why = f"{program} does not exist" if folder else "IK_LLAMA_CPP is not set"
     if why:
-        print(f"ik: left out: {why} (IK_LLAMA_CPP is the folder where it is built; its models need llama.cpp: {HOW})", flush=True)
+        print(f"ik: skipped: {why} (set IK_LLAMA_CPP to the folder where it is built; its models need llama.cpp: {HOW})", flush=True)
         return
     yield from rows(bench, "ik", Peer("ik_llama.cpp", peer.sources, program, "f16"))
 
@@ -194,7 +194,7 @@ def halves(bench, part, peer, kind):
 def decoded(bench, part, peer):
     """Benchmarks generation against `llama-batched-bench`, which uses its own tokens, so results are not compared."""
     if not peer.batched.is_file():
-        print(f"{part}: generation is left out: {peer.batched} is not built", flush=True)
+        print(f"{part}: generation skipped: {peer.batched} is not built", flush=True)
         return
     length, new = bench.size((64, 64), (8, 4))
     kinds = bench.of_types(bench.size(("f32", "bf16", "q8_0"), ("f32",)))
@@ -283,7 +283,7 @@ def exports(bench, peer):
         if (exported / "modeling_ghostlab.py").exists():
             said = refusal(peer.sources, exported, folder / "refused.gguf")
             if "is not supported" not in said:
-                raise Differs(f"{exported.name}: llama.cpp's converter was to refuse it, and said: {said}")
+                raise Differs(f"{exported.name}: llama.cpp's converter must reject the folder, but printed: {said}")
             refused += 1
             continue
         side = Side(bench, peer, exported, test, 4, LEAST)

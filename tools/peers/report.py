@@ -85,21 +85,21 @@ def circumstances(bench, clock, program):
         f"{time.strftime('%Y-%m-%d', time.gmtime())}, {processor()}, {os.cpu_count()} cores, {bench.threads} threads on each side,"
         f" {platform.system()} {platform.machine()}.",
         f"{program}; Python {platform.python_version()}, {libraries}.",
-        f"Median of {bench.rounds} rounds by turns, lowest and highest in brackets; {(time.time() - clock.began) / 60:.0f} minutes.",
+        f"Median of {bench.rounds} alternating rounds, lowest and highest in parentheses; {(time.time() - clock.began) / 60:.0f} minutes.",
     ]
     if bench.quick:
-        said.append("**Small sizes (`--quick`): they show that both sides agree; their times mean nothing and are left out.**")
+        said.append("**Small sizes (`--quick`) only show that both sides agree. Their times are meaningless and omitted.**")
     elif others is None:
-        said.append("How quiet the machine was is not known.")
+        said.append("The load by other processes is unknown.")
     elif others > QUIET:
         said.append(
-            f"**The machine was not quiet: others took {100 * others:.0f} % of its processors' time, which slows the other side"
-            " most (its threads wait for each other at every operation). To be measured again.**"
+            f"**The machine was not quiet: other processes used {100 * others:.0f} % of its CPU time. Their load slows the peer"
+            " most, because its threads wait for each other at every operation. Measure again.**"
         )
     else:
-        said.append(f"Others took {100 * others:.1f} % of the processors' time meanwhile.")
+        said.append(f"Other processes used {100 * others:.1f} % of the CPU time.")
     if not bench.real:
-        said.append("Backbone and data are the embedded ones.")
+        said.append("Backbone and data are those embedded in the program.")
     return "\n".join(said)
 
 

@@ -45,7 +45,7 @@ class Harness:
     def score(self, folder, limit, batch, kind="float32"):
         """Loads and scores a folder. Returns the seconds and, by task, the log-likelihoods of all choices in order."""
         started = time.perf_counter()
-        # Hide its progress bars.
+        # Hide the progress bars of the harness.
         with contextlib.redirect_stderr(io.StringIO()):
             scored = exported.evaluate(self.manager, folder, self.tasks.values(), limit, batch, samples=True, kind=kind)
         seconds = time.perf_counter() - started

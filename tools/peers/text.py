@@ -163,7 +163,7 @@ def whole(bench):
     imports."""
     named = os.environ.get("SMOLLM")
     if not named:
-        print("whole: left out: SMOLLM names no GGUF file of SmolLM2-135M", flush=True)
+        print("whole: skipped: set SMOLLM to the GGUF file of SmolLM2-135M", flush=True)
         return
     count, length = bench.size((32, 512), (2, 64))
     test, file = text(bench.real, "test"), bench.new("whole") / "grid.yaml"
@@ -269,7 +269,7 @@ def generate_in(bench, part, backbone, given, how, cuts=()):
     alike = sum(a == b for one, two in zip(mine, other) for a, b in zip(one, two))
     all_tokens = len(prompts) * new * (1 + len(cuts))
     if kind == "f32" and alike < all_tokens:
-        raise Differs(f"greedy tokens: {alike} of {all_tokens} alike")
+        raise Differs(f"greedy tokens: {alike} of {all_tokens} agree")
     channels = json.loads((Path(backbone) / "config.json").read_text())["hidden_size"]
     what = f"{len(prompts)} prompts of {len(prompts[0])} tokens, {new} new each, {batch} together, C = {channels}, {kind}"
     if cuts:
@@ -335,7 +335,7 @@ class Variants:
     def row(self, what, aim=""):
         seconds, (mine, other) = self.bench.by_turns(self.ours, self.theirs)
         if mine.keys() != other.keys():
-            raise Differs(f"{self.name}: cells {sorted(mine)} of ours, {sorted(other)} of theirs")
+            raise Differs(f"{self.name}: our cells are {sorted(mine)}, theirs {sorted(other)}")
         logarithms = [[math.log(of[cell]) for cell in sorted(mine)] for of in (mine, other)]
         apart = difference(f"mean losses of {sorted(mine)}", *logarithms, LOSS)
         notes = [f"transformers in batches of {self.batch}, loading included"]

@@ -8,8 +8,8 @@
 //! assert!(criterion::deviations("llm-streamline", &case).is_empty());
 //! ```
 
-/// Number of calibration sequences that the official code reads, regardless of the actual number. It also divides
-/// LinearPatch's sums by this number.
+/// Number of calibration sequences that the official code reads, regardless of the actual number. The official code
+/// also divides LinearPatch's sums by this number.
 pub const OFFICIAL_SEQUENCES: usize = 128;
 
 /// Properties of a cell that determine whether a deviation applies.

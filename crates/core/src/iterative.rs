@@ -4,8 +4,8 @@
 //! it is the iterative form of LLM-Drop. Each repair is fitted on the backbone left by all earlier removals and
 //! repairs. A repair folded into a layer is lost if that layer is removed later.
 //!
-//! A criterion measures what its plain form reads: similarities and activations of the pruned and repaired model, or
-//! trials of that model without one more candidate.
+//! In each step, a criterion uses the same kind of measurement as without iteration: similarities, activations or
+//! trials. The measurements are those of the pruned and repaired model. A trial removes one more candidate from it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct ShrinkingModel<'a> {
     windows: &'a Windows,
     batch_tokens: usize,
     recovery: &'a dyn Recovery,
-    /// Number of sequences, counted from the first, on which repairs are fitted.
+    /// Number of leading sequences on which repairs are fitted.
     fitted: usize,
     /// Limit of the activations of a pass, in bytes.
     activation_bytes: u64,
@@ -108,7 +108,7 @@ impl<'a> ShrinkingModel<'a> {
         self.program_without(&Cut::default())
     }
 
-    /// Returns the program without another cut, which is not repaired.
+    /// Returns the program of the model with an additional cut. The additional cut is not repaired.
     fn program_without(&self, cut: &Cut) -> Result<Program> {
         let mut removed = self.removed.clone();
         removed.extend(cut);
@@ -175,8 +175,9 @@ impl<'a> ShrinkingModel<'a> {
         best.ok_or_else(|| Error::job("no candidates left to remove"))
     }
 
-    /// Returns, for each pass of a removal, the cut of everything that is not a candidate of the pass. A criterion that
-    /// reads activations takes several passes if those of all candidates exceed the memory limit.
+    /// Divides the candidates of a step among calibration passes. Returns one cut per pass, with all layers and
+    /// sublayers that are not candidates of the pass. A criterion that reads activations needs several passes if the
+    /// activations of all candidates exceed the memory limit.
     fn excluded_by_pass(&self, rule: &dyn Criterion, one: &PruneSpec<'_>) -> Vec<Cut> {
         if rule.sites(one).is_empty() {
             return vec![self.removed.clone()];

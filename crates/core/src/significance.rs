@@ -65,7 +65,7 @@ const COUNTED: u64 = 1 << 20;
 /// few sizes. Otherwise it is estimated from `draws` random assignments, with one added to both counts so that it is
 /// never 0. A seed gives the same p-value on every machine.
 pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
-    // Questions of tasks with equal size have equal weight, so pool them.
+    // Questions of tasks with equal size have equal weight, so pool these tasks into one pile.
     let mut piles: Vec<Discordant> = Vec::new();
     for task in tasks.iter().filter(|task| task.only_a + task.only_b > 0) {
         match piles.iter_mut().find(|pile| pile.questions == task.questions) {
@@ -108,7 +108,8 @@ fn is_as_far(difference: f64, observed: f64) -> bool {
     difference.abs() >= observed * (1.0 - 1e-9)
 }
 
-/// Computes the probability of outcomes at least as extreme as observed, given a partial sum over the preceding piles.
+/// Computes the probability of outcomes for which `far` holds. `sum` is the difference from the piles that precede
+/// `piles`, and `chance` its probability. A pile holds the discordant questions of tasks of equal size.
 fn tail_probability(
     piles: &[Discordant],
     sum: f64,

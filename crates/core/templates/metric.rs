@@ -9,7 +9,7 @@ pub(super) static ENTRY: MetricEntry = MetricEntry {
     name: "my_metric",
     label: " (My Metric)",
     head: "My Metric",
-    note: "likelihood of a token on average, the geometric mean",
+    note: "geometric mean of the probabilities of the predicted tokens",
     direction: Direction::Higher,
     decimals: 4,
     test: Some(PairedTest::Bootstrap),
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn it_is_one_over_the_perplexity_and_so_is_its_relative_error() {
         let losses = Losses { windows: vec![1.0, 1.5] };
-        let Of::Text(estimate) = ENTRY.of else { panic!("it is a number of a text") };
+        let Of::Text(estimate) = ENTRY.of else { panic!("not a text metric") };
         let found = estimate(&TextSample { losses: &losses, length: 11, bytes: None, damages: None }).unwrap();
         assert!((found.value * losses.perplexity() - 1.0).abs() < 1e-12);
         let relative = losses.standard_error().unwrap() / losses.perplexity();

@@ -1,6 +1,6 @@
-//! Compares tiny random models of each architecture with transformers' forward pass (reference data `arch`, and
-//! tools/arch_fixtures.py for Mistral and Qwen2; relative Frobenius error of at most 1e-5), and with
-//! candle-transformers' models of the same weights.
+//! Compares tiny random models of each architecture with transformers' forward pass and with candle-transformers'
+//! models of the same weights. transformers' results are in the reference data `arch`; those of Mistral and Qwen2 are
+//! from tools/arch_fixtures.py. The tolerance is a relative Frobenius error of 1e-5.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -127,8 +127,8 @@ fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile,
     (file, config)
 }
 
-/// candle's window includes one key more than transformers': a query at `i` sees the key at `j` if
-/// `i − j ≤ sliding_window`, in transformers if `i − j < sliding_window`.
+/// candle's window includes one key more than transformers' window. In candle, a query at `i` sees the key at `j` if
+/// `i − j ≤ sliding_window`. In transformers, it does if `i − j < sliding_window`.
 #[test]
 fn mistral_equals_candle_transformers_with_and_without_a_window() {
     use candle_transformers::models::mistral::{Config, Model};

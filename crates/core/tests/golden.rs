@@ -1,6 +1,7 @@
 //! Compares every criterion, recovery and option on every engine and float type with numpy implementations of the
-//! formulas in f64 (tests/fixtures/methods.json, written by tools/method_oracles.py, whose forward pass is checked
-//! against transformers). The tolerances are those of the engines ([`Tolerance`]).
+//! formulas in f64. The expected values are in tests/fixtures/methods.json, written by tools/method_oracles.py. The
+//! forward pass of this script is checked against transformers. The tolerances are those of the engines
+//! ([`Tolerance`]).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;

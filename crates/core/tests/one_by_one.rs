@@ -29,7 +29,8 @@ struct Case {
     repair: &'static str,
 }
 
-/// Returns each criterion with an iterative form, in every kind of measurement that it has.
+/// Returns cases that cover every criterion with an iterative form, and every kind of measurement that these criteria
+/// use.
 fn cases() -> Vec<Case> {
     let case = |criterion, options, unit, repair| Case { criterion, options, unit, repair };
     vec![
@@ -67,7 +68,7 @@ impl Case {
         if self.unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::numbered(candidate)]) }
     }
 
-    /// Returns the removed candidate of a selection of one, with its score.
+    /// Returns the candidate that a selection of depth 1 removed, with its score.
     fn single(&self, selection: &Selection) -> (usize, f64) {
         *selection.scores.iter().find(|(candidate, _)| self.removal(*candidate) == selection.removed).unwrap()
     }

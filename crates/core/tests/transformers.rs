@@ -14,7 +14,7 @@ use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
 use ghostlab_core::model::{Decoder, Program, Trie};
 use serde::Deserialize;
 
-/// Expected tokens in the script's format.
+/// Prompt with its expected tokens, in the format of tools/golden_generation.py.
 #[derive(Deserialize)]
 struct Golden {
     prompt: Vec<u32>,

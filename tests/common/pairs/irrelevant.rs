@@ -1,10 +1,10 @@
-//! Pairs that differ only in details that affect no number.
+//! Setting pairs that differ only in details that affect no number.
 
 use serde_json::json;
 
 use super::{Pair, Setting, between, pair, planned};
 
-/// Returns pairs of grids and names.
+/// Returns setting pairs that differ in the notation of the grid, or in names.
 pub(super) fn grids() -> Vec<Pair> {
     vec![
         pair("a comment", &[], |setting| setting.grid("depth: 1", "depth: 1  # The first.")),
@@ -44,7 +44,7 @@ pub(super) fn grids() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of files of the backbone, and of a task.
+/// Returns setting pairs that differ in the files of the backbone or of a task.
 pub(super) fn files() -> Vec<Pair> {
     vec![
         pair("unused config entries", &[], change_unused_entries),
@@ -72,7 +72,7 @@ pub(super) fn files() -> Vec<Pair> {
                 setting.world.write("copa/README.md", "Another text.\n");
             },
         ),
-        pair("a length that the config says", &[], |setting| setting.grid("limit: 6", "limit: 6, max_length: 256")),
+        pair("the context length of the config", &[], |setting| setting.grid("limit: 6", "limit: 6, max_length: 256")),
         pair("the name of a text", &[], |setting| {
             setting.grid("  train: {", "  other: {");
             setting.grid("corpus: train", "corpus: other");

@@ -1,8 +1,8 @@
-//! Pairs of timings.
+//! Setting pairs that differ in the timing.
 
 use super::{Pair, between, pair};
 
-/// Returns pairs of timings.
+/// Returns setting pairs that differ in the timing.
 pub(super) fn latencies() -> Vec<Pair> {
     vec![
         pair("longer prompts", &["measure.prefill.length"], |setting| {
@@ -11,7 +11,7 @@ pub(super) fn latencies() -> Vec<Pair> {
         pair("more prompts at a time", &["measure.prefill.batch"], |setting| {
             setting.grid("latency: {length: 16}", "latency: {length: 16, batch: 2}");
         }),
-        pair("tokens decoded behind a prompt", &["measure.prefill.decode"], |setting| {
+        pair("tokens decoded after a prompt", &["measure.prefill.decode"], |setting| {
             setting.grid("latency: {length: 16}", "latency: {length: 16, decode: 3}");
         }),
         between(

@@ -1,11 +1,11 @@
-//! Pairs of backbones, engines and devices.
+//! Setting pairs that differ in the backbone, the engine or the device.
 
 use serde_json::json;
 
 use super::{Pair, Setting, between, pair, planned};
 use crate::common::world::tokenizer;
 
-/// Returns pairs of backbones.
+/// Returns setting pairs that differ in the backbone.
 pub(super) fn weights() -> Vec<Pair> {
     vec![
         pair("other weights", &["model.content"], change_one_weight),
@@ -38,7 +38,7 @@ pub(super) fn weights() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of engines and devices.
+/// Returns setting pairs that differ in the engine or the device.
 pub(super) fn engines() -> Vec<Pair> {
     vec![
         pair("candle", &["engine.name"], |setting| setting.argue(&["--engine", "candle"])),

@@ -1,8 +1,8 @@
-//! Pairs of removed layers and of their recoveries.
+//! Setting pairs that differ in the removed layers or in the recovery.
 
 use super::{Pair, between, pair, planned};
 
-/// Returns pairs of removed layers.
+/// Returns setting pairs that differ in the removed layers.
 pub(super) fn cuts() -> Vec<Pair> {
     vec![
         pair("another criterion", &["cut.criterion", "cut.options"], |setting| {
@@ -29,7 +29,7 @@ pub(super) fn cuts() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of recoveries.
+/// Returns setting pairs that differ in the recovery.
 pub(super) fn repairs() -> Vec<Pair> {
     vec![
         pair("another recovery", &["repair.fitted", "repair.options", "repair.recovery"], |setting| {
@@ -62,7 +62,7 @@ pub(super) fn repairs() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of fine-tuned recoveries.
+/// Returns setting pairs that differ in the fine-tuning of a recovery.
 pub(super) fn training() -> Vec<Pair> {
     vec![
         pair("training", &["repair.training.length", "repair.training.seed", "repair.training.sequences"], |setting| {

@@ -1,4 +1,4 @@
-//! The grid of a pair, and changes of it.
+//! Settings of a pair: a test world with a grid, and functions that change the grid or the files.
 
 use serde_json::{Value, json};
 

@@ -1,10 +1,10 @@
-//! Pairs of tasks, definitions, examples and chats.
+//! Setting pairs that differ in tasks, definitions, few-shot examples or chats.
 
 use serde_json::json;
 
 use super::{Pair, Setting, between, pair, planned};
 
-/// Returns pairs of native tasks.
+/// Returns setting pairs that differ in a built-in task.
 pub(super) fn tasks() -> Vec<Pair> {
     vec![
         planned("another task", &["measure.task.task"], Setting::whole_task, |setting| {
@@ -30,7 +30,7 @@ pub(super) fn tasks() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of definitions and their documents.
+/// Returns setting pairs that differ in a task definition or its documents.
 pub(super) fn definitions() -> Vec<Pair> {
     vec![
         between(
@@ -64,7 +64,7 @@ pub(super) fn definitions() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of few-shot examples.
+/// Returns setting pairs that differ in few-shot examples.
 pub(super) fn examples() -> Vec<Pair> {
     vec![
         planned(
@@ -107,7 +107,7 @@ pub(super) fn examples() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of chat templates and system texts.
+/// Returns setting pairs that differ in the chat template or the system text.
 pub(super) fn chats() -> Vec<Pair> {
     vec![
         between(
@@ -140,7 +140,7 @@ pub(super) fn chats() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of options that bound the requests of a definition.
+/// Returns setting pairs that differ in options that limit the requests of a task definition.
 pub(super) fn limits() -> Vec<Pair> {
     vec![
         planned(

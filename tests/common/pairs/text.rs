@@ -1,8 +1,8 @@
-//! Pairs of calibration and evaluation texts.
+//! Setting pairs that differ in calibration or evaluation texts.
 
 use super::{Pair, between, pair, planned};
 
-/// Returns pairs of calibration data.
+/// Returns setting pairs that differ in the calibration data.
 pub(super) fn calibration() -> Vec<Pair> {
     vec![
         pair("another calibration text", &["calibration.text.bytes"], |setting| setting.another_row("train.jsonl")),
@@ -25,7 +25,7 @@ pub(super) fn calibration() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of evaluated texts.
+/// Returns setting pairs that differ in the evaluated text.
 pub(super) fn texts() -> Vec<Pair> {
     vec![
         pair("another text", &["measure.windows.text.bytes"], |setting| setting.another_row("test.jsonl")),
@@ -41,7 +41,7 @@ pub(super) fn texts() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of streams, for calibration and for evaluation.
+/// Returns setting pairs that differ in the stream of a calibration or evaluation text.
 pub(super) fn shards() -> Vec<Pair> {
     vec![
         between(
@@ -83,7 +83,7 @@ pub(super) fn shards() -> Vec<Pair> {
     ]
 }
 
-/// Returns pairs of windows.
+/// Returns setting pairs that differ in the evaluation windows.
 pub(super) fn windows() -> Vec<Pair> {
     vec![
         pair("longer windows", &["measure.windows.length"], |setting| {

@@ -93,12 +93,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let blob = cache.path().join("models--org--name/blobs").join(SHA256);
     fs::write(&blob, "damaged in the c")?;
     let found = download(&address, cache.path());
-    report("a damaged file of the cache is not used", found.as_deref() == Ok(CONTENT), &format!("{found:?}"));
+    report("a damaged file in the cache is not used", found.as_deref() == Ok(CONTENT), &format!("{found:?}"));
 
     set(Fault::OtherBytes)?;
     let cache = tempfile::tempdir()?;
     let found = download(&address, cache.path());
-    report("content is used only if its SHA-256 is right", found.is_err(), &format!("{found:?}"));
+    report("content is used only if its SHA-256 is correct", found.is_err(), &format!("{found:?}"));
 
     set(Fault::Cut)?;
     let cache = tempfile::tempdir()?;
@@ -109,7 +109,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let resumed =
         requests.lock().map_err(|_| "poisoned lock")?.iter().any(|request| request.to_lowercase().contains("\nrange:"));
     report(
-        "a cut download is resumed from its part",
+        "an interrupted download is resumed",
         resumed,
         &format!("first {first:?}, then {found:?}, with Range: {resumed}"),
     );
@@ -123,7 +123,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     report(
         "nothing is written outside the cache",
         outside.len() == 1,
-        &format!("{found:?}, files beside the cache: {outside:?}"),
+        &format!("{found:?}, files next to the cache: {outside:?}"),
     );
     Ok(())
 }

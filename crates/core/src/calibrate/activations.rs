@@ -8,7 +8,7 @@ use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 
-/// Hook point: a position in the backbone at which the residual stream can be captured.
+/// Hook point, also called site: a position in the backbone at which the residual stream can be captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HookPoint {
     /// `X_l`: the input of layer `l`. `X_L` is the input of the final norm.
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn rows_come_back_from_their_shards() {
-        // A sequence has 2,560 bytes, so a shard holds one.
+        // A sequence has 2,560 bytes, so each shard of 4,096 bytes holds one sequence.
         let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
         let kept = HookPoint::Stream(2);
         let left = HookPoint::Middle(1);

@@ -12,9 +12,9 @@ use crate::model::window::{first_window, layer_types};
 use crate::model::{Config, FloatType};
 
 /// Converts the config of a backbone to the config of a variant. Renumbers the layers and drops the settings of removed
-/// layers. If operators are stored next to the weights or layers lack a sublayer, the config names the modeling file
-/// and an unknown activation, so that loaders that ignore the file fail. `model_type` stays unchanged, so that
-/// transformers finds the tokenizer class without remote code.
+/// layers. Variants with operators next to the weights, or without some sublayers, need the modeling file. Their config
+/// names this file and an unknown activation, so that loaders that ignore the file fail. `model_type` stays unchanged,
+/// so that transformers finds the tokenizer class without remote code.
 ///
 /// # Errors
 /// Fails if an operator cannot be exported.

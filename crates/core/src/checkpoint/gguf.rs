@@ -48,7 +48,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     }
     if let (Some(every), true) = (window_of(form), windows().any(|window| window.is_some())) {
         if let Some(index) = unlike(&|index| is_in_window(index, every), &|layer| config.windows[layer].is_some()) {
-            let found = if is_in_window(index, every) { "none" } else { "one" };
+            let found = if is_in_window(index, every) { "no sliding window" } else { "a sliding window" };
             let expected =
                 format!("sliding windows in all layers except every {every}th, as in llama.cpp's `{}`", form.name);
             return Err(refused(&expected, format!("{found} in remaining layer {index}")));
@@ -61,7 +61,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
         && let Some(index) = unlike(&|index| (index + 1) % every != 0, &|layer| config.rotated[layer])
     {
         let expected = format!("no rotary embedding in every {every}th layer, as in llama.cpp's `{}`", form.name);
-        return Err(refused(&expected, format!("another kind in remaining layer {index}")));
+        return Err(refused(&expected, format!("remaining layer {index} does not follow this rule")));
     }
     let scale = scale_in_gguf(form, layout.kept.len(), config.hidden, config.heads, config.head_dim);
     if (config.scale / scale - 1.0).abs() > 1e-6 {

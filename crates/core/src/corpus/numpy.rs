@@ -2,8 +2,8 @@
 
 /// Random number generator that reproduces `numpy.random.default_rng(seed)`: PCG64 (XSL-RR) seeded by `SeedSequence`.
 ///
-/// The streaming shuffle of Hugging Face's `datasets` uses it, so a seed must select the same rows here. Source: NumPy
-/// 2, `bit_generator.pyx` (`SeedSequence`), `pcg64.c`, `distributions.c` (Lemire's bounded integers, and
+/// The streaming shuffle of Hugging Face's `datasets` uses this generator, so a seed must select the same rows here.
+/// Source: NumPy 2, `bit_generator.pyx` (`SeedSequence`), `pcg64.c`, `distributions.c` (Lemire's bounded integers, and
 /// `random_interval` in `Generator.shuffle` of a list).
 #[derive(Debug, Clone)]
 pub(super) struct NumpyRandom {
@@ -68,7 +68,8 @@ impl NumpyRandom {
         }
     }
 
-    /// Implements `random_interval`: draws an integer up to `last` by masked rejection, unlike [`below`](Self::below).
+    /// Implements `random_interval`: draws an integer up to `last`. Masks the draw and rejects larger values, whereas
+    /// [`draw_below`](Self::draw_below) scales the draw.
     fn up_to(&mut self, last: u32) -> u32 {
         let mask = u32::MAX >> last.leading_zeros().min(31);
         loop {

@@ -55,7 +55,7 @@ impl FromStr for Rule {
         Self::ALL
             .into_iter()
             .find(|rule| rule.name() == name)
-            .ok_or_else(|| Error::bad_input("unknown rule for windows").none_of(name, Self::ALL.map(Self::name)))
+            .ok_or_else(|| Error::bad_input("unknown corpus rule").none_of(name, Self::ALL.map(Self::name)))
     }
 }
 
@@ -146,9 +146,9 @@ pub fn evaluation(
     Ok(Windows { ids, length, starts, corpus_tokens, bytes })
 }
 
-/// Draws `sequences` windows of `length` tokens from sharded text by [`Rule::C4Stream`]. After `random.seed(seed)`,
-/// each next document with at least T + 1 tokens in the shuffled stream of `seed` gives one window, starting at token
-/// randint(0, its tokens − T − 1).
+/// Draws `sequences` windows of `length` tokens from sharded text by [`Rule::C4Stream`]. The documents form a stream
+/// that is shuffled with `seed`. After `random.seed(seed)`, each document of the stream with at least T + 1 tokens
+/// gives one window, which starts at token randint(0, its tokens − T − 1).
 ///
 /// Source: C4 loader of the official repository.
 ///
@@ -222,7 +222,7 @@ fn check_limit(limit: Option<usize>) -> Result<()> {
 
 fn too_short(found: usize, needed: usize, rule: Rule, length: usize) -> Error {
     Error::bad_input("the corpus is too short for one window")
-        .expected(format!("at least {needed} tokens, for windows of {length} under rule {rule}"))
+        .expected(format!("at least {needed} tokens, for windows of {length} tokens under rule {rule}"))
         .found(format!("{found} tokens"))
         .hint("use shorter windows or a longer text")
 }

@@ -222,7 +222,7 @@ pub(super) fn draw_windows(
         let Some((_, text)) = rows.next()? else {
             return Err(Error::bad_input("too few long documents in the corpus")
                 .expected(format!(
-                    "{count} documents of at least {} tokens, for windows of {length}",
+                    "{count} documents of at least {} tokens, for windows of {length} tokens",
                     length.saturating_add(1)
                 ))
                 .found(format!("{} of {document} documents, the longest of {longest} tokens", windows.starts.len()))

@@ -62,7 +62,7 @@ impl Tokenizer {
             return Err(malformed_tokenizer("an empty vocabulary".to_owned(), path));
         };
         let mut tokenizer = Self { inner, path: path.to_owned(), vocab_size: usize::MAX, id_limit: usize::MAX };
-        // Tokens of the post-processor need not be in the vocabulary, but the embedding must have them.
+        // The post-processor may add tokens that are not in the vocabulary, but the embedding needs rows for them.
         let special = tokenizer.encode("")?.into_iter().max();
         tokenizer.vocab_size = special.map_or(highest, |special| special.max(highest)) as usize + 1;
         let added = added_tokens.iter().filter_map(|token| Some(tokenizer.id(token)? as usize + 1)).max();

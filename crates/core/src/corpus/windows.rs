@@ -133,7 +133,7 @@ impl<'a> Documents<'a> {
         }
         Err(Error::bad_input("all documents of the corpus are too short for a window")
             .expected(format!(
-                "a document of at least {} tokens, for windows of {} under rule c4",
+                "a document of at least {} tokens, for windows of {} tokens under rule c4",
                 self.length.saturating_add(1),
                 self.length
             ))

@@ -36,7 +36,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
             return Err(Error::bad_input(format!("`{name}` requires a list of layers"))
                 .expected("either `layers` (removes exactly these) or `order` (removes the first `depth` layers)")
                 .found(if layers.is_some() { "both" } else { "neither" })
-                .hint("write for example `{name: explicit, layers: [8, 9, 12]}`"));
+                .hint("write, for example, `{name: explicit, layers: [8, 9, 12]}`"));
         }
     };
     if let Some((i, twice)) = layers.iter().enumerate().find(|(i, layer)| layers[..*i].contains(layer)) {

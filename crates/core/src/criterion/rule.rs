@@ -25,7 +25,8 @@ pub struct PruneSpec<'a> {
     pub unit: DepthUnit,
 }
 
-/// Quantity that trials are ranked by, measured on the calibration windows.
+/// Quantity by which trials are ranked. A trial is the backbone without one candidate cut, run on the calibration
+/// windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrialMetric {
     /// `exp(total negative log-likelihood / predicted tokens)`.

@@ -33,7 +33,7 @@ impl Checkpoint {
         Self { matrix, adam, losses: Vec::new() }
     }
 
-    /// Serializes the number of steps, the matrix, both moments and the losses, in little-endian order.
+    /// Serializes the number of steps, the matrix, both moments of AdamW and the losses, in little-endian order.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (first, second) = self.adam.moments();
         let numbers = self.matrix.iter().chain(first).chain(second).flat_map(|value| value.to_le_bytes());

@@ -169,7 +169,7 @@ impl EvalSet for DamageEval<'_> {
         WIDTH * self.windows.count(chunk)
     }
 
-    /// Returns the preferred number of tokens, with one extra stream for the dense program.
+    /// Returns the preferred number of tokens per pass. The dense program counts as one more stream.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
         engine.pass_tokens(programs + 1)
     }

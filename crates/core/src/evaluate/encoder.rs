@@ -77,7 +77,7 @@ pub fn prefix_token<'a>(
         let Some(text) = text else { continue };
         let known = id_of(text)?.map(u64::from);
         return match bos_id {
-            // If both names mean the same token, keep the one used in existing cache keys.
+            // If config.json gives the id of this token, return the id: existing cache keys contain it.
             Some(id) if known == Some(id) => named_prefix("bos", SpecialToken::Id(id)),
             _ if known.is_some() || eos == Some(text) => named_prefix(role, SpecialToken::Text(text)),
             _ => continue,

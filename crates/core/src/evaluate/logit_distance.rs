@@ -81,7 +81,7 @@ impl LogitDistance {
 }
 
 fn logits(engine: &dyn Engine, stream: Option<&HostRows>, rows: &[usize]) -> Result<HostRows> {
-    let stream = stream.ok_or_else(|| Error::job("the layer program has no residual stream at its end"))?;
+    let stream = stream.ok_or_else(|| Error::job("the program does not end with a residual stream"))?;
     engine.logits(&stream.values()?, rows)
 }
 

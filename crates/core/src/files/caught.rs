@@ -1,4 +1,4 @@
-//! Conversion of panics in third-party parsers into errors, without printing them.
+//! Conversion of panics in third-party parsers into errors. The panic message is not printed.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};

@@ -36,9 +36,9 @@ pub fn free_inodes(folder: &Path) -> Option<u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSystem {
     pub name: &'static str,
-    /// Whether other machines may write to it.
+    /// Whether other machines may write to the file system.
     pub shared: bool,
-    /// Whether its content is lost at shutdown.
+    /// Whether the content is lost at shutdown.
     pub memory: bool,
 }
 

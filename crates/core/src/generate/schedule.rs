@@ -266,7 +266,7 @@ impl<'a> Schedule<'a> {
             self.blocks.insert(block, (0, bytes));
             self.used += bytes + self.new_bytes(prompt);
             chain.push((block, tokens));
-            // The blocks are used by the prompt itself and kept for the next one.
+            // Count two users of each block: this prompt, and the next prompt, which may reuse the block.
             for (block, _) in chain.iter().chain(&chain) {
                 if let Some((users, _)) = self.blocks.get_mut(block) {
                     *users += 1;
@@ -304,7 +304,7 @@ impl<'a> Schedule<'a> {
         let live = std::mem::take(&mut self.live);
         let nexts = self.nexts(&runs, live)?;
         debug_assert!(going <= nexts.len());
-        // Decoding all sequences takes about as long as a step of a small backbone, so decode them in parallel.
+        // Detokenizing all sequences takes about as long as a step of a small backbone, so run it in parallel.
         let settings = self.settings;
         let ends = nexts.into_par_iter().map(|(mut sequence, next)| {
             sequence.ids.extend(next);
@@ -321,7 +321,8 @@ impl<'a> Schedule<'a> {
         finished.into_iter().try_for_each(|(sequence, end)| self.finish(sequence, end, text, watch))
     }
 
-    /// Chooses the next token of each sequence. New prompts are in the order of the sequences, program by program.
+    /// Chooses the next token of each sequence. `live` must be in the order of `runs`, with one sequence per program
+    /// for each new prompt.
     fn nexts(&mut self, runs: &[Run], live: Vec<Sequence>) -> Result<Vec<(Sequence, Option<u32>)>> {
         let settings = self.settings;
         if settings.sampling.is_none() && settings.processors.is_empty() {

@@ -29,7 +29,7 @@ pub struct Settings {
     /// Maximum tokens of prompt and continuation. A longer prompt is truncated from the left so that `max_new_tokens`
     /// fit.
     pub context: usize,
-    /// Texts that end a continuation and are removed from it.
+    /// Stop strings, which end a continuation and are removed from its text.
     pub stops: Vec<String>,
     /// Tokens that end a continuation.
     pub end_of_text: Vec<u32>,
@@ -44,7 +44,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns settings for greedy decoding without stops, with 16 prompts at a time.
+    /// Returns settings for greedy decoding without stop strings, with 16 prompts at a time.
     pub fn greedy(max_new_tokens: usize, context: usize) -> Self {
         Self {
             max_new_tokens,

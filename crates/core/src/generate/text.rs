@@ -26,7 +26,7 @@ impl Detokenizer for Tokenizer {
 pub enum End {
     /// The last id is a token of [`end_of_text`](super::Settings::end_of_text).
     EndOfText,
-    /// The text contains a stop.
+    /// The text contains a stop string.
     Stop,
     Length,
     /// A logit was NaN or +∞, or none was finite.
@@ -35,9 +35,9 @@ pub enum End {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generation {
-    /// All new tokens, including those of a stop.
+    /// All new tokens, including those of a stop string.
     pub ids: Vec<u32>,
-    /// Text without special tokens, truncated at the stops.
+    /// Text without special tokens, truncated at the stop strings.
     pub text: String,
     pub end: End,
 }
@@ -53,8 +53,8 @@ impl Generation {
     }
 }
 
-/// Returns why a continuation ends here, or `None` if it continues. Stops are searched in the complete text with
-/// special tokens, because a stop may span tokens.
+/// Returns why a continuation ends here, or `None` if it continues. Stop strings are searched in the complete text with
+/// special tokens, because a stop string may span tokens.
 pub(super) fn end(ids: &[u32], settings: &super::Settings, text: &dyn Detokenizer) -> Result<Option<End>> {
     if ids.last().is_some_and(|last| settings.end_of_text.contains(last)) {
         return Ok(Some(End::EndOfText));
@@ -68,7 +68,7 @@ pub(super) fn end(ids: &[u32], settings: &super::Settings, text: &dyn Detokenize
     Ok((ids.len() >= settings.max_new_tokens).then_some(End::Length))
 }
 
-/// Truncates a text at each stop in turn, like lm-evaluation-harness.
+/// Truncates a text at each stop string in turn, like lm-evaluation-harness.
 pub(super) fn trimmed(mut text: String, stops: &[String]) -> String {
     for stop in stops {
         if let Some(end) = text.find(stop.as_str()) {

@@ -1,5 +1,5 @@
 //! Latency of one forward pass over a prompt (prefill) and of new tokens after it (decode), with the variants measured
-//! in alternation (design §14).
+//! in alternation.
 //!
 //! | file | content |
 //! | --- | --- |

@@ -1,6 +1,6 @@
-//! Registry of metrics: each metric is one entry, listed in [`ENTRIES`]. An entry defines the measured object,
-//! computation, error, names, direction, format, paired test and visibility. No other code refers to a metric
-//! by name.
+//! Registry of metrics: each metric is one entry, listed in [`ENTRIES`]. An entry defines the measured object (such as
+//! a text, a task or a prompt), computation, error, names, direction, format, paired test and visibility. No other code
+//! refers to a metric by name.
 //!
 //! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word with the measured object (`ppl_c4`,
 //! `prefill_ms:seq=512:batch=1`). The metric of a custom task of a grid is an accuracy ([`Metric::task`]).
@@ -280,7 +280,7 @@ impl Metric {
         tasks.map(str::to_owned).chain(texts()).chain(words.map(str::to_owned)).collect()
     }
 
-    /// Returns the accuracy metric of a built-in or other task with this name in grids.
+    /// Returns the accuracy of the task that a grid calls `name`, whether the task is built in or not.
     pub fn task(name: &str) -> Self {
         TASK.on(name)
     }

@@ -42,8 +42,9 @@ pub enum EngineChoice {
 }
 
 impl EngineRequest {
-    /// Selects the engine for a backbone. Unset fields default to the best device, to f32 on the CPU and the stored
-    /// dtype elsewhere, and to the `cpu` engine if it supports the device and dtype.
+    /// Selects the engine for a backbone. The device defaults to the CPU if the `cpu` engine is requested, and
+    /// otherwise to the best device. The dtype defaults to f32 on the CPU, and elsewhere to the stored dtype. The
+    /// engine defaults to `cpu` if it supports the device and dtype, and otherwise to candle.
     ///
     /// # Errors
     /// Fails if the `cpu` engine is requested with an unsupported device or dtype, the kernel family has no such

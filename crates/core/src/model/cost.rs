@@ -267,7 +267,8 @@ mod tests {
             "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
         }));
         let programs = [Program::dense(4), Program::pruned(4, &[2], |_| None)];
-        // The prompt runs 2 layers before the cut and 2 and 1 after it, 5 in total. New tokens run 4 and 3 layers.
+        // The programs share the 2 layers before the cut. After it, the dense program has 2 layers and the pruned one
+        // has 1. The prompt therefore runs 5 layers. Each new token runs 4 and 3 layers.
         let layer = 8 * 2 * 16;
         let trie = Trie::new(&programs);
         assert_eq!(config.prompt_cache_bytes(&trie, 10, 3), layer * (10 * 5 + 3 * 7));

@@ -342,7 +342,7 @@ impl<M: Cached> TrieDecoding<'_, M> {
         let complete = outputs.into_iter().map(|run_outputs| run_outputs.into_iter().collect::<Option<Vec<T>>>());
         complete
             .collect::<Option<_>>()
-            .ok_or_else(|| Error::job("a layer program of the batch has no output projection"))
+            .ok_or_else(|| Error::job("the batch has a program without an output projection"))
     }
 }
 

@@ -51,8 +51,9 @@ pub struct Tolerance {
     pub perplexity: f64,
     /// Absolute tolerance of accuracies.
     pub answers: f64,
-    /// Relative tolerance of activations, and of results that do not amplify their errors: 16 units in the last place
-    /// in f32, and 5 in half precision, because sums are never accumulated in half precision.
+    /// Relative tolerance of activations, and of results that do not amplify the errors of activations. The tolerance
+    /// is 16 units in the last place in f32. It is only 5 in half precision, because sums are never accumulated in half
+    /// precision.
     pub activations: f64,
 }
 
@@ -264,7 +265,7 @@ pub(super) fn by_part<T: Clone>(of_programs: Outputs<T>, parts: usize) -> Vec<Ve
     of_parts
 }
 
-/// Runs several batches as one: all complete a step before the next step starts.
+/// Adapter that runs several batches together: all batches complete a step before the next step starts.
 pub(super) struct InStep<'a, M> {
     pub(super) model: &'a M,
     /// Whether batches are small enough to run on one core each.

@@ -52,7 +52,7 @@ impl MergedLayer {
         MergedParts { layer, factors, norms }.into()
     }
 
-    /// Returns the layer whose place, and norms unless merged, the merged layer keeps.
+    /// Returns the layer that the merged layer replaces. Its norms are kept unless norms are merged.
     pub fn layer(&self) -> usize {
         self.parts.layer
     }
@@ -99,8 +99,8 @@ impl<T> Default for MergedLayers<T> {
 impl<T> MergedLayers<T> {
     /// Returns the weights of a merged layer, computing them on first use.
     ///
-    /// Other workers wait for the computation. It must not run on the global thread pool: a worker that waits there
-    /// may take up a job that needs the same layer.
+    /// Other workers wait for the computation. It must not run on the global thread pool. While a thread of that pool
+    /// waits for a part of the computation, it may start a job that needs the same layer, which would deadlock.
     pub(super) fn get(&self, merged: &Arc<MergedLayer>, compute: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let known = held.iter().position(|(layer, _)| layer == merged);

@@ -102,7 +102,7 @@ impl Trie {
         trie
     }
 
-    /// Builds a trie like [`Self::new`] for programs whose head output is the only result: steps after the last
+    /// Builds a trie like [`Self::new`], but for callers that only need the outputs of the heads. Steps after the last
     /// attention run on scored rows only, so an observer sees fewer rows.
     pub fn scoring(programs: &[Program]) -> Self {
         let mut trie = Self::new(programs);

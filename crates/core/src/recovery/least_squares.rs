@@ -121,12 +121,12 @@ impl JsonSchema for Ridge {
 
 /// Solves with the ridge that is best on held-out windows.
 ///
-/// `M_λ = (XᵀX + λI)⁻¹XᵀΔ` shrinks the map along directions with little variance in the calibration: for the singular
-/// value `σ_i` of `X` by the factor `σ_i² / (σ_i² + λ)`. Every fourth window is held out. Each `λ` is solved on the
-/// others, and the one with the smallest `‖X_h·M_λ − Δ_h‖²` on the held-out windows is selected. The system of all
-/// windows is then solved with it. Windows are drawn at random, so windows that share tokens with a held-out one are
-/// excluded from the selection. Candidates are the paper's 1e-6 and fractions of the mean eigenvalue `tr(XᵀX) / C`,
-/// which do not depend on the number of windows.
+/// `M_λ = (XᵀX + λI)⁻¹XᵀΔ` shrinks the map along directions with little variance in the calibration. The direction of
+/// the singular value `σ_i` of `X` shrinks by the factor `σ_i² / (σ_i² + λ)`. Every fourth window is held out. The
+/// system of the other windows is solved with each candidate `λ`. The `λ` with the smallest `‖X_h·M_λ − Δ_h‖²` on the
+/// held-out windows is selected, and the system of all windows is solved with it. Windows are drawn at random, so
+/// windows that share tokens with a held-out window are excluded from the selection. Candidates are the paper's 1e-6
+/// and fractions of the mean eigenvalue `tr(XᵀX) / C`. These fractions do not depend on the number of windows.
 ///
 /// # Errors
 /// Fails if there are fewer than two windows, every other window shares tokens with a held-out one, or the activations

@@ -196,7 +196,7 @@ impl Ratios {
             notes.push(format!("{always} channels are zero in all sequences and keep scale 1"));
         }
         if sometimes > 0 {
-            notes.push(format!("{sometimes} channels are zero in some sequences, which their scales do not include"));
+            notes.push(format!("{sometimes} channels are zero in some sequences: scales are fitted on the others"));
         }
         (
             self.per_sequence

@@ -76,7 +76,7 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
             .expected(format!("one of {}, with one operator for each region", names.join(", ")))
             .found(format!("`{FINETUNE}` with `{name}`"))
             .hint(
-                "remove `finetune`, or use one plain operator per region: folded maps, and maps with a bias, a norm or low rank, cannot be trained",
+                "remove `finetune`, or use one linear operator per region: folded maps, low-rank maps, and maps with a bias or a norm cannot be trained",
             ));
     }
     Ok(recovery)

@@ -21,7 +21,8 @@ const BYTE: u32 = 6;
 /// Replacement for a space in SentencePiece vocabularies.
 const SPACE: &str = "▁";
 
-/// Returns all pairs of tokens that form a normal token, highest score first, the order in which llama.cpp merges.
+/// Returns all pairs of tokens whose concatenation is a normal token. The pairs are sorted by the score of that token,
+/// highest first, because llama.cpp merges them in this order.
 fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str; 2]> {
     let known = tokens.iter().enumerate().filter(|(id, _)| matches!(kinds[*id], NORMAL | BYTE));
     let ids: HashMap<&str, usize> = known.map(|(id, token)| (*token, id)).collect();

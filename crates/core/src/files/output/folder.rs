@@ -192,8 +192,8 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
         return Err(Error::bad_input("the folder contains another kind of output")
             .at(shown.display())
-            .expected(format!("an empty folder, or one for: {kind}"))
-            .found(format!("a folder for: {other}"))
+            .expected(format!("an empty folder, or one that contains {kind}"))
+            .found(format!("a folder that contains {other}"))
             .hint("choose another folder"));
     }
     let mut taken: Vec<(String, Standing)> = Vec::new();

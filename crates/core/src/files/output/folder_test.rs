@@ -91,7 +91,7 @@ fn taken_name_is_refused_and_nothing_is_touched() {
     }
     assert_eq!(beside(&output), ["out"]);
     let model = OutputFolder::new(output.path(), "a model");
-    assert!(model.check(&[]).unwrap_err().to_string().contains("a folder for: results"));
+    assert!(model.check(&[]).unwrap_err().to_string().contains("a folder that contains results"));
     // A folder without a manifest belongs to the user.
     let theirs = OutputFolder::new(root.path().join("theirs"), "results");
     fs::create_dir(theirs.path()).unwrap();

@@ -83,7 +83,7 @@ fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, see
     if below.as_os_str().is_empty() && manifest.kind().is_some() && entries(old, below).len() == 1 {
         fs::remove_file(old.join(Manifest::FILE)).ok();
     }
-    // Fails if the folder is not empty, which keeps it.
+    // Ignore errors: a folder that is not empty must be kept.
     fs::remove_dir(old.join(below)).ok();
 }
 

@@ -1,4 +1,5 @@
-//! Layout of a ragged batch on a device: pieces that run one after the other, each divided into attention blocks.
+//! Layout of a ragged batch on a device: pieces that run independently of each other, each divided into attention
+//! blocks.
 //!
 //! A root segment and its continuations form a tree. Short trees share a masked block, so that a device runs few large
 //! products. The queries of a long tree are split into blocks that attend to the keys up to their own rows. Blocks of
