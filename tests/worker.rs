@@ -211,7 +211,7 @@ fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
         world.ghostlab(&["worker", "grid.yaml", "--set", "calibration.seed=3"])
     };
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(!stderr(&output).contains("died at it"), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("died during this job"), "{}", stderr(&output));
     world.runs(&["--set", "calibration.seed=3"]);
 }
 

@@ -225,9 +225,10 @@ fn values_text(differences: &Differences) -> String {
         return format!("values: all {all} common values are the same\n");
     }
     // Only pairs of different engines have tolerances.
-    let same_engine = !differences.engines.is_empty();
-    let head =
-        ["condition", "metric", "A", "B", "B − A", "paired test"].into_iter().chain(same_engine.then_some("tolerance"));
+    let engines_differ = !differences.engines.is_empty();
+    let head = ["condition", "metric", "A", "B", "B − A", "paired test"]
+        .into_iter()
+        .chain(engines_differ.then_some("tolerance"));
     let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
     // Use full names for cells with the same short name, and for several columns of one metric.
     let called = |record: &Record, cell: &String| {
@@ -265,11 +266,11 @@ fn values_text(differences: &Differences) -> String {
             Some(false) => "within",
             None => "—",
         };
-        rows.push(row.into_iter().chain(same_engine.then(|| tolerance.to_owned())).collect());
+        rows.push(row.into_iter().chain(engines_differ.then(|| tolerance.to_owned())).collect());
     }
     let beyond = differences.values.iter().filter(|value| value.beyond == Some(true)).count();
     let beyond =
-        if same_engine { format!(", {beyond} beyond the tolerance of the float types") } else { String::new() };
+        if engines_differ { format!(", {beyond} beyond the tolerance of the float types") } else { String::new() };
     format!(
         "values that differ: {differ} of {all} common values{beyond}\n{}",
         columns(&shortened_columns(rows, &NUMBERS, out::width()), &NUMBERS)
