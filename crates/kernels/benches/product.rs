@@ -1,4 +1,4 @@
-//! Benchmark of matrix products with prepacked f32 weights, at the shapes of real layers.
+//! Benchmark of matrix products with prepacked weights of each storage type, at the shapes of real layers.
 //!
 //! Run with `cargo bench -p ghostlab-kernels --bench product [-- THREADS]`. As in a forward pass, each thread
 //! multiplies its own block of rows by the same weights. The fastest repetition counts, because interference from other
@@ -8,6 +8,10 @@
 use std::time::{Duration, Instant};
 
 use ghostlab_kernels::forward::BLOCK_ROWS;
+use ghostlab_kernels::linalg::amx::{AmxStatus, status};
+use ghostlab_kernels::linalg::bf16::Bf16;
+use ghostlab_kernels::linalg::bf16_amx::Bf16Amx;
+use ghostlab_kernels::linalg::bf16_split::Bf16Split;
 use ghostlab_kernels::linalg::float32::F32;
 use ghostlab_kernels::linalg::gemm::{MatrixView, Update};
 use ghostlab_kernels::linalg::panels::{Kind, Panels, product};
@@ -22,17 +26,26 @@ const MIN_TIME: Duration = Duration::from_millis(500);
 fn main() {
     let threads = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
     let threads = threads.unwrap_or_else(rayon::current_num_threads);
-    println!("{threads} threads, {BLOCK_ROWS} rows on each");
-    println!("{:>8} {:>8} {:>10} {:>22}", "inner", "outer", "GFLOP/s", "GFLOP/s of a thread");
+    println!("{threads} threads, {BLOCK_ROWS} rows on each; GFLOP/s of a thread");
+    println!(
+        "{:>8} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "inner", "outer", "f32", "bf16", "bf16 amx", "bf16x3", "bf16x6"
+    );
     for (inner, outer) in SHAPES {
-        let rate = rate(threads, inner, outer);
-        println!("{inner:>8} {outer:>8} {rate:>10.1} {:>22.1}", rate / threads as f64);
+        let mut rates = vec![rate::<F32>(threads, inner, outer), rate::<Bf16>(threads, inner, outer)];
+        if status() == AmxStatus::Ready {
+            rates.push(rate::<Bf16Amx>(threads, inner, outer));
+            rates.push(rate::<Bf16Split<2>>(threads, inner, outer));
+            rates.push(rate::<Bf16Split<3>>(threads, inner, outer));
+        }
+        let rates: String = rates.iter().map(|rate| format!(" {rate:>9.1}")).collect();
+        println!("{inner:>8} {outer:>8}{rates}");
     }
 }
 
-/// Measures the throughput of one shape in GFLOP/s.
-fn rate(threads: usize, inner: usize, outer: usize) -> f64 {
-    let panels = Panels::<F32>::new(noise(Panels::<F32>::panel(inner) * outer.div_ceil(F32::lanes())), inner, outer);
+/// Measures the throughput of one shape in GFLOP/s per thread.
+fn rate<K: Kind>(threads: usize, inner: usize, outer: usize) -> f64 {
+    let panels = random_panels::<K>(inner, outer);
     let x = noise(threads * BLOCK_ROWS * inner);
     let mut out = vec![0.0; threads * BLOCK_ROWS * outer];
     let mut fastest = Duration::MAX;
@@ -46,7 +59,15 @@ fn rate(threads: usize, inner: usize, outer: usize) -> f64 {
         blocks.for_each(|(x, out)| product(out, Update::Replace, MatrixView::rows(x, BLOCK_ROWS, inner), &panels));
         fastest = fastest.min(started.elapsed());
     }
-    (2 * threads * BLOCK_ROWS * inner * outer) as f64 / fastest.as_secs_f64() / 1e9
+    (2 * BLOCK_ROWS * inner * outer) as f64 / fastest.as_secs_f64() / 1e9
+}
+
+/// Packs the same random column into all columns of each panel.
+fn random_panels<K: Kind>(inner: usize, outer: usize) -> Panels<K> {
+    let mut panel = vec![K::Word::default(); Panels::<K>::panel(inner)];
+    let column = noise(inner);
+    (0..K::lanes()).for_each(|lane| K::lay(&column, lane, &mut panel));
+    Panels::new(panel.repeat(outer.div_ceil(K::lanes())), inner, outer)
 }
 
 /// Returns deterministic numbers between −0.5 and 0.5.

@@ -110,7 +110,7 @@ impl Bf16Kernels {
     /// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]`.
     pub fn multiply(self, rows: &RowWords<'_>, panels: &PairPanels<'_>, out: (&mut [f32], usize), adds: bool) {
         if self == Self::Amx {
-            return amx::product(rows, panels, out, adds);
+            return amx::product(rows, panels, out, adds, amx::Parts::One);
         }
         let (tile, (out, stride)) = (Bf16Tile::best(), out);
         for panel in 0..panels.count {

@@ -1,6 +1,6 @@
 //! bf16 weights for products on AMX tile registers.
 
-use super::amx::product;
+use super::amx::{Parts, product};
 use super::bf16::{Bf16, Bf16Kernels};
 use super::gemm::MatrixView;
 use super::pairs::{PairPanels, RowWords};
@@ -67,6 +67,6 @@ impl Kind for Bf16Amx {
     ) {
         let panels = PairPanels::consecutive(panels, rows.width, count);
         let rows = RowWords { words: &rows.words, row_words: rows.row_words, count: height };
-        product(&rows, &panels, out, adds);
+        product(&rows, &panels, out, adds, Parts::One);
     }
 }

@@ -27,13 +27,52 @@ const TILE_ROWS: usize = 16;
 const TILE_PAIRS: usize = 16;
 /// Number of rows multiplied together, i.e. two left tiles.
 pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Number of pairs along `inner` whose part of a panel (32 KiB) stays in a 48 KiB L1 cache for all rows.
+/// Number of pairs along `inner` in one pass over a group of panels. The part of a row group (512 KiB for 256 rows) stays
+/// in a 2 MiB L2 cache together with the sums of the panels.
 #[cfg(target_arch = "x86_64")]
-const NEAR_PAIRS: usize = 256;
-/// Number of pairs along `inner` whose part of a row group (1 MiB for 256 rows) stays in a 2 MiB L2 cache for all
-/// panels.
+const PASS_PAIRS: usize = 512;
+/// Number of sums (1 MiB) of a group of panels.
 #[cfg(target_arch = "x86_64")]
-const MIDDLE_PAIRS: usize = 1024;
+const GROUP_SUMS: usize = 1 << 18;
+
+/// Number of bf16 parts whose sum is a number, and the products of parts that are summed.
+///
+/// Words of rows and lines of panels are ordered by step of 16 pairs, then by part. Numbers of several parts are padded
+/// to full steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parts {
+    One,
+    Two,
+    Three,
+}
+
+impl Parts {
+    pub(super) const fn count(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+            Self::Three => 3,
+        }
+    }
+
+    /// Returns the parts of rows and weights that are multiplied in a step, in this order. Products of two small parts
+    /// are left out, because they are below the rounding error of the sum.
+    const fn products(self) -> &'static [(usize, usize)] {
+        match self {
+            Self::One => &[(0, 0)],
+            Self::Two => &[(0, 1), (0, 0), (1, 0)],
+            Self::Three => &[(0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0)],
+        }
+    }
+
+    /// Returns the number of words of a row of `inner` numbers.
+    pub(super) const fn words(self, inner: usize) -> usize {
+        match self {
+            Self::One => inner.div_ceil(2),
+            _ => inner.div_ceil(2 * TILE_PAIRS) * TILE_PAIRS * self.count(),
+        }
+    }
+}
 
 /// Computes `out ← rows·panels`, or `out ← out + rows·panels` if `adds`. Without AMX, the slow scalar model computes
 /// the same bits. Panics if shapes do not match.
@@ -41,15 +80,22 @@ const MIDDLE_PAIRS: usize = 1024;
 /// # Shapes
 /// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]` with row stride
 /// `stride`.
-pub(super) fn product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stride): (&mut [f32], usize), adds: bool) {
+pub(super) fn product(
+    rows: &RowWords<'_>,
+    panels: &PairPanels<'_>,
+    (out, stride): (&mut [f32], usize),
+    adds: bool,
+    parts: Parts,
+) {
     assert_shapes(rows, panels, (out.len(), stride));
+    assert!(parts == Parts::One || panels.lines.is_multiple_of(TILE_PAIRS * parts.count()), "incomplete parts");
     #[cfg(target_arch = "x86_64")]
     if status() == AmxStatus::Ready {
         // SAFETY: the shapes were checked above, and AMX is usable.
-        unsafe { tiled_product(rows, panels, (out, stride), adds) };
+        unsafe { tiled_product(rows, panels, (out, stride), adds, parts) };
         return;
     }
-    model::product(rows, panels, (out, stride), adds);
+    model::product(rows, panels, (out, stride), adds, parts);
 }
 
 fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride): (usize, usize)) {
@@ -68,20 +114,28 @@ fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride):
 /// The processor must have AMX-TILE and AMX-BF16, the process must have permission to use them, and the shapes must be
 /// those of [`product`].
 #[cfg(target_arch = "x86_64")]
-unsafe fn tiled_product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stride): (&mut [f32], usize), adds: bool) {
+unsafe fn tiled_product(
+    rows: &RowWords<'_>,
+    panels: &PairPanels<'_>,
+    (out, stride): (&mut [f32], usize),
+    adds: bool,
+    parts: Parts,
+) {
     if panels.lines == 0 && !adds {
         out.chunks_mut(stride).take(rows.count).for_each(|row| row[..panels.count * LANES].fill(0.0));
         return;
     }
     let out = (out.as_mut_ptr(), stride);
-    let full_lines = panels.lines / TILE_PAIRS * TILE_PAIRS;
+    let step = TILE_PAIRS * parts.count();
+    let full_lines = panels.lines / step * step;
     let full_blocks = rows.count / BLOCK_ROWS * BLOCK_ROWS;
-    for (lines, pairs) in [(0..full_lines, TILE_PAIRS), (full_lines..panels.lines, panels.lines - full_lines)] {
+    let rest = panels.lines - full_lines;
+    for (lines, pairs) in [(0..full_lines, TILE_PAIRS), (full_lines..panels.lines, rest)] {
         for group in [0..full_blocks, full_blocks..rows.count] {
             if lines.is_empty() || group.is_empty() {
                 continue;
             }
-            let shape = tile::Shape::new(group.len().min(BLOCK_ROWS), pairs);
+            let shape = tile::Shape::new(group.len().min(BLOCK_ROWS), pairs, parts);
             // SAFETY: the caller guarantees usable AMX. `group` and `lines` lie inside the operands.
             unsafe {
                 tile::configured(shape, |tiles| multiply_group(tiles, rows, panels, out, &group, &lines, adds));
@@ -91,6 +145,9 @@ unsafe fn tiled_product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stri
 }
 
 /// Multiplies a group of rows, whose blocks all have the configured shape, by lines of all panels.
+///
+/// Long products are computed in several passes along `inner` for each group of panels. Between passes, sums stay in a
+/// compact buffer, because the rows of `out` can be far apart and then compete for the same cache sets.
 ///
 /// # Safety
 /// See [`tiled_product`]. `group` and `lines` must lie inside the operands.
@@ -104,17 +161,46 @@ unsafe fn multiply_group(
     lines: &Range<usize>,
     adds: bool,
 ) {
-    for middle in pieces(lines, MIDDLE_PAIRS) {
-        for panel in 0..panels.count {
-            for near in pieces(&middle, NEAR_PAIRS) {
-                for row in group.clone().step_by(BLOCK_ROWS) {
+    let height = group.len().next_multiple_of(BLOCK_ROWS);
+    let step = TILE_PAIRS * tiles.parts().count();
+    let pass_lines = PASS_PAIRS / step * step;
+    let has_one_pass = lines.len() <= pass_lines;
+    let group_panels = if has_one_pass { panels.count } else { (GROUP_SUMS / (height * LANES)).clamp(1, panels.count) };
+    let mut buffer = Vec::<f32>::new();
+    if !has_one_pass {
+        buffer.reserve_exact(group_panels * height * LANES);
+    }
+    let buffer = buffer.as_mut_ptr();
+    for first in (0..panels.count).step_by(group_panels) {
+        let end = panels.count.min(first + group_panels);
+        for pass in pieces(lines, pass_lines) {
+            let steps = pass.len().div_ceil(step);
+            for panel in first..end {
+                let start_of = |panel: usize, line: usize| {
+                    panels.words.as_ptr().wrapping_add(panel * panels.stride + line * LANES)
+                };
+                let right = start_of(panel, pass.start);
+                let next = if panel + 1 < end || pass.end == lines.end {
+                    start_of(panel + 1, pass.start)
+                } else {
+                    start_of(first, pass.end)
+                };
+                for (block, row) in group.clone().step_by(BLOCK_ROWS).enumerate() {
                     // SAFETY: the caller guarantees usable AMX, and that `group` and `lines` lie inside the operands.
+                    // The buffer has room for the sums of all rows of the group and panels from `first` to `end`.
                     unsafe {
-                        let left = rows.words.as_ptr().add(row * rows.row_words + near.start);
-                        let right = panels.words.as_ptr().add(panel * panels.stride + near.start * LANES);
-                        let sums = out.add(row * stride + panel * LANES);
-                        let steps = near.len().div_ceil(TILE_PAIRS);
-                        tiles.multiply((left, rows.row_words), right, steps, (sums, stride), adds || near.start > 0);
+                        let final_sums = (out.add(row * stride + panel * LANES), stride);
+                        let buffered =
+                            (buffer.wrapping_add(((panel - first) * height + block * BLOCK_ROWS) * LANES), LANES);
+                        let from = match pass.start > lines.start {
+                            true => Some((buffered.0.cast_const(), LANES)),
+                            false => (adds || lines.start > 0).then_some((final_sums.0.cast_const(), stride)),
+                        };
+                        let to = if pass.end == lines.end { final_sums } else { buffered };
+                        let prefetched = block * steps * tile::PREFETCHED_WORDS * tiles.parts().count();
+                        let ahead = if prefetched < pass.len() * LANES { next.wrapping_add(prefetched) } else { right };
+                        let left = (rows.words.as_ptr().add(row * rows.row_words + pass.start), rows.row_words);
+                        tiles.multiply(tile::BlockProduct { left, right, steps, from, to, ahead });
                     }
                 }
             }
@@ -189,6 +275,8 @@ mod tests {
         [3, 1061, 2],
     ];
 
+    const PARTS: [Parts; 3] = [Parts::One, Parts::Two, Parts::Three];
+
     /// Compares products on real or emulated tile registers with the scalar model.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     #[test]
@@ -196,7 +284,9 @@ mod tests {
         if status() != AmxStatus::Ready {
             emulator::install();
         }
-        for [rows, lines, count] in SHAPES {
+        for ([rows, lines, count], parts) in SHAPES.into_iter().flat_map(|shape| PARTS.map(|parts| (shape, parts))) {
+            // Numbers of several parts have full steps.
+            let lines = if parts == Parts::One { lines } else { parts.words(2 * lines) };
             let kinds = [Numbers::Normal, Numbers::Special, Numbers::Tiny];
             for (adds, numbers) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
                 // Use larger strides than the operands need.
@@ -212,9 +302,9 @@ mod tests {
                 let mut expected: Vec<f32> = start.collect();
                 let mut ours = expected.clone();
                 // SAFETY: tile registers are available or emulated, and the slices have these shapes.
-                unsafe { tiled_product(&rows, &panels, (&mut ours, stride), adds) };
-                model::product(&rows, &panels, (&mut expected, stride), adds);
-                let case = format!("[{}, {lines}, {count}], adds {adds}, {numbers:?}", rows.count);
+                unsafe { tiled_product(&rows, &panels, (&mut ours, stride), adds, parts) };
+                model::product(&rows, &panels, (&mut expected, stride), adds, parts);
+                let case = format!("[{}, {lines}, {count}], {parts:?}, adds {adds}, {numbers:?}", rows.count);
                 assert_same(&ours, &expected, &case);
             }
         }

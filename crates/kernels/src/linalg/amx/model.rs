@@ -5,12 +5,19 @@
 //! the accumulator. Each operation rounds to nearest even and treats denormal operands and results as zero. Source:
 //! Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS.
 
-use super::TILE_PAIRS;
+use super::{Parts, TILE_PAIRS};
 use crate::linalg::pairs::{PairPanels, RowWords, halves};
 use crate::linalg::panels::LANES;
 
 /// Computes [`super::product`] on any processor.
-pub(super) fn product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stride): (&mut [f32], usize), adds: bool) {
+pub(super) fn product(
+    rows: &RowWords<'_>,
+    panels: &PairPanels<'_>,
+    (out, stride): (&mut [f32], usize),
+    adds: bool,
+    parts: Parts,
+) {
+    let step = TILE_PAIRS * parts.count();
     for index in 0..rows.count {
         let row = &rows.words[index * rows.row_words..][..panels.lines];
         for panel in 0..panels.count {
@@ -19,10 +26,15 @@ pub(super) fn product(rows: &RowWords<'_>, panels: &PairPanels<'_>, (out, stride
             if !adds {
                 sums.fill(0.0);
             }
-            for (pairs, weights) in row.chunks(TILE_PAIRS).zip(panel_words.chunks(TILE_PAIRS * LANES)) {
-                for (column, sum) in sums.iter_mut().enumerate() {
-                    let column = weights.iter().skip(column).step_by(LANES);
-                    *sum = accumulate(*sum, pairs.iter().copied().zip(column.copied()));
+            for (words, weights) in row.chunks(step).zip(panel_words.chunks(step * LANES)) {
+                let pairs = words.len() / parts.count();
+                for &(left, right) in parts.products() {
+                    let words = &words[left * pairs..][..pairs];
+                    let weights = &weights[right * pairs * LANES..][..pairs * LANES];
+                    for (column, sum) in sums.iter_mut().enumerate() {
+                        let column = weights.iter().skip(column).step_by(LANES);
+                        *sum = accumulate(*sum, words.iter().copied().zip(column.copied()));
+                    }
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Self-test that checks whether the processor's products match the documented arithmetic.
 
-use super::{model, tiled_product};
+use super::{Parts, model, tiled_product};
 use crate::linalg::pairs::{PairPanels, RowWords};
 use crate::linalg::panels::LANES;
 
@@ -20,8 +20,8 @@ pub(super) unsafe fn is_documented_arithmetic() -> bool {
     let mut ours = vec![0.0; ROWS * LANES];
     let mut expected = ours.clone();
     // SAFETY: the caller guarantees usable AMX, and the slices have these shapes.
-    unsafe { tiled_product(&rows, &panels, (&mut ours, LANES), false) };
-    model::product(&rows, &panels, (&mut expected, LANES), false);
+    unsafe { tiled_product(&rows, &panels, (&mut ours, LANES), false, Parts::One) };
+    model::product(&rows, &panels, (&mut expected, LANES), false, Parts::One);
     ours.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 

@@ -4,7 +4,7 @@
 
 use std::arch::asm;
 
-use super::{BLOCK_ROWS, TILE_PAIRS, TILE_ROWS};
+use super::{BLOCK_ROWS, Parts, TILE_PAIRS, TILE_ROWS};
 use crate::linalg::panels::LANES;
 
 /// Bytes of a word, which is a bf16 pair or an f32 sum.
@@ -15,18 +15,20 @@ const SUMS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 const LEFT: [usize; 2] = [4, 5];
 const RIGHT: [usize; 2] = [6, 7];
 
-/// Rows of the two left tiles, and pairs per step.
+/// Rows of the two left tiles, pairs of each part per step, and the number of parts.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     rows: [usize; 2],
     pairs: usize,
+    parts: Parts,
 }
 
 impl Shape {
-    pub(super) fn new(rows: usize, pairs: usize) -> Self {
+    pub(super) fn new(rows: usize, pairs: usize, parts: Parts) -> Self {
         assert!((1..=BLOCK_ROWS).contains(&rows) && (1..=TILE_PAIRS).contains(&pairs), "invalid tile shape");
+        assert!(parts == Parts::One || pairs == TILE_PAIRS, "parts are padded to full steps");
         let top = rows.min(TILE_ROWS);
-        Self { rows: [top, rows - top], pairs }
+        Self { rows: [top, rows - top], pairs, parts }
     }
 
     fn config(self) -> TileConfig {
@@ -59,6 +61,7 @@ struct TileConfig {
 /// Proof that the tile registers are configured.
 pub(super) struct Tiles {
     has_bottom: bool,
+    parts: Parts,
 }
 
 /// Runs `body` with configured tile registers, and releases them even if `body` panics.
@@ -76,134 +79,279 @@ pub(super) unsafe fn configured(shape: Shape, body: impl FnOnce(&Tiles)) {
     let config = shape.config();
     // SAFETY: the caller guarantees usable AMX. The instruction reads the 64 bytes of `config`.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(readonly, nostack, preserves_flags)) };
-    let tiles = Released(Tiles { has_bottom: shape.rows[1] > 0 });
+    let tiles = Released(Tiles { has_bottom: shape.rows[1] > 0, parts: shape.parts });
     body(&tiles.0);
 }
 
+/// Product of one block of rows and lines of one panel.
+#[derive(Clone, Copy)]
+pub(super) struct BlockProduct {
+    /// First row and the stride of rows, in words.
+    pub(super) left: (*const u32, usize),
+    /// First line of the panel.
+    pub(super) right: *const u32,
+    /// Number of steps along `inner`.
+    pub(super) steps: usize,
+    /// Sums to which the product is added, and their row stride. Without them, sums start from zero.
+    pub(super) from: Option<(*const f32, usize)>,
+    /// Destination of the sums, and its row stride.
+    pub(super) to: (*mut f32, usize),
+    /// First word that is prefetched. Each step prefetches [`PREFETCHED_WORDS`] into the L2
+    /// cache.
+    pub(super) ahead: *const u32,
+}
+
+/// Number of words (four cache lines) that a block of 32 rows prefetches per step. Eight blocks prefetch all of the next
+/// panel.
+pub(super) const PREFETCHED_WORDS: usize = 64;
+
 impl Tiles {
-    /// Multiplies one block of rows by lines of a panel. Sums start from `sums` if `loads`, otherwise from zero.
+    pub(super) fn parts(&self) -> Parts {
+        self.parts
+    }
+
+    /// Computes the product of one block.
     ///
     /// # Safety
-    /// The processor must have AMX-BF16. `left` must have the rows of the configured shape, each with `steps` times its
-    /// pairs. `right` must have as many lines, and `sums` must have 32 elements per row. Strides are in words.
+    /// The processor must have AMX-BF16. The left operand must have the rows of the configured shape, each with `steps`
+    /// times its pairs. The right operand must have as many lines. `from` and `to` must have 32 elements per row.
     #[inline]
-    pub(super) unsafe fn multiply(
-        &self,
-        left: (*const u32, usize),
-        right: *const u32,
-        steps: usize,
-        sums: (*mut f32, usize),
-        loads: bool,
-    ) {
+    pub(super) unsafe fn multiply(&self, block: BlockProduct) {
         // SAFETY: the caller guarantees usable AMX and the extents.
         unsafe {
-            if self.has_bottom {
-                multiply_four(left, right, steps, sums, loads);
-            } else {
-                multiply_two(left, right, steps, sums, loads);
+            match (self.parts, self.has_bottom) {
+                (Parts::One, true) => multiply_four(block),
+                (Parts::One, false) => multiply_two(block),
+                (Parts::Two, true) => multiply_four_split_2(block),
+                (Parts::Two, false) => multiply_two_split_2(block),
+                (Parts::Three, true) => multiply_four_split_3(block),
+                (Parts::Three, false) => multiply_two_split_3(block),
             }
         }
     }
 }
 
-/// Multiplies two left tiles by two right tiles.
-///
-/// # Safety
-/// See [`Tiles::multiply`].
-unsafe fn multiply_four(
-    (left, left_stride): (*const u32, usize),
-    right: *const u32,
-    steps: usize,
-    (sums, stride): (*mut f32, usize),
-    loads: bool,
-) {
-    // SAFETY: the caller guarantees usable AMX and the extents. Each tile accesses only its configured rows and bytes.
-    unsafe {
-        asm!(
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            "test {loads}, {loads}",
-            "jz 2f",
-            "tileloadd tmm0, [{top} + {stride}]",
-            "tileloadd tmm1, [{top} + {stride} + 64]",
-            "tileloadd tmm2, [{bottom} + {stride}]",
-            "tileloadd tmm3, [{bottom} + {stride} + 64]",
-            "2:",
-            "tileloadd tmm6, [{right} + {line}]",
-            "tileloadd tmm4, [{left} + {left_stride}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{right} + {line} + 64]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{below} + {left_stride}]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {left}, 64",
-            "add {below}, 64",
-            "add {right}, 2048",
-            "dec {steps}",
-            "jnz 2b",
-            "tilestored [{top} + {stride}], tmm0",
-            "tilestored [{top} + {stride} + 64], tmm1",
-            "tilestored [{bottom} + {stride}], tmm2",
-            "tilestored [{bottom} + {stride} + 64], tmm3",
-            loads = in(reg) usize::from(loads),
-            top = in(reg) sums,
-            bottom = in(reg) sums.add(TILE_ROWS * stride),
-            stride = in(reg) WORD * stride,
-            left = inout(reg) left => _,
-            below = inout(reg) left.add(TILE_ROWS * left_stride) => _,
-            left_stride = in(reg) WORD * left_stride,
-            right = inout(reg) right => _,
-            line = in(reg) WORD * LANES,
-            steps = inout(reg) steps => _,
-            options(nostack),
-        );
-    }
+/// Instructions that load the left tiles of one part of the rows, or the right tiles of one part of the weights.
+macro_rules! load {
+    (top, $part:literal) => {
+        concat!("tileloadd tmm4, [{left} + {left_stride} + 64 * ", $part, "]")
+    };
+    (bottom, $part:literal) => {
+        concat!("tileloadd tmm5, [{below} + {left_stride} + 64 * ", $part, "]")
+    };
+    (right, $part:literal) => {
+        concat!(
+            "tileloadd tmm6, [{right} + {line} + 2048 * ",
+            $part,
+            "]\ntileloadd tmm7, [{right} + {line} + 2048 * ",
+            $part,
+            " + 64]"
+        )
+    };
 }
 
-/// Multiplies one left tile by two right tiles.
-///
-/// # Safety
-/// See [`Tiles::multiply`].
-unsafe fn multiply_two(
-    (left, left_stride): (*const u32, usize),
-    right: *const u32,
-    steps: usize,
-    (sums, stride): (*mut f32, usize),
-    loads: bool,
-) {
-    // SAFETY: the caller guarantees usable AMX and the extents. Each tile accesses only its configured rows and bytes.
-    unsafe {
-        asm!(
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "test {loads}, {loads}",
-            "jz 2f",
-            "tileloadd tmm0, [{top} + {stride}]",
-            "tileloadd tmm1, [{top} + {stride} + 64]",
-            "2:",
-            "tileloadd tmm4, [{left} + {left_stride}]",
-            "tileloadd tmm6, [{right} + {line}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{right} + {line} + 64]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "add {left}, 64",
-            "add {right}, 2048",
-            "dec {steps}",
-            "jnz 2b",
-            "tilestored [{top} + {stride}], tmm0",
-            "tilestored [{top} + {stride} + 64], tmm1",
-            loads = in(reg) usize::from(loads),
-            top = in(reg) sums,
-            stride = in(reg) WORD * stride,
-            left = inout(reg) left => _,
-            left_stride = in(reg) WORD * left_stride,
-            right = inout(reg) right => _,
-            line = in(reg) WORD * LANES,
-            steps = inout(reg) steps => _,
-            options(nostack),
-        );
-    }
+const _: () = assert!(64 == TILE_PAIRS * WORD && 2048 == TILE_PAIRS * LANES * WORD);
+
+/// Defines the product of two left tiles by two right tiles. The list contains the instructions of a step.
+macro_rules! multiply_four {
+    ($name:ident, $parts:literal, [$($step:expr),+]) => {
+        /// Multiplies two left tiles by two right tiles.
+        ///
+        /// # Safety
+        /// See [`Tiles::multiply`].
+        unsafe fn $name(BlockProduct { left, right, steps, from, to, ahead }: BlockProduct) {
+            let (sums, stride) = from.unwrap_or((to.0, to.1));
+            // SAFETY: the caller guarantees usable AMX and the extents. Each tile accesses only its configured rows and
+            // bytes. Prefetches never fault.
+            unsafe {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "test {loads}, {loads}",
+                    "jz 2f",
+                    "tileloadd tmm0, [{top} + {stride}]",
+                    "tileloadd tmm1, [{top} + {stride} + 64]",
+                    "tileloadd tmm2, [{bottom} + {stride}]",
+                    "tileloadd tmm3, [{bottom} + {stride} + 64]",
+                    "2:",
+                    $($step,)+
+                    concat!("add {left}, 64 * ", $parts),
+                    concat!("add {below}, 64 * ", $parts),
+                    concat!("add {right}, 2048 * ", $parts),
+                    concat!("add {ahead}, 256 * ", $parts),
+                    "dec {steps}",
+                    "jnz 2b",
+                    loads = in(reg) usize::from(from.is_some()),
+                    top = in(reg) sums,
+                    bottom = in(reg) sums.wrapping_add(TILE_ROWS * stride),
+                    stride = in(reg) WORD * stride,
+                    left = inout(reg) left.0 => _,
+                    below = inout(reg) left.0.add(TILE_ROWS * left.1) => _,
+                    left_stride = in(reg) WORD * left.1,
+                    right = inout(reg) right => _,
+                    line = in(reg) WORD * LANES,
+                    steps = inout(reg) steps => _,
+                    ahead = inout(reg) ahead => _,
+                    options(nostack, readonly),
+                );
+                asm!(
+                    "tilestored [{top} + {stride}], tmm0",
+                    "tilestored [{top} + {stride} + 64], tmm1",
+                    "tilestored [{bottom} + {stride}], tmm2",
+                    "tilestored [{bottom} + {stride} + 64], tmm3",
+                    top = in(reg) to.0,
+                    bottom = in(reg) to.0.add(TILE_ROWS * to.1),
+                    stride = in(reg) WORD * to.1,
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+    };
 }
+
+/// Defines the product of one left tile by two right tiles. The list contains the instructions of a step.
+macro_rules! multiply_two {
+    ($name:ident, $parts:literal, [$($step:expr),+]) => {
+        /// Multiplies one left tile by two right tiles.
+        ///
+        /// # Safety
+        /// See [`Tiles::multiply`].
+        unsafe fn $name(BlockProduct { left, right, steps, from, to, .. }: BlockProduct) {
+            let (sums, stride) = from.unwrap_or((to.0, to.1));
+            // SAFETY: the caller guarantees usable AMX and the extents. Each tile accesses only its configured rows and
+            // bytes.
+            unsafe {
+                asm!(
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "test {loads}, {loads}",
+                    "jz 2f",
+                    "tileloadd tmm0, [{top} + {stride}]",
+                    "tileloadd tmm1, [{top} + {stride} + 64]",
+                    "2:",
+                    $($step,)+
+                    concat!("add {left}, 64 * ", $parts),
+                    concat!("add {right}, 2048 * ", $parts),
+                    "dec {steps}",
+                    "jnz 2b",
+                    loads = in(reg) usize::from(from.is_some()),
+                    top = in(reg) sums,
+                    stride = in(reg) WORD * stride,
+                    left = inout(reg) left.0 => _,
+                    left_stride = in(reg) WORD * left.1,
+                    right = inout(reg) right => _,
+                    line = in(reg) WORD * LANES,
+                    steps = inout(reg) steps => _,
+                    options(nostack, readonly),
+                );
+                asm!(
+                    "tilestored [{top} + {stride}], tmm0",
+                    "tilestored [{top} + {stride} + 64], tmm1",
+                    top = in(reg) to.0,
+                    stride = in(reg) WORD * to.1,
+                    options(nostack, preserves_flags),
+                );
+            }
+        }
+    };
+}
+
+/// Products of the loaded tiles.
+macro_rules! products {
+    (four) => {
+        "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7"
+    };
+    (two) => {
+        "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7"
+    };
+}
+
+/// Instructions that prefetch [`PREFETCHED_WORDS`] words of one part of the weights.
+macro_rules! prefetch {
+    ($part:literal) => {
+        concat!(
+            "prefetcht1 [{ahead} + 256 * ",
+            $part,
+            "]\nprefetcht1 [{ahead} + 256 * ",
+            $part,
+            " + 64]\n",
+            "prefetcht1 [{ahead} + 256 * ",
+            $part,
+            " + 128]\nprefetcht1 [{ahead} + 256 * ",
+            $part,
+            " + 192]"
+        )
+    };
+}
+
+multiply_four!(multiply_four, 1, [load!(top, 0), load!(bottom, 0), load!(right, 0), prefetch!(0), products!(four)]);
+multiply_two!(multiply_two, 1, [load!(top, 0), load!(right, 0), products!(two)]);
+multiply_four!(
+    multiply_four_split_2,
+    2,
+    [
+        load!(top, 0),
+        load!(bottom, 0),
+        load!(right, 1),
+        prefetch!(0),
+        products!(four),
+        load!(right, 0),
+        prefetch!(1),
+        products!(four),
+        load!(top, 1),
+        load!(bottom, 1),
+        products!(four)
+    ]
+);
+multiply_two!(
+    multiply_two_split_2,
+    2,
+    [load!(top, 0), load!(right, 1), products!(two), load!(right, 0), products!(two), load!(top, 1), products!(two)]
+);
+multiply_four!(
+    multiply_four_split_3,
+    3,
+    [
+        load!(top, 0),
+        load!(bottom, 0),
+        load!(right, 2),
+        prefetch!(0),
+        products!(four),
+        load!(right, 1),
+        prefetch!(1),
+        products!(four),
+        load!(top, 1),
+        load!(bottom, 1),
+        products!(four),
+        load!(right, 0),
+        prefetch!(2),
+        products!(four),
+        load!(top, 2),
+        load!(bottom, 2),
+        products!(four),
+        load!(top, 0),
+        load!(bottom, 0),
+        products!(four)
+    ]
+);
+multiply_two!(
+    multiply_two_split_3,
+    3,
+    [
+        load!(top, 0),
+        load!(right, 2),
+        products!(two),
+        load!(right, 1),
+        products!(two),
+        load!(top, 1),
+        products!(two),
+        load!(right, 0),
+        products!(two),
+        load!(top, 2),
+        products!(two),
+        load!(top, 0),
+        products!(two)
+    ]
+);

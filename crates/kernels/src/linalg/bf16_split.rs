@@ -1,0 +1,187 @@
+//! f32 weights as sums of two or three bf16 parts, for products on AMX tile registers.
+//!
+//! A number `x` is the sum of `bf16(x)`, of `bf16` of the remainder, and so on. Two parts keep 16 bits of the
+//! significand, three parts keep all 24. A product of two numbers is the sum of three or six products of parts (the
+//! algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6` of XLA). Products that are below the rounding error are left out.
+
+use super::amx::{Parts, product};
+use super::gemm::MatrixView;
+use super::pairs::{PairPanels, RowWords, halves, round_to_bf16, spread};
+use super::panels::{Kind, LANES, PanelPiece, TileOut, lay_panel};
+use super::simd;
+
+/// Numbers of a row that are multiplied in one step.
+const STEP: usize = 32;
+const STEP_PAIRS: usize = STEP / 2;
+
+/// Marker type for f32 weights as sums of `PARTS` bf16 numbers, 2 or 3.
+pub struct Bf16Split<const PARTS: usize>;
+
+pub struct SplitRows {
+    words: Vec<u32>,
+    row_words: usize,
+    lines: usize,
+}
+
+impl<const PARTS: usize> Bf16Split<PARTS> {
+    const PARTS: Parts = match PARTS {
+        2 => Parts::Two,
+        3 => Parts::Three,
+        _ => panic!("a number has two or three parts"),
+    };
+
+    /// Passes the words of a row to `put`, with their positions. A word is a pair of equal parts of two numbers.
+    #[inline(always)]
+    fn split(row: &[f32], mut put: impl FnMut(usize, u32)) {
+        for (step, numbers) in row.chunks(STEP).enumerate() {
+            for (pair, numbers) in numbers.chunks(2).enumerate() {
+                let first = parts::<PARTS>(numbers[0]);
+                let second = parts::<PARTS>(numbers.get(1).copied().unwrap_or(0.0));
+                for (part, (first, second)) in first.into_iter().zip(second).enumerate() {
+                    put((step * PARTS + part) * STEP_PAIRS + pair, first >> 16 | second);
+                }
+            }
+        }
+    }
+}
+
+/// Splits a number into bf16 parts, in the upper halves of words. If the first part is not finite, the others are zero.
+#[inline(always)]
+fn parts<const PARTS: usize>(x: f32) -> [u32; PARTS] {
+    let mut rest = x;
+    std::array::from_fn(|_| {
+        let part = round_to_bf16(rest);
+        let value = f32::from_bits(part);
+        rest = if value.is_finite() { rest - value } else { 0.0 };
+        part
+    })
+}
+
+impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
+    type Word = u32;
+    type Rows<'x> = SplitRows;
+
+    fn depth(inner: usize) -> usize {
+        Self::PARTS.words(inner)
+    }
+
+    #[inline(always)]
+    fn lay(row: &[f32], column: usize, panel: &mut [u32]) {
+        Self::split(row, |line, word| panel[line * LANES + column] = word);
+    }
+
+    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
+        lay_panel::<Self>(columns, inner, panel);
+    }
+
+    fn number(panel: &[u32], k: usize, column: usize) -> f32 {
+        let line = |part: usize| (k / STEP * PARTS + part) * STEP_PAIRS + k % STEP / 2;
+        // The smallest part first, so that the sum is rounded only once.
+        (0..PARTS).rev().map(|part| halves(panel[line(part) * LANES + column])[k % 2]).sum()
+    }
+
+    fn rows(x: MatrixView<'_, f32>) -> SplitRows {
+        let lines = Self::depth(x.width());
+        let row_words = spread(lines);
+        let mut words = vec![0; x.height() * row_words];
+        simd::in_widest!({
+            for (row, words) in words.chunks_exact_mut(row_words.max(1)).enumerate() {
+                Self::split(x.row(row), |position, word| words[position] = word);
+            }
+        });
+        SplitRows { words, row_words, lines }
+    }
+
+    const JOINS_PANELS: bool = true;
+
+    fn multiply(rows: &SplitRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOut<'_>) {
+        let adds = out.adds;
+        Self::multiply_panels(rows, height, piece.words, 1, out.slice(), adds);
+    }
+
+    fn multiply_panels(
+        rows: &SplitRows,
+        height: usize,
+        panels: &[u32],
+        count: usize,
+        out: (&mut [f32], usize),
+        adds: bool,
+    ) {
+        let panels = PairPanels::consecutive(panels, rows.lines, count);
+        let rows = RowWords { words: &rows.words, row_words: rows.row_words, count: height };
+        product(&rows, &panels, out, adds, Self::PARTS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linalg::float32::F32;
+    use crate::linalg::gemm::Update;
+    use crate::linalg::panels::{Panels, product};
+
+    fn noise(i: usize) -> f32 {
+        (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
+    }
+
+    #[test]
+    fn three_parts_keep_every_number_and_two_parts_sixteen_bits() {
+        let numbers = (0..10_000).map(|i| noise(i) * 1e3).chain([0.0, -1.0, 1e30, -1e-30, std::f32::consts::PI]);
+        for x in numbers {
+            let sum = |parts: &[u32]| parts.iter().rev().map(|&part| f32::from_bits(part)).sum::<f32>();
+            assert_eq!(sum(&parts::<3>(x)), x);
+            assert!((sum(&parts::<2>(x)) - x).abs() <= x.abs() * 2.0f32.powi(-16), "{x}");
+        }
+    }
+
+    #[test]
+    fn panels_return_their_numbers() {
+        let weights: Vec<f32> = (0..75 * 40).map(noise).collect();
+        assert_eq!(Panels::<Bf16Split<3>>::of_rows(&weights, 75, 40).to_rows(), weights);
+    }
+
+    /// Returns the root mean square of the errors of a product, relative to the root mean square of `Σ |x·w|`.
+    fn relative_error<K: Kind>([rows, inner, outer]: [usize; 3]) -> f64 {
+        let x: Vec<f32> = (0..rows * inner).map(noise).collect();
+        let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
+        let mut out = vec![0.0; rows * outer];
+        product(&mut out, Update::Replace, MatrixView::rows(&x, rows, inner), &Panels::<K>::of_rows(&w, inner, outer));
+        let mut errors = 0.0;
+        let mut sizes = 0.0;
+        for row in 0..rows {
+            for column in 0..outer {
+                let terms = (0..inner).map(|k| f64::from(x[row * inner + k]) * f64::from(w[k * outer + column]));
+                errors += (terms.clone().sum::<f64>() - f64::from(out[row * outer + column])).powi(2);
+                sizes += terms.map(f64::abs).sum::<f64>().powi(2);
+            }
+        }
+        (errors / sizes).sqrt()
+    }
+
+    #[test]
+    fn six_products_are_as_exact_as_f32_and_three_lose_eight_bits() {
+        for shape in [[3, 64, 33], [19, 300, 70], [33, 2100, 40]] {
+            let float = relative_error::<F32>(shape);
+            let six = relative_error::<Bf16Split<3>>(shape);
+            let three = relative_error::<Bf16Split<2>>(shape);
+            assert!(six <= 2.0 * float, "{shape:?}: {six:e} and {float:e} in f32");
+            assert!(three <= 2.0f64.powi(-16), "{shape:?}: {three:e}");
+            assert!(three > six, "{shape:?}: {three:e} and {six:e}");
+        }
+    }
+
+    #[test]
+    fn row_does_not_depend_on_its_neighbours() {
+        let [inner, outer] = [301, 70];
+        let x: Vec<f32> = (0..37 * inner).map(noise).collect();
+        let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();
+        let panels = Panels::<Bf16Split<2>>::of_rows(&w, inner, outer);
+        let first_rows = |rows: usize| {
+            let mut out = vec![0.0; rows * outer];
+            product(&mut out, Update::Replace, MatrixView::rows(&x[..rows * inner], rows, inner), &panels);
+            out
+        };
+        let all = first_rows(37);
+        assert!([1, 2, 16, 17, 36].into_iter().all(|rows| first_rows(rows) == all[..rows * outer]));
+    }
+}
