@@ -1,4 +1,4 @@
-//! Identity of numbers: the names of keys, journals and leases differ exactly if a relevant setting differs.
+//! Tests that names of keys, journals and leases change if and only if a setting that affects the numbers changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;

@@ -17,7 +17,7 @@ fn schema() -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Checks the exit code of a command, and validates its answer by the schema.
+/// Runs a command with `--json`, checks its exit code, validates its output against the schema, and returns it.
 fn document(world: &World, schema: &Value, arguments: &[&str], code: i32) -> Value {
     let output = world.ghostlab(&[arguments, &["--json"]].concat());
     let log = String::from_utf8(output.stderr).unwrap();

@@ -318,7 +318,7 @@ fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
     is_one_measurement(&one, &other)
 }
 
-/// Returns the survivor with the best first objective, and the first of them on a tie.
+/// Returns the index of the survivor with the best value of the first objective. Ties go to the earliest racer.
 pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
     let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == Elimination::Survived);
     alive.reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })

@@ -224,7 +224,7 @@ fn is_elsewhere(id: &ComputeId) -> Option<String> {
     Some(format!("{id} is not available on this machine; recomputing with available kernels"))
 }
 
-/// Removes cells and evaluations whose inputs are not on this machine from a grid.
+/// Removes from a grid the cells and evaluations whose inputs are not on this machine.
 fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, check: &mut Check) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));

@@ -70,8 +70,8 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Fails if the file is missing or cannot be written.
     fn overwrite(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Appends to a file atomically. Creates the file and its folder if missing. Returns once the server has the
-    /// change.
+    /// Appends to a file atomically. Creates the file and its folder if missing. Returns once the change is on the
+    /// disk, or on the file server of a network file system.
     fn append(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
     /// Replaces a file atomically. If the process is killed, temporary files remain until [`Self::sweep`].

@@ -188,7 +188,7 @@ impl TrainingData {
         let engine = Arc::clone(&job.engine);
         let text = CalibrationJob { engine, tokens, windows, label, shape, ..*job };
         let shards: Vec<Range<usize>> = shape.shards().collect();
-        // The text may belong to another calibration, which cleans up its objects.
+        // Pin the rows: another calibration may use the same text, and would delete the rows when it cleans up.
         let pin = run.store.pin(shards.iter().map(|shard| shard_rows_key(&text, site, shard)));
         let mut outputs = TeacherOutputs::find(&text, site, shards);
         outputs.complete(tail)?;

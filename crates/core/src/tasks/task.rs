@@ -34,8 +34,8 @@ pub struct Task {
     pub split: Split,
     /// Number of documents in the published split, used to check the data.
     pub documents: usize,
-    /// Chance accuracies in percent. The first is that of random choice. Tasks with two fixed answers add the accuracies
-    /// of always giving either answer.
+    /// Chance accuracies in percent. The first is that of random choice. Tasks with two fixed answers also
+    /// list the accuracy of always giving the first answer, and that of always giving the second.
     pub chance: &'static [f64],
     /// Metrics that lm-eval reports.
     pub metrics: &'static [AccuracyKind],

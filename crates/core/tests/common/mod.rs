@@ -26,8 +26,8 @@ pub fn checkout() -> PathBuf {
     if manifest_dir.ends_with("crates/core") { manifest_dir.join("../..") } else { manifest_dir.to_owned() }
 }
 
-/// Returns a path in the shared folder next to the checkout. If it is absent, prints a message so that the test is
-/// skipped, and panics in CI.
+/// Returns a path in the shared folder next to the checkout. If it is absent, panics in CI, and otherwise prints a
+/// message and returns `None`, so that the caller skips the test.
 pub fn shared(relative: &str) -> Option<PathBuf> {
     let path = checkout().join("../shared").join(relative);
     if path.exists() {
