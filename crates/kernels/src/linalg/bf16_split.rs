@@ -2,7 +2,8 @@
 //!
 //! A number `x` is the sum of `bf16(x)`, of `bf16` of the remainder, and so on. Two parts keep 16 bits of the
 //! significand, three parts keep all 24. A product of two numbers is the sum of three or six products of parts (the
-//! algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6` of XLA). Products that are below the rounding error are left out.
+//! algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6` of XLA). Products below the rounding error are left out. A
+//! number that is not finite can give NaN where f32 gives infinity.
 
 use super::amx::{Parts, product};
 use super::gemm::MatrixView;

@@ -27,8 +27,8 @@ const TILE_ROWS: usize = 16;
 const TILE_PAIRS: usize = 16;
 /// Number of rows multiplied together, i.e. two left tiles.
 pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Number of pairs along `inner` in one pass over a group of panels. The part of a row group (512 KiB for 256 rows) stays
-/// in a 2 MiB L2 cache together with the sums of the panels.
+/// Number of pairs along `inner` in one pass over a group of panels. The part of a row group (512 KiB for 256 rows)
+/// stays in a 2 MiB L2 cache together with the sums of the panels.
 #[cfg(target_arch = "x86_64")]
 const PASS_PAIRS: usize = 512;
 /// Number of sums (1 MiB) of a group of panels.

@@ -101,8 +101,8 @@ pub(super) struct BlockProduct {
     pub(super) ahead: *const u32,
 }
 
-/// Number of words (four cache lines) that a block of 32 rows prefetches per step. Eight blocks prefetch all of the next
-/// panel.
+/// Number of words (four cache lines) that a block of 32 rows prefetches per step. Eight blocks prefetch all of the
+/// next panel.
 pub(super) const PREFETCHED_WORDS: usize = 64;
 
 impl Tiles {
