@@ -48,7 +48,7 @@ impl Table {
         result
     }
 
-    /// Prints each row, with its time also relative to the first row.
+    /// Prints each row, with the ratio of its time to that of the first row.
     fn print(&self, title: &str) {
         println!("\n{title:<38} {:>10} {:>10} {:>8}", "seconds", "GFLOP/s", "ratio");
         for line in &self.lines {

@@ -95,7 +95,7 @@ fn windows_of(file: &Path) -> Result<Vec<Vec<u32>>> {
         .map_err(|error| Error::bad_input("invalid token ids").at(file.display().to_string()).found(error.to_string()))
 }
 
-/// Computes the dense perplexity of windows, with products in `kind`.
+/// Scores windows with the dense model, with matrix products in the float type `kind`.
 fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
     let length = ids.first().map_or(0, Vec::len);

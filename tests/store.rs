@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 /// Timeout above the duration of any command here, for detecting hangs.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Id of another machine's process in a store.
+/// Process id, in the format of the store, of a process on another machine.
 const FAR: &str = "5-0123456789ab";
 
 fn done(mut command: Command) -> (Option<i32>, String) {

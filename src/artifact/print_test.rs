@@ -41,7 +41,7 @@ fn measured(record: Record) -> Arc<Measurement> {
     Arc::new(Measurement { row, key, metric, setup })
 }
 
-/// Returns the LaTeX variants of a paper table. `more` contains additional numbers that the paper does not have.
+/// Returns each table of an artifact with its name. `more` contains numbers that the paper does not have.
 fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let all = catalogue::all(&experiments()).unwrap();
     let artifact: &Artifact = catalogue::select(&all, &[name.to_owned()]).unwrap()[0];

@@ -47,7 +47,7 @@ pub(super) fn parse_map(text: &str, path: &Path, shape: &FileShape<'_>) -> Resul
         .at(root.position.to_string())
         .expected(*expected)
         .found(root.describe())
-        .hint("write `key: value` on each line of the top level"))
+        .hint("write each top-level line as `key: value`"))
 }
 
 /// Returns whether a string has only blank lines, comments and document markers.

@@ -17,8 +17,8 @@ use crate::{criterion, recovery};
 pub(super) const OK: &str = "ok";
 const UNMADE: &str = "not computed";
 
-/// Builds the table of all results. `besides` are additional notes.
-pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
+/// Builds the table of all results. `extra_notes` are added to the notes of the table.
+pub fn long(results: &Results, profile: &str, extra_notes: Vec<String>) -> Table {
     let decimals: Vec<usize> = results.protocols.iter().map(|protocol| decimals(results, protocol)).collect();
     // Omit the notes column if all notes are empty.
     let noted = results.cells.iter().any(|cell| !cell.notes.is_empty());
@@ -64,7 +64,7 @@ pub fn long(results: &Results, profile: &str, besides: Vec<String>) -> Table {
             .map(|cell| long_table_row(results, &decimals, noted, &blocks, &setting_names, &backbones, cell))
             .collect(),
         protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
-        notes: besides,
+        notes: extra_notes,
         ..Table::default()
     };
     table.ranked()
@@ -171,11 +171,11 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
 type Setting = (String, Depth, usize);
 
 /// Builds the table of one metric. By default, the metric is the average of the tasks or, without an average, the first
-/// column. `besides` are additional notes.
+/// column. `extra_notes` are added to the notes of the table.
 ///
 /// # Errors
 /// Fails if the results do not have the metric, or have no metric at all.
-pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec<String>) -> Result<Table> {
+pub fn wide(results: &Results, metric: Option<&str>, profile: &str, extra_notes: Vec<String>) -> Result<Table> {
     let protocol = select_protocol(&results.protocols, metric)?;
     let key = protocol.key();
     let decimals = decimals(results, protocol);
@@ -219,7 +219,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, besides: Vec
             .collect(),
         rows: variants.iter().zip(row_labels(&variants)).map(row).collect(),
         protocol: protocol_sentence(profile, results.numbers().map(AsRef::as_ref)),
-        notes: besides,
+        notes: extra_notes,
         ..Table::default()
     };
     Ok(table.ranked())

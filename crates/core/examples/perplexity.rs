@@ -12,7 +12,7 @@ use ghostlab_core::model::{Decoder, Program};
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [folder, text] = arguments.as_slice() else {
-        return Err(Error::bad_input("a backbone's folder and a text are needed"));
+        return Err(Error::bad_input("expected two arguments: a backbone folder and a text file"));
     };
     let folder = Path::new(folder);
     let decoder = Decoder::load(folder)?;

@@ -1,4 +1,5 @@
-//! Settings of a pair: a test world with a grid, and functions that change the grid or the files.
+//! Setup of tests that compare two runs which differ in one change: a test world with a grid, and functions that change
+//! the grid or its input files.
 
 use serde_json::{Value, json};
 

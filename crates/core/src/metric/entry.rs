@@ -155,12 +155,12 @@ pub struct RepairSample<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Of {
     Text(fn(&TextSample<'_>) -> Option<Measure>),
-    /// Text on which a variant is compared with the dense model.
+    /// Comparison of a pruned model with the dense model on a text.
     Damage(Damage, Stretch),
     /// Aggregate of all texts of a grid.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
     Task(fn(&TaskSample<'_>) -> Option<Measure>),
-    /// Task on which the answers of a variant are compared with those of the dense model.
+    /// Comparison of a pruned model's answers with those of the dense model on a task.
     Flips(Flip),
     Tasks(fn(&[TaskSample<'_>]) -> Option<Measure>),
     Prompt(fn(&LatencyResult) -> Option<Measure>),

@@ -5,7 +5,7 @@ use super::operator::Operator;
 use super::tensor_name::name;
 use crate::error::Result;
 
-/// Config key of the description of an export.
+/// Config key under which an export is described.
 pub(crate) const ENTRY: &str = "ghostlab";
 /// Key of the operator list in [`ENTRY`].
 pub(crate) const OPERATORS: &str = "operators";

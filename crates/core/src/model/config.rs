@@ -37,11 +37,11 @@ const MAX_IDS: usize = 1 << 24;
 /// Projections that have a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Biases {
-    /// Biases of queries, keys and values.
+    /// Whether the projections to queries, keys and values have biases.
     pub inputs: bool,
-    /// Bias of the attention output.
+    /// Whether the output projection of attention has a bias.
     pub output: bool,
-    /// Biases of gate, up and down.
+    /// Whether the gate, up and down projections have biases.
     pub mlp: bool,
 }
 

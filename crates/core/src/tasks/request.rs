@@ -124,8 +124,9 @@ struct Coder<'a, E> {
 }
 
 impl<E: Encoder> Coder<'_, E> {
-    /// Encodes context and continuation. The ids of the joined text are split at the number of ids of the context. If a
-    /// token spans the boundary, the two parts do not add up to the joined ids, as in lm-eval.
+    /// Encodes context and continuation as lm-eval does. The context is encoded alone. The continuation is what follows
+    /// that number of ids in the encoding of the joined text. If a token spans the boundary, context and continuation
+    /// together differ from the encoding of the joined text.
     fn pair(
         &self,
         context: &str,

@@ -10,10 +10,32 @@ use super::simd;
 /// Marker type for bf16 weights with the layout of [`Bf16`], multiplied on tile registers.
 pub struct Bf16Amx;
 
+/// Rows of pairs, each pair with the same parts of two numbers.
 pub struct PairRows {
-    words: Vec<u32>,
-    row_words: usize,
-    width: usize,
+    pub(super) words: Vec<u32>,
+    pub(super) row_words: usize,
+    /// Number of words of a row that are multiplied. The others separate the rows in cache.
+    pub(super) width: usize,
+}
+
+impl PairRows {
+    /// Multiplies the first `height` rows by complete consecutive panels.
+    ///
+    /// # Shapes
+    /// `panels [count, width, 32]`, `out [height, count * 32]` with the given row stride.
+    pub(super) fn product(
+        &self,
+        height: usize,
+        panels: &[u32],
+        count: usize,
+        out: (&mut [f32], usize),
+        adds: bool,
+        parts: Parts,
+    ) {
+        let panels = PairPanels::consecutive(panels, self.width, count);
+        let rows = RowWords { words: &self.words, row_words: self.row_words, count: height };
+        product(&rows, &panels, out, adds, parts);
+    }
 }
 
 impl Kind for Bf16Amx {
@@ -54,7 +76,7 @@ impl Kind for Bf16Amx {
 
     fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOut<'_>) {
         let adds = out.adds;
-        Self::multiply_panels(rows, height, piece.words, 1, out.slice(), adds);
+        rows.product(height, piece.words, 1, out.slice(), adds, Parts::One);
     }
 
     fn multiply_panels(
@@ -65,8 +87,6 @@ impl Kind for Bf16Amx {
         out: (&mut [f32], usize),
         adds: bool,
     ) {
-        let panels = PairPanels::consecutive(panels, rows.width, count);
-        let rows = RowWords { words: &rows.words, row_words: rows.row_words, count: height };
-        product(&rows, &panels, out, adds, Parts::One);
+        rows.product(height, panels, count, out, adds, Parts::One);
     }
 }

@@ -5,9 +5,10 @@
 //! algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6` of XLA). Products below the rounding error are left out. A
 //! number that is not finite can give NaN where f32 gives infinity.
 
-use super::amx::{Parts, product};
+use super::amx::Parts;
+use super::bf16_amx::PairRows;
 use super::gemm::MatrixView;
-use super::pairs::{PairPanels, RowWords, halves, round_to_bf16, spread};
+use super::pairs::{halves, round_to_bf16, spread};
 use super::panels::{Kind, LANES, PanelPiece, TileOut, lay_panel};
 use super::simd;
 
@@ -17,12 +18,6 @@ const STEP_PAIRS: usize = STEP / 2;
 
 /// Marker type for f32 weights as sums of `PARTS` bf16 numbers, 2 or 3.
 pub struct Bf16Split<const PARTS: usize>;
-
-pub struct SplitRows {
-    words: Vec<u32>,
-    row_words: usize,
-    lines: usize,
-}
 
 impl<const PARTS: usize> Bf16Split<PARTS> {
     const PARTS: Parts = match PARTS {
@@ -60,7 +55,7 @@ fn parts<const PARTS: usize>(x: f32) -> [u32; PARTS] {
 
 impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
     type Word = u32;
-    type Rows<'x> = SplitRows;
+    type Rows<'x> = PairRows;
 
     fn depth(inner: usize) -> usize {
         Self::PARTS.words(inner)
@@ -81,36 +76,34 @@ impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
         (0..PARTS).rev().map(|part| halves(panel[line(part) * LANES + column])[k % 2]).sum()
     }
 
-    fn rows(x: MatrixView<'_, f32>) -> SplitRows {
-        let lines = Self::depth(x.width());
-        let row_words = spread(lines);
+    fn rows(x: MatrixView<'_, f32>) -> PairRows {
+        let width = Self::depth(x.width());
+        let row_words = spread(width);
         let mut words = vec![0; x.height() * row_words];
         simd::in_widest!({
             for (row, words) in words.chunks_exact_mut(row_words.max(1)).enumerate() {
                 Self::split(x.row(row), |position, word| words[position] = word);
             }
         });
-        SplitRows { words, row_words, lines }
+        PairRows { words, row_words, width }
     }
 
     const JOINS_PANELS: bool = true;
 
-    fn multiply(rows: &SplitRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOut<'_>) {
+    fn multiply(rows: &PairRows, height: usize, piece: PanelPiece<'_, u32>, mut out: TileOut<'_>) {
         let adds = out.adds;
-        Self::multiply_panels(rows, height, piece.words, 1, out.slice(), adds);
+        rows.product(height, piece.words, 1, out.slice(), adds, Self::PARTS);
     }
 
     fn multiply_panels(
-        rows: &SplitRows,
+        rows: &PairRows,
         height: usize,
         panels: &[u32],
         count: usize,
         out: (&mut [f32], usize),
         adds: bool,
     ) {
-        let panels = PairPanels::consecutive(panels, rows.lines, count);
-        let rows = RowWords { words: &rows.words, row_words: rows.row_words, count: height };
-        product(&rows, &panels, out, adds, Self::PARTS);
+        rows.product(height, panels, count, out, adds, Self::PARTS);
     }
 }
 

@@ -31,14 +31,14 @@ pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
 /// stays in a 2 MiB L2 cache together with the sums of the panels.
 #[cfg(target_arch = "x86_64")]
 const PASS_PAIRS: usize = 512;
-/// Number of sums (1 MiB) of a group of panels.
+/// Maximum number of sums (1 MiB) of a group of panels.
 #[cfg(target_arch = "x86_64")]
 const GROUP_SUMS: usize = 1 << 18;
 
-/// Number of bf16 parts whose sum is a number, and the products of parts that are summed.
+/// Number of bf16 numbers whose sum represents an f32 number.
 ///
-/// Words of rows and lines of panels are ordered by step of 16 pairs, then by part. Numbers of several parts are padded
-/// to full steps.
+/// Words of a row and lines of a panel are ordered by step (16 pairs of numbers), then by part. With several parts, they
+/// are padded to full steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parts {
     One,

@@ -96,13 +96,12 @@ pub(super) struct BlockProduct {
     pub(super) from: Option<(*const f32, usize)>,
     /// Destination of the sums, and its row stride.
     pub(super) to: (*mut f32, usize),
-    /// First word that is prefetched. Each step prefetches [`PREFETCHED_WORDS`] into the L2
-    /// cache.
+    /// First word that is prefetched into the L2 cache. Each step prefetches [`PREFETCHED_WORDS`] per part.
     pub(super) ahead: *const u32,
 }
 
-/// Number of words (four cache lines) that a block of 32 rows prefetches per step. Eight blocks prefetch all of the
-/// next panel.
+/// Number of words (four cache lines) that a block of 32 rows prefetches per step and part. Eight blocks prefetch all of
+/// the next panel.
 pub(super) const PREFETCHED_WORDS: usize = 64;
 
 impl Tiles {
@@ -131,30 +130,75 @@ impl Tiles {
     }
 }
 
-/// Instructions that load the left tiles of one part of the rows, or the right tiles of one part of the weights.
-macro_rules! load {
-    (top, $part:literal) => {
-        concat!("tileloadd tmm4, [{left} + {left_stride} + 64 * ", $part, "]")
+/// Instructions that load the left tiles of part `$part` of the rows.
+macro_rules! load_left {
+    (four, $part:literal) => {
+        concat!(load_left!(two, $part), "tileloadd tmm5, [{below} + {left_stride} + 64 * ", $part, "]\n")
     };
-    (bottom, $part:literal) => {
-        concat!("tileloadd tmm5, [{below} + {left_stride} + 64 * ", $part, "]")
+    (two, $part:literal) => {
+        concat!("tileloadd tmm4, [{left} + {left_stride} + 64 * ", $part, "]\n")
     };
-    (right, $part:literal) => {
+}
+
+/// Instructions that load the right tiles of part `$part` of the weights. If there are four tiles of sums, the
+/// instructions also prefetch as large a share of the next panel.
+macro_rules! load_right {
+    (four, $part:literal) => {
         concat!(
-            "tileloadd tmm6, [{right} + {line} + 2048 * ",
-            $part,
-            "]\ntileloadd tmm7, [{right} + {line} + 2048 * ",
-            $part,
-            " + 64]"
+            load_right!(two, $part),
+            concat!("prefetcht1 [{ahead} + 256 * ", $part, "]\n"),
+            concat!("prefetcht1 [{ahead} + 256 * ", $part, " + 64]\n"),
+            concat!("prefetcht1 [{ahead} + 256 * ", $part, " + 128]\n"),
+            concat!("prefetcht1 [{ahead} + 256 * ", $part, " + 192]\n")
+        )
+    };
+    (two, $part:literal) => {
+        concat!(
+            concat!("tileloadd tmm6, [{right} + {line} + 2048 * ", $part, "]\n"),
+            concat!("tileloadd tmm7, [{right} + {line} + 2048 * ", $part, " + 64]\n")
+        )
+    };
+}
+
+/// Instructions that add the products of the loaded tiles to the sums.
+macro_rules! products {
+    (four) => {
+        concat!(products!(two), "tdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n")
+    };
+    (two) => {
+        "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\n"
+    };
+}
+
+/// Instructions of one step with four or two tiles of sums, in the order of [`Parts::products`].
+macro_rules! step {
+    (1, $sums:tt) => {
+        concat!(load_left!($sums, 0), load_right!($sums, 0), products!($sums))
+    };
+    (2, $sums:tt) => {
+        concat!(
+            concat!(load_left!($sums, 0), load_right!($sums, 1), products!($sums)),
+            concat!(load_right!($sums, 0), products!($sums)),
+            concat!(load_left!($sums, 1), products!($sums))
+        )
+    };
+    (3, $sums:tt) => {
+        concat!(
+            concat!(load_left!($sums, 0), load_right!($sums, 2), products!($sums)),
+            concat!(load_right!($sums, 1), products!($sums)),
+            concat!(load_left!($sums, 1), products!($sums)),
+            concat!(load_right!($sums, 0), products!($sums)),
+            concat!(load_left!($sums, 2), products!($sums)),
+            concat!(load_left!($sums, 0), products!($sums))
         )
     };
 }
 
 const _: () = assert!(64 == TILE_PAIRS * WORD && 2048 == TILE_PAIRS * LANES * WORD);
 
-/// Defines the product of two left tiles by two right tiles. The list contains the instructions of a step.
+/// Defines the product of two left tiles by two right tiles, for numbers of `$parts` parts.
 macro_rules! multiply_four {
-    ($name:ident, $parts:literal, [$($step:expr),+]) => {
+    ($name:ident, $parts:tt) => {
         /// Multiplies two left tiles by two right tiles.
         ///
         /// # Safety
@@ -176,7 +220,7 @@ macro_rules! multiply_four {
                     "tileloadd tmm2, [{bottom} + {stride}]",
                     "tileloadd tmm3, [{bottom} + {stride} + 64]",
                     "2:",
-                    $($step,)+
+                    step!($parts, four),
                     concat!("add {left}, 64 * ", $parts),
                     concat!("add {below}, 64 * ", $parts),
                     concat!("add {right}, 2048 * ", $parts),
@@ -211,9 +255,9 @@ macro_rules! multiply_four {
     };
 }
 
-/// Defines the product of one left tile by two right tiles. The list contains the instructions of a step.
+/// Defines the product of one left tile by two right tiles, for numbers of `$parts` parts.
 macro_rules! multiply_two {
-    ($name:ident, $parts:literal, [$($step:expr),+]) => {
+    ($name:ident, $parts:tt) => {
         /// Multiplies one left tile by two right tiles.
         ///
         /// # Safety
@@ -231,7 +275,7 @@ macro_rules! multiply_two {
                     "tileloadd tmm0, [{top} + {stride}]",
                     "tileloadd tmm1, [{top} + {stride} + 64]",
                     "2:",
-                    $($step,)+
+                    step!($parts, two),
                     concat!("add {left}, 64 * ", $parts),
                     concat!("add {right}, 2048 * ", $parts),
                     "dec {steps}",
@@ -258,100 +302,9 @@ macro_rules! multiply_two {
     };
 }
 
-/// Products of the loaded tiles.
-macro_rules! products {
-    (four) => {
-        "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7"
-    };
-    (two) => {
-        "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7"
-    };
-}
-
-/// Instructions that prefetch [`PREFETCHED_WORDS`] words of one part of the weights.
-macro_rules! prefetch {
-    ($part:literal) => {
-        concat!(
-            "prefetcht1 [{ahead} + 256 * ",
-            $part,
-            "]\nprefetcht1 [{ahead} + 256 * ",
-            $part,
-            " + 64]\n",
-            "prefetcht1 [{ahead} + 256 * ",
-            $part,
-            " + 128]\nprefetcht1 [{ahead} + 256 * ",
-            $part,
-            " + 192]"
-        )
-    };
-}
-
-multiply_four!(multiply_four, 1, [load!(top, 0), load!(bottom, 0), load!(right, 0), prefetch!(0), products!(four)]);
-multiply_two!(multiply_two, 1, [load!(top, 0), load!(right, 0), products!(two)]);
-multiply_four!(
-    multiply_four_split_2,
-    2,
-    [
-        load!(top, 0),
-        load!(bottom, 0),
-        load!(right, 1),
-        prefetch!(0),
-        products!(four),
-        load!(right, 0),
-        prefetch!(1),
-        products!(four),
-        load!(top, 1),
-        load!(bottom, 1),
-        products!(four)
-    ]
-);
-multiply_two!(
-    multiply_two_split_2,
-    2,
-    [load!(top, 0), load!(right, 1), products!(two), load!(right, 0), products!(two), load!(top, 1), products!(two)]
-);
-multiply_four!(
-    multiply_four_split_3,
-    3,
-    [
-        load!(top, 0),
-        load!(bottom, 0),
-        load!(right, 2),
-        prefetch!(0),
-        products!(four),
-        load!(right, 1),
-        prefetch!(1),
-        products!(four),
-        load!(top, 1),
-        load!(bottom, 1),
-        products!(four),
-        load!(right, 0),
-        prefetch!(2),
-        products!(four),
-        load!(top, 2),
-        load!(bottom, 2),
-        products!(four),
-        load!(top, 0),
-        load!(bottom, 0),
-        products!(four)
-    ]
-);
-multiply_two!(
-    multiply_two_split_3,
-    3,
-    [
-        load!(top, 0),
-        load!(right, 2),
-        products!(two),
-        load!(right, 1),
-        products!(two),
-        load!(top, 1),
-        products!(two),
-        load!(right, 0),
-        products!(two),
-        load!(top, 2),
-        products!(two),
-        load!(top, 0),
-        products!(two)
-    ]
-);
+multiply_four!(multiply_four, 1);
+multiply_two!(multiply_two, 1);
+multiply_four!(multiply_four_split_2, 2);
+multiply_two!(multiply_two_split_2, 2);
+multiply_four!(multiply_four_split_3, 3);
+multiply_two!(multiply_two_split_3, 3);
