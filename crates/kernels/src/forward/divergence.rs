@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::head::{Ends, Softmax, TILE_VOCAB, cap, norm_rows, tile_rows};
 use super::scratch::scratch;
-use super::{PackedWeights, Prediction, ScoredRow, block_rows};
+use super::{PackedWeights, Prediction, ScoredRow, block_rows, with_panels};
 use crate::linalg::gemm::{MatrixView, Update};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
@@ -39,11 +39,7 @@ pub fn divergences(
     weight: PackedWeights<'_>,
     targets: &[ScoredRow],
 ) -> Vec<Divergence> {
-    match weight {
-        PackedWeights::F32(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
-        PackedWeights::Bf16(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
-        PackedWeights::Bf16Amx(weight) => divergences_in([reference, variant], channels, ends, weight, targets),
-    }
+    with_panels!(weight, |weight| divergences_in([reference, variant], channels, ends, weight, targets))
 }
 
 /// Computes the divergence at each target from the logits of two models.

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::scratch::scratch;
-use super::{Norm, PackedWeights, Prediction, ScoredRow, block_rows};
+use super::{Norm, PackedWeights, Prediction, ScoredRow, block_rows, with_panels};
 use crate::linalg::gemm::{MatrixView, Update, profile, second_level_cache};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
@@ -79,11 +79,7 @@ pub fn predictions(
     weight: PackedWeights<'_>,
     targets: &[ScoredRow],
 ) -> Vec<Prediction> {
-    match weight {
-        PackedWeights::F32(weight) => predictions_of(x, channels, ends, weight, targets),
-        PackedWeights::Bf16(weight) => predictions_of(x, channels, ends, weight, targets),
-        PackedWeights::Bf16Amx(weight) => predictions_of(x, channels, ends, weight, targets),
-    }
+    with_panels!(weight, |weight| predictions_of(x, channels, ends, weight, targets))
 }
 
 fn predictions_of<K: Kind>(

@@ -1,4 +1,4 @@
-//! Linear layers and the MLP, with norms and residual additions fused in.
+//! Linear layers, with norms and residual additions fused in.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -6,7 +6,7 @@ use std::ptr;
 use rayon::prelude::*;
 
 use super::scratch::{Scratch, scratch};
-use super::{Activation, Norm, PackedWeights, block_rows};
+use super::{Norm, PackedWeights, block_rows, with_panels};
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::panels::{product, product_of_few};
 use crate::linalg::simd;
@@ -26,28 +26,20 @@ pub enum Weight<'a> {
 
 impl PackedWeights<'_> {
     pub(super) fn outer(self) -> usize {
-        match self {
-            Self::F32(panels) => panels.outer(),
-            Self::Bf16(panels) => panels.outer(),
-            Self::Bf16Amx(panels) => panels.outer(),
-        }
+        with_panels!(self, |panels| panels.outer())
     }
 
     /// Computes [`Weight::product`].
     pub(super) fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
-        match (self, few) {
-            (Self::F32(panels), false) => product(out, into, x, panels),
-            (Self::F32(panels), true) => product_of_few(out, into, x, panels),
-            (Self::Bf16(panels), false) => product(out, into, x, panels),
-            (Self::Bf16(panels), true) => product_of_few(out, into, x, panels),
-            (Self::Bf16Amx(panels), false) => product(out, into, x, panels),
-            (Self::Bf16Amx(panels), true) => product_of_few(out, into, x, panels),
-        }
+        with_panels!(self, |panels| match few {
+            true => product_of_few(out, into, x, panels),
+            false => product(out, into, x, panels),
+        });
     }
 }
 
 impl Weight<'_> {
-    fn outer(self) -> usize {
+    pub(super) fn outer(self) -> usize {
         match self {
             Self::Plain(_, outer) => outer,
             Self::PackedWeights(laid) => laid.outer(),
@@ -86,20 +78,12 @@ impl<'a> From<Weight<'a>> for Linear<'a> {
 
 impl Linear<'_> {
     /// Computes [`Weight::product`] and adds the bias.
-    fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
+    pub(super) fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
         self.weight.product(x, few, into, out);
         if let Some(bias) = self.bias {
             out.chunks_exact_mut(self.weight.outer()).for_each(|row| add(row, bias));
         }
     }
-}
-
-/// Gated MLP with `gate_up [C, 2F]` (gate first) and `down [F, C]`.
-#[derive(Clone, Copy)]
-pub struct Mlp<'a> {
-    pub gate_up: Linear<'a>,
-    pub down: Linear<'a>,
-    pub activation: Activation,
 }
 
 /// Computes `norm(x)·W + b`.
@@ -133,41 +117,6 @@ pub fn linear(
         let residual = residual.map(|stream| &stream[first * outer..][..out.len()]);
         let x = MatrixView::rows(x, x.len() / inner, inner);
         write(x, projection, few, out, after, residual);
-    })
-}
-
-/// Computes `act(norm(x)·G) * (norm(x)·U) · D`, followed by the optional steps of [`linear`].
-///
-/// # Shapes
-/// `x [rows, C]`, result `[rows, C]`.
-pub fn mlp(
-    x: &[f32],
-    channels: usize,
-    before: Option<Norm<'_>>,
-    mlp_weights: Mlp<'_>,
-    after: Option<Norm<'_>>,
-    residual: Option<&[f32]>,
-) -> Vec<f32> {
-    let width = mlp_weights.gate_up.weight.outer() / 2;
-    new_blocks(x, channels, channels, beneath(after, residual), |x, first, out, few| {
-        let block = x.len() / channels;
-        let normed = before.map(|norm| normed(x, norm));
-        let mut hidden = scratch(block * 2 * width);
-        let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
-        mlp_weights.gate_up.product(x, few, Update::Replace, &mut hidden); // [block, 2F]
-        simd::in_widest!({
-            for row in hidden.chunks_exact_mut(2 * width) {
-                let (gate, up) = row.split_at_mut(width);
-                match mlp_weights.activation {
-                    Activation::Silu => simd::silu_mul(gate, up),
-                    Activation::Gelu => simd::gelu_mul(gate, up),
-                }
-            }
-        });
-        // The activations occupy the first half of each row: [block, F] with row stride 2F.
-        let activations = MatrixView::strided(&hidden, block, width, 2 * width);
-        let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
-        write(activations, mlp_weights.down, few, out, after, residual);
     })
 }
 
@@ -222,13 +171,13 @@ pub fn add(x: &mut [f32], y: &[f32]) {
 }
 
 /// Returns the residual stream if the product is added to it directly, without a norm in between.
-fn beneath<'a>(after: Option<Norm<'_>>, residual: Option<&'a [f32]>) -> Option<&'a [f32]> {
+pub(super) fn beneath<'a>(after: Option<Norm<'_>>, residual: Option<&'a [f32]>) -> Option<&'a [f32]> {
     residual.filter(|_| after.is_none())
 }
 
 /// Allocates `[rows, outer]` and runs `task` on its blocks like [`each_block`]. Each block is initialized with its rows
 /// of `beneath`, or with zeros. The tasks do this themselves, because a copy by one thread would stall the others.
-fn new_blocks(
+pub(super) fn new_blocks(
     x: &[f32],
     inner: usize,
     outer: usize,
@@ -274,7 +223,7 @@ fn each_block<T: Send>(
 }
 
 /// Computes the norm of each row of `x`.
-fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
+pub(super) fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
     let mut out = scratch(x.len());
     let width = norm.weight.len();
     simd::in_widest!({
@@ -286,7 +235,7 @@ fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
 }
 
 /// Writes `x·W + b` to `out`, with the norm and residual of [`linear`].
-fn write(
+pub(super) fn write(
     x: MatrixView<'_, f32>,
     projection: Linear<'_>,
     few: bool,

@@ -10,6 +10,7 @@ mod cached;
 mod divergence;
 mod head;
 mod linear;
+mod mlp;
 mod rows;
 mod scratch;
 
@@ -20,12 +21,14 @@ pub use cached::{KeyValues, SeenRun, attention_over, keep};
 pub use divergence::{Divergence, divergences, divergences_of_logits};
 pub use head::{Ends, logits, predictions};
 pub use linear::MAX_ROWS as BLOCK_ROWS;
-pub use linear::{Linear, Mlp, Weight, add, apply_diagonal, gather, linear, mlp, norm, project, scatter};
+pub use linear::{Linear, Weight, add, apply_diagonal, gather, linear, norm, project, scatter};
+pub use mlp::{Mlp, mlp};
 pub use rows::{add_rows, denominators, normalize_rows, rotate_rows, silu_mul, weigh};
 pub use scratch::Scratch;
 
 use crate::linalg::bf16::Bf16;
 use crate::linalg::bf16_amx::Bf16Amx;
+use crate::linalg::bf16_split::Bf16Split;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 
@@ -44,7 +47,25 @@ pub enum PackedWeights<'a> {
     Bf16(&'a Panels<Bf16>),
     /// Weights in bf16, multiplied with Intel AMX tiles.
     Bf16Amx(&'a Panels<Bf16Amx>),
+    /// Weights as sums of two bf16 parts, multiplied with Intel AMX tiles. Rows are split in the same way.
+    Bf16x3(&'a Panels<Bf16Split<2>>),
+    /// Weights as sums of three bf16 parts, like [`Self::Bf16x3`].
+    Bf16x6(&'a Panels<Bf16Split<3>>),
 }
+
+/// Evaluates an expression with the panels of [`PackedWeights`], whatever their type.
+macro_rules! with_panels {
+    ($weights:expr, |$panels:ident| $body:expr) => {
+        match $weights {
+            $crate::forward::PackedWeights::F32($panels) => $body,
+            $crate::forward::PackedWeights::Bf16($panels) => $body,
+            $crate::forward::PackedWeights::Bf16Amx($panels) => $body,
+            $crate::forward::PackedWeights::Bf16x3($panels) => $body,
+            $crate::forward::PackedWeights::Bf16x6($panels) => $body,
+        }
+    };
+}
+use with_panels;
 
 /// Activation of an MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,156 @@
+//! Gated MLP, with norms and residual additions fused in.
+
+use super::linear::{Linear, Weight, add, beneath, new_blocks, normed, write};
+use super::scratch::{Scratch, scratch};
+use super::{Activation, Norm, with_panels};
+use crate::linalg::gemm::{MatrixView, Update, profile};
+use crate::linalg::panels::{Kind, LANES, Panels, columns};
+use crate::linalg::simd;
+
+/// Maximum number of inputs of a block's activations (8 MiB) that are computed in one piece.
+const MAX_WHOLE_GATE: usize = 1 << 21;
+/// Number of columns of a piece of an MLP: an odd number of panels, so that consecutive rows use different cache sets.
+const PIECE_COLUMNS: usize = 17 * LANES;
+
+/// Gated MLP with `gate_up [C, 2F]` (gate first) and `down [F, C]`.
+#[derive(Clone, Copy)]
+pub struct Mlp<'a> {
+    pub gate_up: Linear<'a>,
+    pub down: Linear<'a>,
+    pub activation: Activation,
+}
+
+/// Computes `act(norm(x)·G) * (norm(x)·U) · D`, followed by the optional steps of [`linear`].
+///
+/// # Shapes
+/// `x [rows, C]`, result `[rows, C]`.
+pub fn mlp(
+    x: &[f32],
+    channels: usize,
+    before: Option<Norm<'_>>,
+    mlp_weights: Mlp<'_>,
+    after: Option<Norm<'_>>,
+    residual: Option<&[f32]>,
+) -> Vec<f32> {
+    let width = mlp_weights.gate_up.weight.outer() / 2;
+    new_blocks(x, channels, channels, beneath(after, residual), |x, first, out, few| {
+        let block = x.len() / channels;
+        let normed = before.map(|norm| normed(x, norm));
+        let x = MatrixView::rows(normed.as_deref().unwrap_or(x), block, channels);
+        let residual = residual.map(|stream| &stream[first * channels..][..out.len()]);
+        let gated = match few {
+            false => mlp_weights.gated_in_pieces(x, width),
+            true => None,
+        };
+        if let Some(gated) = gated {
+            let activations = MatrixView::rows(&gated, block, width);
+            return write(activations, mlp_weights.down, few, out, after, residual);
+        }
+        let mut hidden = scratch(block * 2 * width);
+        mlp_weights.gate_up.product(x, few, Update::Replace, &mut hidden); // [block, 2F]
+        simd::in_widest!({
+            for row in hidden.chunks_exact_mut(2 * width) {
+                let (gate, up) = row.split_at_mut(width);
+                mlp_weights.activation.gate(gate, up);
+            }
+        });
+        // The activations occupy the first half of each row: [block, F] with row stride 2F.
+        let activations = MatrixView::strided(&hidden, block, width, 2 * width);
+        write(activations, mlp_weights.down, few, out, after, residual);
+    })
+}
+
+impl Activation {
+    /// Computes `gate ← act(gate) * up`.
+    #[inline(always)]
+    fn gate(self, gate: &mut [f32], up: &[f32]) {
+        match self {
+            Self::Silu => simd::silu_mul(gate, up),
+            Self::Gelu => simd::gelu_mul(gate, up),
+        }
+    }
+}
+
+impl Mlp<'_> {
+    /// Computes `act(x·G) * (x·U)` in pieces of columns, so that the inputs of the activation stay in the L2 cache.
+    /// Returns `None` if they are small enough for one piece, or the weights cannot be divided.
+    ///
+    /// # Shapes
+    /// `x [rows, C]`, result `[rows, F]`.
+    fn gated_in_pieces(&self, x: MatrixView<'_, f32>, width: usize) -> Option<Scratch> {
+        let Weight::PackedWeights(weights) = self.gate_up.weight else { return None };
+        if x.height() * 2 * width <= MAX_WHOLE_GATE || !width.is_multiple_of(LANES) {
+            return None;
+        }
+        Some(with_panels!(weights, |panels| self.gated(x, width, panels)))
+    }
+
+    /// Computes [`Self::gated_in_pieces`] with the panels of [`Self::gate_up`].
+    fn gated<K: Kind>(&self, x: MatrixView<'_, f32>, width: usize, panels: &Panels<K>) -> Scratch {
+        let height = x.height();
+        let rows = K::rows(x);
+        let mut gated = scratch(height * width);
+        let mut pieces = scratch(height * 2 * PIECE_COLUMNS);
+        for first in (0..width).step_by(PIECE_COLUMNS) {
+            let piece = PIECE_COLUMNS.min(width - first);
+            let (gates, ups) = pieces.split_at_mut(height * PIECE_COLUMNS);
+            for (start, out) in [(first, &mut *gates), (width + first, &mut *ups)] {
+                let out = &mut out[..height * piece];
+                let started = profile::start();
+                columns(out, Update::Replace, &rows, height, panels, start..start + piece);
+                profile::stop(started, 1);
+                if let Some(bias) = self.gate_up.bias {
+                    out.chunks_exact_mut(piece).for_each(|row| add(row, &bias[start..start + piece]));
+                }
+            }
+            let rows = gates.chunks_exact_mut(piece).zip(ups.chunks_exact(piece));
+            simd::in_widest!({
+                for ((gate, up), gated) in rows.zip(gated.chunks_exact_mut(width)) {
+                    self.activation.gate(gate, up);
+                    gated[first..first + piece].copy_from_slice(gate);
+                }
+            });
+        }
+        gated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::PackedWeights;
+    use crate::linalg::bf16::Bf16;
+    use crate::linalg::bf16_amx::Bf16Amx;
+    use crate::linalg::float32::F32;
+
+    fn noise(i: usize) -> f32 {
+        (i * 7919 % 1009) as f32 / 1009.0 - 0.5
+    }
+
+    /// Compares the activations of all pieces with those of one piece.
+    fn compare<'a, K: Kind<Word: 'a> + 'a>(panels: &'a Panels<K>, packed: fn(&'a Panels<K>) -> PackedWeights<'a>) {
+        let [height, channels, width] = [5, 70, 2 * PIECE_COLUMNS + LANES];
+        let x: Vec<f32> = (0..height * channels).map(noise).collect();
+        let bias: Vec<f32> = (0..2 * width).map(noise).collect();
+        let gate_up = Linear { weight: Weight::PackedWeights(packed(panels)), bias: Some(&bias) };
+        let mlp = Mlp { gate_up, down: gate_up, activation: Activation::Silu };
+        let rows = MatrixView::rows(&x, height, channels);
+        let pieces = mlp.gated(rows, width, panels);
+        let mut hidden = vec![0.0; height * 2 * width];
+        gate_up.product(rows, false, Update::Replace, &mut hidden);
+        for (hidden, piece) in hidden.chunks_exact_mut(2 * width).zip(pieces.chunks_exact(width)) {
+            let (gate, up) = hidden.split_at_mut(width);
+            simd::in_widest!(mlp.activation.gate(gate, up));
+            assert!(gate.iter().zip(piece).all(|(a, b)| a.to_bits() == b.to_bits()));
+        }
+    }
+
+    #[test]
+    fn activations_do_not_depend_on_the_pieces() {
+        let [channels, outer] = [70, 2 * (2 * PIECE_COLUMNS + LANES)];
+        let weights: Vec<f32> = (0..channels * outer).map(|i| noise(i + 3)).collect();
+        compare(&Panels::<F32>::of_rows(&weights, channels, outer), PackedWeights::F32);
+        compare(&Panels::<Bf16>::of_rows(&weights, channels, outer), PackedWeights::Bf16);
+        compare(&Panels::<Bf16Amx>::of_rows(&weights, channels, outer), PackedWeights::Bf16Amx);
+    }
+}
