@@ -2,9 +2,9 @@
 //! time other work, such as loading the weights. Each line of standard input starts a round. The round prints a line of
 //! JSON with its seconds and its result.
 //!
-//! - `peers forward BACKBONE WINDOWS.json f32|bf16 THREADS`
-//! - `peers halves BACKBONE WINDOWS.json f32|bf16 THREADS`
-//! - `peers generate BACKBONE PROMPTS.json f32|bf16 NEW CUTS THREADS`
+//! - `peers forward BACKBONE WINDOWS.json DTYPE THREADS`, with a float type of the engine `cpu`
+//! - `peers halves BACKBONE WINDOWS.json DTYPE THREADS`
+//! - `peers generate BACKBONE PROMPTS.json DTYPE NEW CUTS THREADS`
 //! - `peers solve SYSTEM.safetensors SOLUTION THREADS`
 //! - `peers grid GRID.yaml THREADS`, with input lines `shared STORE` (runs all cells together) or `separate STORE`
 //!   (runs one cell after the other)
@@ -23,7 +23,7 @@ use ghostlab::evaluate::score;
 use ghostlab::generate::{self, Detokenizer, Prompt, Settings};
 use ghostlab::grid::{Cell, Grid};
 use ghostlab::linalg::solve::NormalEquations;
-use ghostlab::model::{Batch, Config, Decoder, Engine, KernelFamily, Products, Program, Trie};
+use ghostlab::model::{Batch, Config, Decoder, Engine, EngineChoice, EngineName, EngineRequest, Program, Trie};
 use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
@@ -113,9 +113,13 @@ fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     })
 }
 
-/// Loads the backbone with products in `kind`.
+/// Loads the backbone into the `cpu` engine in the float type `kind`.
 fn decoder_of(backbone: &Path, kind: &str) -> Result<Decoder> {
-    let products = if kind == "bf16" { Products::bf16(KernelFamily::best()) } else { Products::F32 };
+    let dtype = kind.parse().map_err(|text| Error::bad_input("unknown float type").found::<String>(text))?;
+    let request = EngineRequest { engine: Some(EngineName::Cpu), dtype: Some(dtype), ..EngineRequest::default() };
+    let choice = request.choose(backbone)?;
+    choice.check()?;
+    let EngineChoice::Cpu(products) = choice else { unreachable!("the engine was requested") };
     Decoder::load_within(Config::read_with_attachments(backbone)?, backbone, products, u64::MAX)
 }
 

@@ -14,7 +14,7 @@ use ghostlab::corpus::{Rule, Tokenizer, Windows, evaluation, read_rows};
 use ghostlab::evaluate::choices::{MultipleChoiceEval, TokenisedChoice, scores_of_choices};
 use ghostlab::evaluate::perplexity::of as perplexity;
 use ghostlab::evaluate::{TaskEncoder, score};
-use ghostlab::model::{Config, Decoder, DeviceName, Engine, FloatType, KernelFamily, Products, Program, Trie};
+use ghostlab::model::{Config, Decoder, DeviceName, Engine, FloatType, Products, Program, Trie};
 use ghostlab::tasks::{Bos, DocumentLimit, Task};
 use ghostlab_definitions::tokens::tokenised;
 use ghostlab_definitions::{FileRows, Setting, native};
@@ -112,7 +112,7 @@ fn bf16_products_are_within_half_a_percent_same_answers() {
     let portable = load(&exam, Products::Bf16);
     assert_eq!(portable.id().dtype, "bf16");
     exam.hold(&[&portable]);
-    match KernelFamily::Amx.check() {
+    match Products::Bf16Amx.check() {
         Ok(()) => exam.hold(&[&load(&exam, Products::Bf16Amx)]),
         Err(error) => eprintln!("skipped on AMX: {}", error.one_line()),
     }

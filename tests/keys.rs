@@ -13,7 +13,7 @@ use crate::common::{fixture, json};
 use ghostlab::calibrate::{HookPoint, Pair, SimilarityAxis};
 use ghostlab::criterion::{DepthUnit, TrialMetric};
 use ghostlab::grid::{Calibration, Cell, EvalTask, Grid, Method, MethodAxis};
-use ghostlab::model::{Cut, DeviceName, EngineName, EngineRequest, FloatType};
+use ghostlab::model::{ComputeType, Cut, DeviceName, EngineName, EngineRequest};
 use ghostlab::options::Described;
 use ghostlab::pipeline::exec::RunSettings;
 use ghostlab::pipeline::plan::{BackbonePlan, EvalTarget, Plan, ScoredExtent, Variant};
@@ -155,7 +155,7 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let request = EngineRequest {
         engine: Some(engine.parse::<EngineName>().unwrap()),
         device: Some(device.parse::<DeviceName>().unwrap()),
-        dtype: Some(dtype.parse::<FloatType>().unwrap()),
+        dtype: Some(dtype.parse::<ComputeType>().unwrap()),
         kernels: None,
     };
     let batch_tokens = RunSettings::default().batch_tokens;

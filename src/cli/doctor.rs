@@ -208,7 +208,7 @@ fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
 fn kernels_line(status: AmxStatus) -> CheckItem {
     let portable = format!("portable in bf16 and f32; {status}");
     match status {
-        AmxStatus::Ready => CheckItem::good("kernels", "amx in bf16, portable in f32"),
+        AmxStatus::Ready => CheckItem::good("kernels", "amx in bf16, bf16x3 and bf16x6, portable in f32"),
         AmxStatus::Absent => CheckItem::good("kernels", portable),
         AmxStatus::Disabled => CheckItem::note("kernels", portable, "use Linux 5.16 or later to enable AMX"),
         AmxStatus::Refused(_) => {
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn kernels_line_names_the_family_and_why_amx_is_not_used() {
         for (status, good, found) in [
-            (AmxStatus::Ready, true, "amx in bf16, portable in f32"),
+            (AmxStatus::Ready, true, "amx in bf16, bf16x3 and bf16x6, portable in f32"),
             (AmxStatus::Absent, true, "portable in bf16 and f32; the processor has no AMX-BF16"),
             (AmxStatus::Refused(1), false, "the kernel refused permission: Operation not permitted"),
             (AmxStatus::Disabled, false, "the operating system does not enable it"),

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::export::{self, Exported, Exporter, Form};
 use crate::files::output::check_separate;
 use crate::grid::Grid;
-use crate::model::{EngineRequest, FloatType};
+use crate::model::{ComputeType, EngineRequest, FloatType};
 use crate::quantity::Gigabytes;
 
 /// Help text of `--dtype`, which has a different meaning for exports.
@@ -36,8 +36,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
     /// Float type for computing layers and operators that are not cached [default: f32 on the CPU].
-    #[arg(long, value_name = "TYPE", value_parser = str::parse::<FloatType>)]
-    compute: Option<FloatType>,
+    #[arg(long, value_name = "TYPE", value_parser = str::parse::<ComputeType>)]
+    compute: Option<ComputeType>,
     /// Write a GGUF file for llama.cpp with matrices of type `f32`, `bf16`, `f16` or `q8_0`.
     ///
     /// The recovery must be folded into the weights. For Llama-like models, removed sublayers and the recoveries `mean`
@@ -49,6 +49,18 @@ pub(super) struct Arguments {
     shard_size: Gigabytes,
     #[command(flatten)]
     limits: LimitArgs,
+}
+
+/// Returns the type of the exported weights.
+///
+/// # Errors
+/// Fails if `--dtype` is not a type of tensors.
+fn exported_type(dtype: ComputeType) -> Result<FloatType> {
+    dtype.float().ok_or_else(|| {
+        Error::bad_input(format!("weights cannot be exported as {dtype}"))
+            .expected("--dtype f32, bf16 or f16")
+            .hint(format!("use --compute {dtype} to compute layers and operators in this type"))
+    })
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -68,7 +80,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     arguments.grid_args.threads.start()?;
     // `--dtype` is the type of the exported weights; `--compute` is the type for the computation.
     let request = arguments.grid_args.engine.request();
-    let dtype = request.dtype;
+    let dtype = request.dtype.map(exported_type).transpose()?;
     let computed = EngineRequest { dtype: arguments.compute, ..request };
     let stop = stop::on_ctrl_c(stop::AFTER_BATCH)?;
     let exporter = Exporter {

@@ -15,7 +15,7 @@ use crate::cluster::Submission;
 use crate::error::{Error, Result};
 use crate::grid::{Grid, TaskSource};
 use crate::installed;
-use crate::model::{DeviceName, EngineName, EngineRequest, FloatType, KernelFamily};
+use crate::model::{ComputeType, DeviceName, EngineName, EngineRequest, KernelFamily};
 use crate::pipeline::exec::RunSettings;
 use crate::quantity::{Gigabytes, MAX_RETRIES};
 use crate::sandbox::STACK_BYTES;
@@ -68,12 +68,14 @@ pub(super) struct EngineArgs {
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>)]
     device: Auto<DeviceName>,
     /// Float type: `f32`, `bf16`, `f16`, or `auto` (f32 on the CPU, otherwise the type of the stored weights).
-    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<FloatType>)]
-    dtype: Auto<FloatType>,
+    ///
+    /// On processors with Intel AMX also `bf16x3` and `bf16x6`: f32 numbers as sums of two or three bf16 numbers.
+    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<ComputeType>)]
+    dtype: Auto<ComputeType>,
     /// Engine: `cpu`, `candle` or `auto`, which uses the built-in kernels where supported.
     ///
-    /// `cpu` selects the built-in kernels, which run on the CPU in f32 or bf16. `candle` supports every device and
-    /// float type.
+    /// `cpu` selects the built-in kernels, which run on the CPU in all types but f16. `candle` supports every device, in
+    /// f32, bf16 and f16.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>)]
     engine: Auto<EngineName>,
     /// CPU kernels for bf16: `portable`, `amx` or `auto`.

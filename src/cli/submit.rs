@@ -346,7 +346,7 @@ fn resolve_auto(request: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
         );
     }
     let kernels = match choice {
-        EngineChoice::Cpu(products) if request.kernels.is_none() && products != Products::F32 => {
+        EngineChoice::Cpu(products @ (Products::Bf16 | Products::Bf16Amx)) if request.kernels.is_none() => {
             let kernels = products.kernels();
             note!(
                 "--kernels auto selects {kernels} on this machine, so all workers use them (--kernels portable runs on every CPU)"

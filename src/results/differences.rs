@@ -317,8 +317,7 @@ pub(super) fn beyond(first: &ResultRow, second: &ResultRow, engines: &[ComputeId
     if engines[0] == engines[1] {
         return None;
     }
-    let coarser = engines.iter().find(|engine| engine.dtype != "f32").unwrap_or(&engines[0]);
-    let Tolerance { perplexity, answers, .. } = Tolerance::of(&coarser.dtype);
+    let Tolerance { perplexity, answers, .. } = Tolerance::between(&engines[0].dtype, &engines[1].dtype);
     if let Some((one, two)) = first.answers().zip(second.answers()) {
         let is_same_size = one.iter().map(Vec::len).eq(two.iter().map(Vec::len));
         let [one, two] = [one, two].map(|tasks| tasks.iter().flatten());

@@ -39,8 +39,7 @@ impl Checks {
     pub(super) fn compare(&mut self, recorded: &ReferenceRun, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
         // The engine may differ from the recorded one. Everything else must be equal.
         let own_engine = *cell.identity.engine == *engine;
-        let coarser = if engine.dtype == "f32" { &cell.identity.engine.dtype } else { &engine.dtype };
-        let tolerance = Tolerance::of(coarser);
+        let tolerance = Tolerance::between(&engine.dtype, &cell.identity.engine.dtype);
         let identity = Identity { engine: Arc::new(engine.clone()), ..(*cell.identity).clone() };
         let identities = &recorded.numbers.identities;
         let Some((name, _)) = identities.iter().find(|(_, entry)| **entry == identity) else {

@@ -13,7 +13,7 @@ use super::record::ReferenceRun;
 use crate::error::{ErrorKind, Result};
 use crate::files::sha256;
 use crate::grid::{Cell, Grid};
-use crate::model::{EngineChoice, EngineRequest, KernelFamily};
+use crate::model::{ComputeType, EngineChoice, EngineRequest, KernelFamily};
 use crate::pipeline::exec::{RunSettings, sample, sample_cost};
 use crate::pipeline::identity::{ComputeId, MeasureId};
 use crate::pipeline::plan::{BackbonePlan, Evaluation};
@@ -211,7 +211,8 @@ fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest
     match request.choose(&backbone.path).map(EngineChoice::check) {
         Ok(Ok(())) => (request, None),
         Ok(Err(error)) => {
-            let portable = EngineRequest { kernels: Some(KernelFamily::Portable), ..request };
+            let dtype = request.dtype.map(ComputeType::portable);
+            let portable = EngineRequest { kernels: Some(KernelFamily::Portable), dtype, ..request };
             let note =
                 format!("{id} cannot run on this machine; recomputing with portable kernels: {}", error.one_line());
             (portable, Some(note))

@@ -11,8 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from bench import LOSS, LOSS_BF16, REAL, TINY, Differs, Row, answer, difference, fastest
+from bench import LOSS, LOSS_BF16, REAL, TINY, Differs, Row, answer, difference, fastest, has_amx
 
+# Our names of torch's float types.
+TORCH_NAMES = {"float32": "f32", "bfloat16": "bf16"}
 RECOVERIES = ["none", "prune-and-comp", "replaceme-ls", "linearpatch-rotate", "ghosted"]
 
 
@@ -80,8 +82,13 @@ def forward(bench):
     ids = windows(text(bench.real, "test"), bench.backbone, count, length)
     file = bench.new("forward") / "windows.json"
     file.write_text(json.dumps(ids))
-    for how in bench.of_types((("f32", "float32", LOSS, "1.5"), ("bf16", "bfloat16", LOSS_BF16, "2"))):
+    for how in bench.of_types((("f32", "float32", LOSS, "1.5"), *split("", ""), ("bf16", "bfloat16", LOSS_BF16, "1.5"))):
         yield from forward_in(bench, "forward", bench.backbone, (file, ids), how)
+
+
+def split(aim_3, aim_6):
+    """Returns the types with f32 numbers as sums of bf16 numbers. They need AMX, and are compared with the peer in f32."""
+    return (("bf16x3", "float32", LOSS, aim_3), ("bf16x6", "float32", LOSS, aim_6)) if has_amx() else ()
 
 
 def forward_in(bench, part, backbone, given, how):
@@ -107,7 +114,8 @@ def forward_in(bench, part, backbone, given, how):
     (mine_seconds, *their_seconds), (mine, *others) = bench.by_turns(ours, theirs, *(side.round for side in limited))
     for process in (driver, *(side.process for side in limited)):
         process.communicate()
-    peers = [f"transformers in {kind}", f"transformers in {kind} without AMX"]
+    peer = f"transformers in {TORCH_NAMES[theirs_kind]}"
+    peers = [peer, f"{peer} without AMX"]
     for peer, seconds, other in zip(peers, their_seconds, others):
         apart = difference("the loss of each window", mine, other, tolerance)
         notes = [f"perplexity {perplexity(mine):.5f} and {perplexity(other):.5f}", f"transformers in batches of {batch}"]
@@ -154,7 +162,7 @@ def wide(bench):
     ids = [[random.Random(at).randrange(vocabulary) for at in range(row * length, (row + 1) * length)] for row in range(count)]
     file = bench.folder / "wide.json"
     file.write_text(json.dumps(ids))
-    for how in bench.of_types((("f32", "float32", LOSS, "1.2"), ("bf16", "bfloat16", LOSS_BF16, "1.3"))):
+    for how in bench.of_types((("f32", "float32", LOSS, "1.1"), *split("2.5", "1.5"), ("bf16", "bfloat16", LOSS_BF16, "2.0"))):
         yield from forward_in(bench, "wide", folder, (file, ids), how)
 
 
@@ -175,7 +183,8 @@ def whole(bench):
         "evaluate": {"perplexity": {"corpus": "test", "length": length}},
     }
     file.write_text(json.dumps(grid))
-    for kind, theirs_kind, tolerance, aim in bench.of_types((("f32", "float32", LOSS, "1.4"), ("bf16", "bfloat16", LOSS_BF16, "1.5"))):
+    types = ("f32", "float32", LOSS, "1.4"), *split("", ""), ("bf16", "bfloat16", LOSS_BF16, "1.5")
+    for kind, theirs_kind, tolerance, aim in bench.of_types(types):
         model, ids = load(named, theirs_kind), windows(test, named, count, length)
         batch = fastest(bench.size((1, 2, 4), (2,)), lambda size: losses(model, ids[:4], size))
         del model
@@ -197,7 +206,7 @@ def whole(bench):
         notes = [f"from {Path(named).name}; {count} windows", f"transformers in batches of {batch}, loading included"]
         said = f"losses {apart:.0e} ({tolerance:.0e})"
         what = f"{kind}, SmolLM2-135M, windows of {length}"
-        yield Row("whole", what, f"transformers in {kind}", *seconds, said, aim, notes, count * length)
+        yield Row("whole", what, f"transformers in {TORCH_NAMES[theirs_kind]}", *seconds, said, aim, notes, count * length)
 
 
 def generate(bench):

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::candle::{self, CandleEngine, DeviceName, FloatType, Placement};
+use super::compute_type::ComputeType;
 use super::config::Config;
 use super::decoder::Decoder;
 use super::engine::{Engine, EngineId};
@@ -15,7 +16,7 @@ use crate::named::named;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineName {
-    /// Built-in kernels, on the CPU in f32 or bf16.
+    /// Built-in kernels, on the CPU.
     Cpu,
     /// candle, on any device and in any float type.
     Candle,
@@ -28,7 +29,7 @@ named!(EngineName: Cpu = "cpu", Candle = "candle");
 pub struct EngineRequest {
     pub engine: Option<EngineName>,
     pub device: Option<DeviceName>,
-    pub dtype: Option<FloatType>,
+    pub dtype: Option<ComputeType>,
     /// Kernel family of the `cpu` engine.
     pub kernels: Option<KernelFamily>,
 }
@@ -58,12 +59,16 @@ impl EngineRequest {
         };
         let dtype = match self.dtype {
             Some(dtype) => dtype,
-            None if device == DeviceName::Cpu => FloatType::F32,
-            None => FloatType::stored_in(folder)?,
+            None if device == DeviceName::Cpu => ComputeType::F32,
+            None => FloatType::stored_in(folder)?.into(),
         };
         let own_products = match (device, dtype) {
-            (DeviceName::Cpu, FloatType::F32) => Some(Products::F32),
-            (DeviceName::Cpu, FloatType::Bf16) => Some(Products::bf16(self.kernels.unwrap_or_else(KernelFamily::best))),
+            (DeviceName::Cpu, ComputeType::F32) => Some(Products::F32),
+            (DeviceName::Cpu, ComputeType::Bf16) => {
+                Some(Products::bf16(self.kernels.unwrap_or_else(KernelFamily::best)))
+            }
+            (DeviceName::Cpu, ComputeType::Bf16x3) => Some(Products::Bf16x3),
+            (DeviceName::Cpu, ComputeType::Bf16x6) => Some(Products::Bf16x6),
             _ => None,
         };
         match (self.engine, own_products) {
@@ -72,16 +77,22 @@ impl EngineRequest {
                 Ok(EngineChoice::Cpu(products))
             }
             (Some(EngineName::Cpu), None) => {
-                Err(Error::bad_input("the engine `cpu` supports only f32 and bf16 on the CPU")
-                    .expected("--device cpu with --dtype f32 or --dtype bf16")
-                    .found(format!("{} on {device}", dtype.name()))
+                Err(Error::bad_input("the engine `cpu` does not support this device and float type")
+                    .expected("--device cpu with --dtype f32, bf16, bf16x3 or bf16x6")
+                    .found(format!("{dtype} on {device}"))
                     .hint("use --engine candle for other devices and f16"))
             }
             _ if self.kernels.is_some() => Err(Error::bad_input("--kernels only applies to the engine `cpu`")
                 .expected("--engine cpu, in f32 or bf16")
-                .found(format!("candle {} on {device}", dtype.name()))
+                .found(format!("candle {dtype} on {device}"))
                 .hint("remove --kernels")),
-            _ => Ok(EngineChoice::Candle(Placement { device, dtype })),
+            _ => match dtype.float() {
+                Some(dtype) => Ok(EngineChoice::Candle(Placement { device, dtype })),
+                None => Err(Error::bad_input(format!("only the engine `cpu` supports --dtype {dtype}"))
+                    .expected("--device cpu with --engine cpu")
+                    .found(format!("candle on {device}"))
+                    .hint("use --dtype f32, or --device cpu --engine cpu")),
+            },
         }
     }
 
@@ -90,10 +101,14 @@ impl EngineRequest {
         if self.kernels.is_none_or(|kernels| kernels == products.kernels()) {
             return Ok(());
         }
-        Err(Error::bad_input("the kernel family `amx` supports only bf16")
-            .expected("--dtype bf16")
-            .found(products.name())
-            .hint("add --dtype bf16, or remove --kernels"))
+        let (family, types) = match products.kernels() {
+            KernelFamily::Portable => (KernelFamily::Amx, "bf16, bf16x3 or bf16x6"),
+            KernelFamily::Amx => (KernelFamily::Portable, "f32 or bf16"),
+        };
+        Err(Error::bad_input(format!("the kernel family `{family}` does not support {}", products.name()))
+            .expected(format!("--dtype {types}"))
+            .found(format!("--dtype {}", products.name()))
+            .hint("change --dtype, or remove --kernels"))
     }
 
     /// Returns the reason why a build with GPU support cannot use a GPU. Returns `None` if a GPU is available, or if
@@ -130,10 +145,10 @@ impl EngineChoice {
     /// Checks that this machine's processor can run the choice.
     ///
     /// # Errors
-    /// See [`KernelFamily::check`].
+    /// See [`Products::check`].
     pub fn check(self) -> Result<()> {
         match self {
-            Self::Cpu(products) => products.kernels().check(),
+            Self::Cpu(products) => products.check(),
             Self::Candle(_) => Ok(()),
         }
     }
@@ -211,6 +226,8 @@ mod tests {
             (("cpu", "", "bf16"), EngineChoice::Cpu(Products::bf16(KernelFamily::best()))),
             (("candle", "cpu", ""), candle_on_cpu(FloatType::F32)),
             (("candle", "cpu", "bf16"), candle_on_cpu(FloatType::Bf16)),
+            (("", "cpu", "bf16x3"), EngineChoice::Cpu(Products::Bf16x3)),
+            (("cpu", "", "bf16x6"), EngineChoice::Cpu(Products::Bf16x6)),
             (("", "cpu", "f16"), candle_on_cpu(FloatType::F16)),
             (("candle", "cpu", "f16"), candle_on_cpu(FloatType::F16)),
         ] {
@@ -219,6 +236,10 @@ mod tests {
         for (engine, device, dtype) in [("cpu", "cuda", ""), ("cpu", "cpu", "f16"), ("cpu", "", "f16")] {
             let error = asked(engine, device, dtype).choose(&folder).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains("--engine candle"), "{error}");
+        }
+        for (engine, device, dtype) in [("candle", "cpu", "bf16x3"), ("", "cuda", "bf16x6")] {
+            let error = asked(engine, device, dtype).choose(&folder).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains("--engine cpu"), "{error}");
         }
         // With an explicit device, the dtype defaults to the stored one.
         let placement = Placement { device: DeviceName::Cuda(1), dtype: FloatType::F32 };
@@ -235,6 +256,7 @@ mod tests {
         for (dtype, kernels, expected) in [
             ("bf16", "portable", "cpu bf16 on cpu"),
             ("bf16", "amx", "cpu bf16 on cpu-amx"),
+            ("bf16x3", "amx", "cpu bf16x3 on cpu-amx"),
             ("f32", "portable", "cpu f32 on cpu"),
         ] {
             let id = choose_with("", dtype, kernels, &folder).unwrap().id();
@@ -242,6 +264,7 @@ mod tests {
         }
         for (engine, dtype, kernels, named) in [
             ("", "f32", "amx", "--dtype bf16"),
+            ("", "bf16x3", "portable", "--dtype f32"),
             ("", "f16", "portable", "remove --kernels"),
             ("candle", "bf16", "amx", "remove --kernels"),
         ] {
@@ -257,10 +280,16 @@ mod tests {
 
     #[test]
     fn choice_is_refused_where_the_processor_lacks_it() {
-        let refused = EngineChoice::Cpu(Products::Bf16Amx).check().err();
-        assert_eq!(refused.is_some(), KernelFamily::best() == KernelFamily::Portable);
-        if let Some(error) = refused {
-            assert!(error.exit_code() == 3 && error.to_string().contains("--kernels portable"), "{error}");
+        for (products, alternative) in [
+            (Products::Bf16Amx, "--kernels portable"),
+            (Products::Bf16x3, "--dtype f32"),
+            (Products::Bf16x6, "--dtype f32"),
+        ] {
+            let refused = EngineChoice::Cpu(products).check().err();
+            assert_eq!(refused.is_some(), KernelFamily::best() == KernelFamily::Portable);
+            if let Some(error) = refused {
+                assert!(error.exit_code() == 3 && error.to_string().contains(alternative), "{error}");
+            }
         }
         assert!(EngineChoice::Cpu(Products::Bf16).check().is_ok());
     }

@@ -52,8 +52,7 @@ pub struct Tolerance {
     /// Absolute tolerance of accuracies.
     pub answers: f64,
     /// Relative tolerance of activations, and of results that do not amplify the errors of activations. The tolerance
-    /// is 16 units in the last place in f32. It is only 5 in half precision, because sums are never accumulated in half
-    /// precision.
+    /// is 16 units in the last place in f32. It is only 5 in other types, because sums are always accumulated in f32.
     pub activations: f64,
 }
 
@@ -61,9 +60,20 @@ impl Tolerance {
     /// Returns the tolerance of a float type.
     pub fn of(dtype: &str) -> Self {
         match dtype {
-            "f32" => Self { perplexity: 0.001, answers: 0.005, activations: 2e-6 },
+            "f32" | "bf16x6" => Self { perplexity: 0.001, answers: 0.005, activations: 2e-6 },
+            "bf16x3" => Self { perplexity: 0.001, answers: 0.005, activations: 1.5e-4 },
             "f16" => Self { perplexity: 0.005, answers: 0.02, activations: 5e-3 },
             _ => Self { perplexity: 0.005, answers: 0.02, activations: 4e-2 },
+        }
+    }
+
+    /// Returns the tolerance of a comparison between two float types, which is that of the less exact type.
+    pub fn between(first: &str, second: &str) -> Self {
+        let [first, second] = [first, second].map(Self::of);
+        Self {
+            perplexity: first.perplexity.max(second.perplexity),
+            answers: first.answers.max(second.answers),
+            activations: first.activations.max(second.activations),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::named::named;
 pub enum KernelFamily {
     /// Kernels that run on every processor.
     Portable,
-    /// bf16 products on the tile registers of Intel AMX.
+    /// Products of bf16 numbers on the tile registers of Intel AMX.
     Amx,
 }
 
@@ -28,18 +28,18 @@ impl KernelFamily {
         if amx::status() == AmxStatus::Ready { Self::Amx } else { Self::Portable }
     }
 
-    /// Checks that this machine can run the family.
+    /// Checks that this machine can run the family. The error suggests the option `alternative`.
     ///
     /// # Errors
     /// Fails with an error of kind `Missing` that states the reason.
-    pub fn check(self) -> Result<()> {
+    pub fn check(self, alternative: &str) -> Result<()> {
         match amx::status() {
             AmxStatus::Ready => Ok(()),
             _ if self == Self::Portable => Ok(()),
             status => Err(Error::missing("this machine cannot run the kernel family `amx`")
                 .expected("a processor with AMX-BF16, enabled for this process")
                 .found(status)
-                .hint("use --kernels portable (results differ in the last digits and have different keys)")),
+                .hint(format!("use {alternative} (results differ in the last digits and have different keys)"))),
         }
     }
 }

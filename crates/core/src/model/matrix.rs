@@ -10,8 +10,9 @@ use super::weights::Weights;
 use crate::error::{Error, Result};
 use crate::linalg::bf16::{Bf16, Bf16Kernels};
 use crate::linalg::bf16_amx::Bf16Amx;
+use crate::linalg::bf16_split::Bf16Split;
 use crate::linalg::float32::F32;
-use crate::linalg::panels::{Kind, Panels};
+use crate::linalg::panels::Panels;
 
 /// Data type and kernels of the CPU engine's products in layers, attention and output projection. Everything else is
 /// f32, including the accumulators.
@@ -22,6 +23,10 @@ pub enum Products {
     Bf16,
     /// bf16 weights with Intel AMX kernels, whose results differ in the last digits.
     Bf16Amx,
+    /// f32 weights split into two bf16 parts, with Intel AMX kernels. Attention is f32.
+    Bf16x3,
+    /// f32 weights split into three bf16 parts, with Intel AMX kernels. Attention is f32.
+    Bf16x6,
 }
 
 impl Products {
@@ -35,8 +40,20 @@ impl Products {
     pub const fn kernels(self) -> KernelFamily {
         match self {
             Self::F32 | Self::Bf16 => KernelFamily::Portable,
-            Self::Bf16Amx => KernelFamily::Amx,
+            Self::Bf16Amx | Self::Bf16x3 | Self::Bf16x6 => KernelFamily::Amx,
         }
+    }
+
+    /// Checks that this machine can run the products.
+    ///
+    /// # Errors
+    /// See [`KernelFamily::check`].
+    pub fn check(self) -> Result<()> {
+        let alternative = match self {
+            Self::Bf16x3 | Self::Bf16x6 => "--dtype f32",
+            Self::F32 | Self::Bf16 | Self::Bf16Amx => "--kernels portable",
+        };
+        self.kernels().check(alternative)
     }
 
     /// Returns the dtype name used in files and on the command line.
@@ -44,6 +61,8 @@ impl Products {
         match self {
             Self::F32 => "f32",
             Self::Bf16 | Self::Bf16Amx => "bf16",
+            Self::Bf16x3 => "bf16x3",
+            Self::Bf16x6 => "bf16x6",
         }
     }
 
@@ -57,18 +76,21 @@ impl Products {
         EngineId { name: CPU.name, dtype: self.name(), device: self.device_class() }
     }
 
+    /// Returns the kernels of attention in bf16, or `None` if attention is f32.
     pub(super) fn bf16_kernels(self) -> Option<Bf16Kernels> {
         match self {
-            Self::F32 => None,
+            Self::F32 | Self::Bf16x3 | Self::Bf16x6 => None,
             Self::Bf16 => Some(Bf16Kernels::Portable),
             Self::Bf16Amx => Some(Bf16Kernels::Amx),
         }
     }
 
+    /// Returns the size of a weight in bytes.
     pub(super) fn bytes(self) -> u64 {
         match self {
-            Self::F32 => 4,
+            Self::F32 | Self::Bf16x3 => 4,
             Self::Bf16 | Self::Bf16Amx => 2,
+            Self::Bf16x6 => 6,
         }
     }
 }
@@ -79,6 +101,8 @@ pub(super) enum LayerMatrix {
     F32(Arc<Panels<F32>>),
     Bf16(Arc<Panels<Bf16>>),
     Bf16Amx(Arc<Panels<Bf16Amx>>),
+    Bf16x3(Arc<Panels<Bf16Split<2>>>),
+    Bf16x6(Arc<Panels<Bf16Split<3>>>),
 }
 
 impl LayerMatrix {
@@ -96,6 +120,8 @@ impl LayerMatrix {
             Products::F32 => Self::F32(Arc::new(weights.panels(matrices, inner)?)),
             Products::Bf16 => Self::Bf16(Arc::new(weights.panels(matrices, inner)?)),
             Products::Bf16Amx => Self::Bf16Amx(Arc::new(weights.panels(matrices, inner)?)),
+            Products::Bf16x3 => Self::Bf16x3(Arc::new(weights.panels(matrices, inner)?)),
+            Products::Bf16x6 => Self::Bf16x6(Arc::new(weights.panels(matrices, inner)?)),
         })
     }
 
@@ -104,30 +130,24 @@ impl LayerMatrix {
     /// # Errors
     /// Fails if the types differ or there are no matrices.
     pub(super) fn weighted_sum(matrices: &[(f64, &Self)]) -> Result<Self> {
-        fn sum<'a, K: Kind<Word: 'a> + 'a>(
-            matrices: &[(f64, &'a LayerMatrix)],
-            panels: impl Fn(&'a LayerMatrix) -> Option<&'a Arc<Panels<K>>>,
-        ) -> Option<Arc<Panels<K>>> {
-            let panels = matrices.iter().map(|&(factor, matrix)| Some((factor, &**panels(matrix)?)));
-            panels.collect::<Option<Vec<_>>>().map(|panels| Arc::new(Panels::weighted_sum(&panels)))
+        /// Sums the matrices if all have the type of the named variant.
+        macro_rules! sum {
+            ($variant:ident) => {{
+                let panels = matrices.iter().map(|&(factor, matrix)| match matrix {
+                    Self::$variant(panels) => Some((factor, &**panels)),
+                    _ => None,
+                });
+                let panels: Option<Vec<_>> = panels.collect();
+                panels.map(|panels| Self::$variant(Arc::new(Panels::weighted_sum(&panels))))
+            }};
         }
         let found = match matrices.first() {
             None => None,
-            Some((_, Self::F32(_))) => sum(matrices, |matrix| match matrix {
-                Self::F32(panels) => Some(panels),
-                _ => None,
-            })
-            .map(Self::F32),
-            Some((_, Self::Bf16(_))) => sum(matrices, |matrix| match matrix {
-                Self::Bf16(panels) => Some(panels),
-                _ => None,
-            })
-            .map(Self::Bf16),
-            Some((_, Self::Bf16Amx(_))) => sum(matrices, |matrix| match matrix {
-                Self::Bf16Amx(panels) => Some(panels),
-                _ => None,
-            })
-            .map(Self::Bf16Amx),
+            Some((_, Self::F32(_))) => sum!(F32),
+            Some((_, Self::Bf16(_))) => sum!(Bf16),
+            Some((_, Self::Bf16Amx(_))) => sum!(Bf16Amx),
+            Some((_, Self::Bf16x3(_))) => sum!(Bf16x3),
+            Some((_, Self::Bf16x6(_))) => sum!(Bf16x6),
         };
         found.ok_or_else(|| Error::job("merged layers differ in the types of their weights"))
     }
@@ -141,6 +161,8 @@ impl LayerMatrix {
             Self::F32(panels) => PackedWeights::F32(panels),
             Self::Bf16(panels) => PackedWeights::Bf16(panels),
             Self::Bf16Amx(panels) => PackedWeights::Bf16Amx(panels),
+            Self::Bf16x3(panels) => PackedWeights::Bf16x3(panels),
+            Self::Bf16x6(panels) => PackedWeights::Bf16x6(panels),
         }
     }
 }
