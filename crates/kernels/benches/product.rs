@@ -1,8 +1,8 @@
 //! Benchmark of matrix products with prepacked weights of each storage type, at the shapes of real layers.
 //!
 //! Run with `cargo bench -p ghostlab-kernels --bench product [-- THREADS]`. As in a forward pass, each thread
-//! multiplies its own block of rows by the same weights. The fastest repetition counts, because interference from other
-//! processes only slows a run down.
+//! multiplies its own block of rows by the same weights. The program reports the fastest repetition, because other
+//! processes can only slow a run down.
 #![allow(clippy::disallowed_macros, reason = "a benchmark prints")]
 
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use ghostlab_kernels::linalg::gemm::{MatrixView, Update};
 use ghostlab_kernels::linalg::panels::{Kind, Panels, product};
 use rayon::prelude::*;
 
-/// `(inner, outer)` of layers and output heads of models with 256, 576 and 4,096 channels.
+/// `(inner, outer)` shapes of layers and output heads in models with 256, 576 and 4,096 channels.
 const SHAPES: [(usize, usize); 8] =
     [(256, 512), (256, 1408), (704, 256), (576, 3072), (4096, 4096), (4096, 28_672), (14_336, 4096), (4096, 128_256)];
 const REPETITIONS: usize = 5;

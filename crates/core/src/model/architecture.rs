@@ -12,7 +12,7 @@ pub(crate) const CLASS: &str = "Ghosted";
 /// Prefix of `model_type` in older exports.
 const MODEL_TYPE: &str = "ghostlab_";
 
-/// Properties by which decoder architectures differ. Other entries override fields of [`LLAMA`].
+/// Properties in which decoder architectures differ. Each entry of [`ARCHITECTURES`] overrides fields of [`LLAMA`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Architecture {
     /// Value of `architectures` in the config.
@@ -44,7 +44,7 @@ pub struct Architecture {
     pub caps: [Option<&'static str>; 2],
     /// Defaults of transformers' config class for missing entries, as a JSON object.
     pub defaults: &'static str,
-    /// Form in llama.cpp's GGUF files. `None` if llama.cpp does not support the architecture.
+    /// Format of the architecture in llama.cpp's GGUF files. `None` if llama.cpp does not support the architecture.
     pub gguf: Option<GgufForm>,
 }
 
@@ -66,8 +66,8 @@ pub enum RopeEntries {
     One,
     /// One embedding for all layers except those with a 0 in `no_rope_layers` (SmolLM3).
     SomeLayers,
-    /// Embedding of the fraction of each head given by `partial_rotary_factor`, of type `default` or `longrope`
-    /// (Phi-3).
+    /// Embedding of only a part of each head, given by `partial_rotary_factor`. The rope type is `default` or
+    /// `longrope` (Phi-3).
     Partial,
     /// Separate embeddings for sliding-window layers and full-attention layers (Gemma 3).
     ByWindow,
@@ -97,20 +97,21 @@ pub struct ExpertNames {
     pub normalised: Option<&'static str>,
 }
 
-/// Form of an architecture in GGUF files.
+/// Format of an architecture in GGUF files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GgufForm {
     /// Value of `general.architecture` in GGUF files, which prefixes other keys. If several architectures share a name,
     /// files with that name are read as the first of them.
     pub name: &'static str,
-    /// Whether rows of queries and keys are permuted for llama.cpp's interleaved rotary embedding, alternating between
-    /// the first and second half of a head.
+    /// Whether rows of queries and keys are permuted for llama.cpp's interleaved rotary embedding. Permuted rows
+    /// alternate between the first and second half of a head.
     pub turns: bool,
-    /// Layer properties that llama.cpp derives from the layer index.
+    /// Rule for layer properties that llama.cpp derives from the layer index.
     pub places: GgufPlaces,
 }
 
-/// Rule by which llama.cpp treats some layers differently. It depends only on the layer index and not on the file.
+/// Rule for layers that llama.cpp treats differently from the others. The rule depends only on the layer index, not on
+/// the content of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufPlaces {
     /// All layers are treated equally and use full attention.
@@ -122,7 +123,7 @@ pub enum GgufPlaces {
 }
 
 impl GgufForm {
-    /// Returns a form whose layers are all equal.
+    /// Returns a format in which all layers are equal.
     pub(crate) const fn uniform(name: &'static str, turns: bool) -> Self {
         Self { name, turns, places: GgufPlaces::Alike }
     }
@@ -135,19 +136,19 @@ pub enum SlidingWindow {
     Never,
     /// All layers, unless the window is null (Mistral).
     Always,
-    /// If `use_sliding_window` is set, the layers in `layer_types`, or those from `max_window_layers` on if it is
-    /// missing. Otherwise, no layers (Qwen2, Qwen3). The config always has a window size.
+    /// The layers in `layer_types` if `use_sliding_window` is set, otherwise none (Qwen2, Qwen3). If `layer_types` is
+    /// missing, the layers from `max_window_layers` on. The config always has a window size.
     Switched,
     /// All layers if `use_sliding_window` is set, otherwise none (Qwen3-MoE).
     SwitchedWhole,
-    /// The layers in `layer_types`, or all but every n-th layer if it is missing (Gemma).
+    /// The layers in `layer_types`. If `layer_types` is missing, all layers except every n-th one (Gemma).
     Patterned {
         every: usize,
         /// Config key that may override `every`.
         key: Option<&'static str>,
     },
-    /// If `use_sliding_window` is set, the layers in `layer_types`, or those without a rotary embedding if it is
-    /// missing. Otherwise, no layers (SmolLM3).
+    /// The layers in `layer_types` if `use_sliding_window` is set, otherwise none (SmolLM3). If `layer_types` is
+    /// missing, the layers without a rotary embedding.
     Unrotated,
 }
 
@@ -356,7 +357,7 @@ impl Architecture {
                 .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
                 .hint("use one of these decoders; to add a similar one, see crates/core/src/model/architecture.rs")
         })?;
-        // transformers reads only `model_type`, so it is unclear which of the two entries is right.
+        // Reject contradictions: transformers reads only `model_type`, so either of the two entries may be right.
         match plain {
             Some(other) if other != architecture.model_type => {
                 Err(Error::bad_input("`model_type` contradicts `architectures`")

@@ -5,7 +5,7 @@ use super::operator::Operator;
 use super::tensor_name::name;
 use crate::error::Result;
 
-/// Config key under which an export is described.
+/// Config key of the section that describes an export.
 pub(crate) const ENTRY: &str = "ghostlab";
 /// Key of the operator list in [`ENTRY`].
 pub(crate) const OPERATORS: &str = "operators";
@@ -57,7 +57,7 @@ pub(crate) fn bias_name(layer: usize, module: &str) -> String {
     format!("model.layers.{layer}.{module}.bias")
 }
 
-/// Returns the name of the weight of the norm that an operator applies to its input.
+/// Returns the weight name of an operator's input norm.
 pub(crate) fn input_norm_name(layer: usize, module: &str) -> String {
     name(layer, &format!("{module}.input_norm"))
 }
@@ -67,7 +67,7 @@ pub(crate) fn norm_name(layer: usize, norm: &str) -> String {
     name(layer, &format!("{norm}.norm"))
 }
 
-/// Form of an operator stored next to the weights of a checkpoint. It determines which file formats can store the
+/// Form of an operator stored next to the weights of a checkpoint. The form determines which file formats can store the
 /// operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepForm {
@@ -93,7 +93,7 @@ impl StepForm {
     }
 }
 
-/// Form of an operator in a config. Except for [`Self::Bias`], it does not include whether the operator has a bias.
+/// Form of an operator in a config. Except for [`Self::Bias`], the form does not tell whether the operator has a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachedForm {
     Diagonal,

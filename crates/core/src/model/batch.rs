@@ -16,7 +16,7 @@ pub struct Batch {
     /// [parent](Self::parents).
     pub segments: Vec<Range<usize>>,
     /// Parent of a segment that continues another segment. The segment attends to all rows of the parent, and its
-    /// positions continue the parent's. Children directly follow their parent; a parent must not have a parent itself.
+    /// positions continue the parent's. Children directly follow their parent. A parent must not have a parent itself.
     pub parents: Vec<Option<usize>>,
     /// Rows scored by the head, in ascending order.
     pub targets: Vec<ScoredRow>,
@@ -77,7 +77,7 @@ impl Batch {
         }
     }
 
-    /// Returns the rows that each row attends to.
+    /// Returns the segments and their parents, which determine the rows that each row attends to.
     pub(super) fn attended_rows(&self) -> Segments<'_> {
         Segments { rows: &self.segments, parents: &self.parents }
     }

@@ -23,7 +23,7 @@ impl Passes {
         Self { bytes, row: (4 * channels).max(1) as u64, tokens: AtomicUsize::new(0) }
     }
 
-    /// Returns the number of tokens of the next pass, given `streams` streams.
+    /// Returns the number of tokens of the next pass with `streams` residual streams.
     pub(super) fn tokens(&self, streams: usize) -> usize {
         self.tokens.load(Relaxed).min(self.rows() / streams.max(1))
     }
@@ -33,7 +33,8 @@ impl Passes {
         (self.rows() / tokens.max(1)).max(MIN_STREAMS)
     }
 
-    /// Updates the estimate after a pass from its tokens, its duration and the time spent loading weights, in seconds.
+    /// Updates the estimate after a pass of `tokens` tokens. The pass took `seconds` in total, including `making`
+    /// seconds for loading weights.
     pub(super) fn learn(&self, tokens: usize, seconds: f64, making: f64) {
         if making > MAX_LOADING_SHARE * seconds {
             self.tokens.fetch_max(2 * tokens, Relaxed);

@@ -1,8 +1,8 @@
 //! Cache of values computed on demand, bounded in bytes. Values are requested cyclically, so the cache evicts the idle
 //! value whose next request is furthest away.
 //!
-//! Values are computed on a separate thread pool. Callers of [`Cache::get`] are often workers of the global pool and
-//! block there: if the computation needed the same pool, it could deadlock.
+//! Values are computed on a separate thread pool. Callers of [`Cache::get`] are often workers of the global pool, and
+//! block until the value is available. A computation on the same pool could deadlock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ struct State<T> {
     slots: Vec<Slot<T>>,
     /// Bytes of all values that are cached or being computed.
     held: u64,
-    /// Last requested index. `clock` counts how often it changed.
+    /// Last requested index. `clock` counts how often the index changed.
     last: usize,
     clock: u64,
 }
@@ -168,7 +168,8 @@ impl<T> Shared<T> {
             .sum()
     }
 
-    /// Evicts idle values, furthest next request first, until value `index` fits or no candidate is left.
+    /// Evicts idle values until value `index` fits or no idle value is left. Values whose next request is furthest away
+    /// are evicted first.
     fn make_room(&self, state: &mut State<T>, index: usize, spared: Option<usize>) {
         let count = self.bytes.len();
         while state.held + self.bytes[index] > self.budget {

@@ -48,9 +48,9 @@ impl EngineRequest {
     /// engine defaults to `cpu` if it supports the device and dtype, and otherwise to candle.
     ///
     /// # Errors
-    /// Fails if the `cpu` engine is requested with an unsupported device or dtype, the kernel family has no such
-    /// products, or weight files cannot be read. [`EngineChoice::check`] checks whether this machine can run the
-    /// choice.
+    /// Fails if the `cpu` engine is requested with an unsupported device or dtype, if the kernel family does not
+    /// support the dtype, or if weight files cannot be read. [`EngineChoice::check`] checks whether this machine can
+    /// run the chosen engine.
     pub fn choose(self, folder: &Path) -> Result<EngineChoice> {
         let device = match self.device {
             Some(device) => device,
@@ -142,7 +142,7 @@ impl EngineChoice {
         if self.device() == DeviceName::Cpu { 2048 } else { candle::MAX_PIECE }
     }
 
-    /// Checks that this machine's processor can run the choice.
+    /// Checks that this machine's processor can run the chosen engine.
     ///
     /// # Errors
     /// See [`Products::check`].
@@ -169,7 +169,7 @@ impl EngineChoice {
         })
     }
 
-    /// Returns the total size of the weights on their device.
+    /// Returns the total size in bytes of the weights on their device.
     pub fn weight_bytes(self, config: &Config) -> u64 {
         match self {
             Self::Cpu(products) => config.weight_bytes(products),
@@ -177,7 +177,7 @@ impl EngineChoice {
         }
     }
 
-    /// Returns the size of the weights that a program needs on their device.
+    /// Returns the size in bytes of the weights that a program needs on their device.
     pub fn needed_bytes(self, config: &Config, program: &Program) -> u64 {
         let (of_layer, of_embedding, one_table) = match self {
             // The `cpu` engine stores embedding and output projection in different layouts, so a tied table counts
@@ -188,7 +188,7 @@ impl EngineChoice {
         config.needed_bytes(program, of_layer, of_embedding, one_table)
     }
 
-    /// Returns the size in bytes of the weights kept in host memory under a budget. The size is at least that of the
+    /// Returns the size in bytes of the weights kept in host memory under a budget. Host memory must hold at least the
     /// largest part, because a part is loaded or transferred as a whole.
     pub fn held_bytes(self, config: &Config, budget: u64) -> u64 {
         let products = if let Self::Cpu(products) = self { products } else { Products::F32 };

@@ -60,7 +60,7 @@ pub(super) fn compared<M: Compare>(
     divergences.collect()
 }
 
-/// Runs the reference program alone.
+/// Runs the reference program alone and returns its final stream.
 fn reference_stream<M: Compare>(model: &M, trie: &Trie, batch: &M::Batch) -> Result<Option<M::Residual>> {
     let Some(alone) = trie.reference_alone() else { return Ok(None) };
     let Some(head) = alone.reference_head() else { return Ok(None) };
@@ -69,7 +69,7 @@ fn reference_stream<M: Compare>(model: &M, trie: &Trie, batch: &M::Batch) -> Res
     Ok(comparing.reference.into_inner())
 }
 
-/// Runs the parts through the trie independently, in parallel.
+/// Runs all parts through the trie in parallel, independently of each other.
 pub(super) fn compared_side_by_side<M>(
     model: &M,
     trie: &Trie,
@@ -82,7 +82,7 @@ where
     in_parallel(parts, seconds, |batch, nodes| compared(model, trie, None, batch, nodes))
 }
 
-/// Model wrapper for one run that stores the stream of the reference program.
+/// Model wrapper that stores the stream of the reference program during a run.
 struct Comparing<'a, M: Compare> {
     model: &'a M,
     /// Node of the reference program's head.

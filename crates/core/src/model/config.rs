@@ -27,7 +27,7 @@ use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{self, parts, regular};
 use crate::quantity::counted;
 
-/// Upper bounds far above any real backbone, which keep products of config values from overflowing. The actual values
+/// Upper bounds far above any real backbone. They keep products of config values from overflowing. The actual values
 /// are checked against the weight files (`check_weights`) before use.
 const MAX_LAYERS: usize = 10_000;
 const MAX_CHANNELS: usize = 1 << 20;
@@ -78,8 +78,8 @@ pub struct Config {
     pub experts: Option<Experts>,
     /// Whether each layer has experts instead of a dense MLP.
     pub sparse: Vec<bool>,
-    /// Whether the embedding is also the output projection, which requires that the config says so and that the weights
-    /// contain only one of the two matrices.
+    /// Whether the embedding is also the output projection. The config must declare this, and the weights must contain
+    /// only one of the two matrices.
     pub tied_embeddings: bool,
     /// Sliding-window size of each layer in tokens, including the query. `None` if the layer attends to all earlier
     /// tokens.
@@ -134,7 +134,7 @@ impl Config {
     }
 
     /// Reads a config like [`Self::read`], but accepts exports with operators or missing sublayers. Such a backbone
-    /// must be run with the program [`whole`](super::whole).
+    /// must be run with its [`folder_program`](super::folder_program).
     ///
     /// # Errors
     /// Fails like [`Self::read`], except for exports.
@@ -263,7 +263,7 @@ impl Biases {
     }
 }
 
-/// Numbers of heads, and their width.
+/// Numbers of attention heads, and their width.
 struct AttentionShape {
     heads: usize,
     kv_heads: usize,

@@ -19,7 +19,8 @@ use super::tensors;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
-/// Description of each tensor of a weight file by name: type, shape, row order, and SHA-256 of its bytes.
+/// Descriptions of the tensors of a weight file, by name. A description contains type, shape, row order, and SHA-256 of
+/// the bytes.
 pub type TensorHashes = BTreeMap<String, String>;
 
 /// Hashes the tensors of a weight file.
@@ -45,7 +46,7 @@ fn tensor_hash(path: &Path, shard: &Shard, (name, info): (String, TensorInfo)) -
     Ok((name, description))
 }
 
-/// [`Read`] over the bytes of a tensor.
+/// Reader of the bytes of a tensor.
 struct Bytes<'a> {
     shard: &'a Shard,
     name: &'a str,
@@ -210,7 +211,8 @@ impl ArchitectureValues {
     }
 }
 
-/// Describes an operator next to the weights. The first two forms are not named, so that existing keys stay valid.
+/// Describes an operator next to the weights. The forms `diagonal` and `dense` are not named, so that existing keys
+/// stay valid.
 fn attached_operator(attachment: &Attachment) -> Value {
     let &Attachment { layer, place, form, bias } = attachment;
     let diagonal = form == AttachedForm::Diagonal;

@@ -24,7 +24,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Creates the load of `tokens` tokens in windows of `length` tokens, all of which are scored.
+    /// Creates the load of `tokens` scored tokens in windows of `length` tokens.
     pub fn windows(tokens: usize, length: usize) -> Self {
         Self { tokens, scored: tokens, length }
     }
@@ -63,14 +63,15 @@ impl Config {
         }
     }
 
-    /// Returns the mean number of tokens that a query attends to: half a segment, limited by the layer's window.
+    /// Returns the mean number of tokens that a query attends to. Without a window, this is half the segment length.
     fn mean_attended(&self, layer: usize, length: usize) -> f64 {
         let length = length as f64;
         let window = self.windows.get(layer).copied().flatten().map_or(length, |width| (width as f64).min(length));
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
-    /// Returns the number of weights of a layer's MLP, including the router and as many experts as `experts` returns.
+    /// Returns the number of weights of a layer's MLP, including the router. `experts` returns the number of experts to
+    /// count.
     fn mlp_numbers(&self, layer: usize, experts: fn(Experts) -> usize) -> usize {
         let c = self.hidden;
         match self.experts.filter(|_| self.sparse.get(layer) == Some(&true)) {
@@ -203,8 +204,9 @@ impl Config {
         }
     }
 
-    /// Estimates the memory in bytes for training an operator on sequences of `length` tokens: a quarter of the layers,
-    /// the output projection, the matrix with gradient and optimizer moments, and the logits with their graph.
+    /// Estimates the memory in bytes for training an operator on sequences of `length` tokens. The estimate includes a
+    /// quarter of the layers, the output projection, the matrix with gradient and optimizer moments, and the logits
+    /// with their graph.
     pub fn training_bytes(&self, length: usize) -> u64 {
         let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes(Products::F32) + self.head_bytes(Products::F32);
         weights + 16 * (self.hidden * self.hidden) as u64 + 16 * (length * self.vocab) as u64

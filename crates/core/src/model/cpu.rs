@@ -1,4 +1,5 @@
-//! The CPU engine: runs the decoder with ghostlab's kernels, in f32 or with bf16 products in the layers.
+//! CPU engine, which runs the decoder with ghostlab's kernels. Products are computed in f32 or bf16, and everything
+//! else is computed in f32.
 
 use std::time::Instant;
 
@@ -19,8 +20,8 @@ use super::rms_norm::RmsNorm;
 use super::trie::{Model, Observer, Trie};
 use crate::error::Result;
 
-/// Tokens per part of a chunk. Cores that share a step synchronize after every step, while parts of a chunk synchronize
-/// only at its end.
+/// Number of tokens per part of a chunk. Parts run independently, so cores synchronize only at the end of a chunk.
+/// Cores that share a step would synchronize after every step.
 const PART_TOKENS: usize = 512;
 
 impl Engine for Decoder {
@@ -91,7 +92,7 @@ impl Engine for Decoder {
 }
 
 impl Decoder {
-    /// Runs batches over the layers and records the duration.
+    /// Runs batches through the layers and reports the duration to the planner `passes`.
     fn pass<T>(&self, passes: &Passes, batches: &[Batch], run: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let made = self.seconds_making();

@@ -70,7 +70,7 @@ impl DeciLayers {
     /// Reads the layers of a file.
     ///
     /// # Errors
-    /// Fails if counts are missing, or vary between layers in a way that exports do not.
+    /// Fails if counts are missing, or vary between layers in a way that never occurs in exports.
     pub(super) fn read(file: &Gguf) -> Result<Self> {
         let blocks = file.count("deci.block_count")?.filter(|blocks| (1..=MAX_BLOCKS).contains(blocks));
         let blocks = blocks.ok_or_else(|| wrong(file, "deci.block_count", "1 to 10000 layers"))?;
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::files::gguf_writer::{GgufInfo, header};
 
-    /// Writes a file of three layers whose last down projection contains one given value, and reads its layers.
+    /// Writes a file with three layers and reads them. `number` is a value of the last down projection.
     fn read(heads: &[u32], widths: &[u32], number: f32) -> Result<DeciLayers> {
         let entries = [
             ("general.architecture".to_owned(), Entry::String(DECI.to_owned())),

@@ -41,7 +41,7 @@ pub struct Decoder {
     passes: Option<Arc<Passes>>,
 }
 
-/// Attention over the rows of a stream and, when decoding, over cached rows.
+/// Rows that a stream attends to: its own rows and, when decoding, cached rows.
 trait Seen {
     /// Computes the attention output of each row.
     ///
@@ -58,7 +58,7 @@ impl Seen for Batch {
     }
 }
 
-/// Extent to which a sublayer is computed.
+/// Point up to which a sublayer is computed.
 #[derive(Clone, Copy, PartialEq)]
 enum End {
     /// Up to its last projection, before the final norm of the branch.
@@ -70,7 +70,7 @@ enum End {
 }
 
 impl Decoder {
-    /// Loads a backbone folder: config and weights.
+    /// Loads the config and the weights of a backbone folder.
     ///
     /// # Errors
     /// Fails if the config or weights are missing, malformed, non-finite or incomplete, or if there are extra weights.
@@ -85,9 +85,9 @@ impl Decoder {
     }
 
     /// Loads a backbone like [`Self::load_with`], within `budget` bytes. If the weights exceed the budget, layers and
-    /// head are loaded from files on demand, one layer ahead, and the weights whose next use is furthest away are
-    /// evicted. Embedding rows are then read on demand, and a part of the budget is reserved for streams, so that
-    /// several batches share a pass over the layers. Results do not depend on the budget.
+    /// head are loaded from files on demand, one layer ahead. The weights whose next use is furthest away are evicted.
+    /// Embedding rows are then also read on demand. A part of the budget is reserved for streams, so that several
+    /// batches share a pass over the layers. Results do not depend on the budget.
     ///
     /// # Errors
     /// Fails like [`Self::load_with`]. If weights are loaded on demand, non-finite values and changed files are
@@ -107,7 +107,7 @@ impl Decoder {
         &self.config
     }
 
-    /// Returns the number type of the products with weights.
+    /// Returns the data type and kernels of products.
     pub(super) fn products(&self) -> Products {
         self.products
     }
@@ -138,9 +138,9 @@ impl Decoder {
     /// Returns the backbone with `operator` folded into the last projection of a sublayer, which implements
     /// [`Step::Edited`].
     ///
-    /// Unchanged weights are shared with `self`. A diagonal scales the output rows of the projection, before the norm
-    /// at the end of the branch if there is one. The bias of the projection is transformed too. With experts, the
-    /// operator is folded into each of them ([`super::experts`]).
+    /// Unchanged weights are shared with `self`. A diagonal scales the outputs of the projection, before the norm at
+    /// the end of the branch if there is one. The operator also transforms the bias of the projection. With experts,
+    /// the operator is folded into each of them ([`super::experts`]).
     ///
     /// # Errors
     /// Fails if the operator has a bias or norm, or is dense while the branch ends in a norm, because no weight can

@@ -3,7 +3,7 @@
 //!
 //! Keys and values are stored in blocks. The context of a token is a chain of blocks, each used up to a given length.
 //! Prompts with a common prefix share the first blocks of their chains, and programs share the blocks of shared layers.
-//! At a shared step the rows of all programs form one matrix.
+//! At a shared step, the rows of all programs form one matrix.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -25,7 +25,7 @@ pub type BlockId = usize;
 #[derive(Debug, Clone)]
 pub struct Run {
     pub ids: Vec<u32>,
-    /// Indices of the programs that run the tokens; at least one.
+    /// Indices of the programs that run the tokens. There must be at least one.
     pub programs: Vec<usize>,
     /// Blocks that precede `block`, each with the number of tokens used. They may belong to earlier runs of the same
     /// call.
@@ -53,7 +53,7 @@ pub trait Decoding {
 
     fn free(&mut self, block: BlockId);
 
-    /// Returns the KV-cache bytes per token for these programs.
+    /// Returns the size in bytes of the given programs' KV cache per token.
     fn token_bytes(&self, programs: &[usize]) -> u64;
 }
 
@@ -121,7 +121,7 @@ pub(super) trait Cached: Model + Sync {
     fn key_value_bytes(&self) -> u64;
 }
 
-/// Run within a batch of runs that share a step.
+/// Run with its rows and position in a batch of runs that share a step.
 pub(super) struct Placed<'a> {
     /// Rows of the stream that belong to the run.
     pub(super) rows: Range<usize>,
@@ -136,7 +136,7 @@ impl Placed<'_> {
         self.first - self.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>()
     }
 
-    /// Returns the blocks visible to the last row, with the number of tokens used of each.
+    /// Returns the blocks visible to the last row, with the number of tokens used from each.
     pub(super) fn chain<'b, B>(&self, block: impl Fn(BlockId) -> Option<&'b B>) -> Result<Vec<(&'b B, usize)>> {
         let visible = self.place() + self.rows.len();
         let chain = self.run.before.iter().copied().chain([(self.run.block, visible)]);
@@ -173,7 +173,7 @@ pub(super) struct TrieDecoding<'a, M: Cached> {
 /// Runs that share steps, and the data required by these steps.
 struct Together<'r, S> {
     placed: Vec<Placed<'r>>,
-    /// Indices of the runs in the call.
+    /// Index of each run in the call of [`Decoding::run`].
     runs: Vec<usize>,
     shared: S,
 }
@@ -211,8 +211,8 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         before + self.lengths.get(&run.block).copied().unwrap_or(0)
     }
 
-    /// Records the length regime of a new block. Fails if cached keys have another regime and the backbone recomputes
-    /// them in that case.
+    /// Records the length regime of a new block. Fails if cached keys have another regime and transformers would
+    /// recompute them ([`Config::recomputes_in_new_regime`]).
     fn check_regime(&mut self, run: &Run) -> Result<()> {
         let config = self.model.backbone();
         if !config.has_length_regimes() {
@@ -280,7 +280,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         })?;
         let taken = ready.remove(next);
         let now = self.trie.step(taken.node).weights();
-        // Steps of any program that contains the node.
+        // Look up the next weights in any program that contains the node.
         let path =
             (0..self.trie.programs()).map(|program| self.trie.path(program)).find(|path| path.contains(&taken.node));
         let after = path.unwrap_or(self.trie.path(0)).iter().copied();
@@ -296,7 +296,7 @@ fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
 }
 
 impl<M: Cached> TrieDecoding<'_, M> {
-    /// Processes every run with its programs and applies `head` to the last row of each.
+    /// Runs the new tokens of each run through its programs, and applies `head` to the last row of each run.
     fn forward<T: Clone>(&mut self, runs: &[Run], head: impl Fn(&M, &Tensor) -> Result<Vec<T>>) -> Result<Vec<Vec<T>>> {
         if runs.is_empty() {
             return Ok(Vec::new());
@@ -347,8 +347,8 @@ impl<M: Cached> TrieDecoding<'_, M> {
 }
 
 impl<M: Cached> Decoding for TrieDecoding<'_, M> {
-    // Enter the thread pool once: a token needs about a hundred small products, and submitting each from outside wakes
-    // a worker.
+    // Enter the thread pool once. A token needs about a hundred small products, and submitting each of them from
+    // outside would wake a worker.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {
         rayon::scope(|_| self.forward(runs, M::head))
     }

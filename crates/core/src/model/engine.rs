@@ -179,19 +179,20 @@ pub trait Engine: Send + Sync {
         None
     }
 
-    /// Returns the notes about the results since the last call, such as an overflow or a reduced batch size.
+    /// Returns the notes about results that were added since the last call, for example about an overflow or a reduced
+    /// batch size.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Receives every stream of several batches.
+/// Observer of every stream of several batches.
 pub trait BatchObserver {
     /// Called with the stream after each step of a batch.
     fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()>;
 }
 
-/// Adapter that observes one batch.
+/// Adapter that passes the streams of one batch to a [`BatchObserver`].
 struct OfBatch<'a>(usize, &'a mut dyn BatchObserver);
 
 impl Observer<dyn ResidualStream> for OfBatch<'_> {
@@ -223,7 +224,7 @@ pub(super) fn one_by_one<E: Engine + ?Sized>(
     Ok(())
 }
 
-/// Runs the parts through the trie independently, in parallel.
+/// Runs all parts through the trie in parallel, independently of each other.
 pub(super) fn side_by_side<E: Engine + ?Sized>(
     engine: &E,
     trie: &Trie,

@@ -26,7 +26,7 @@ pub(crate) const STEP: &str = "decoder_sparse_step";
 pub struct Experts {
     /// Number of experts, `E`.
     pub count: usize,
-    /// Experts per token.
+    /// Number of experts per token.
     pub used: usize,
     /// Intermediate size of an expert's MLP.
     pub width: usize,

@@ -1,4 +1,4 @@
-//! Backbones in GGUF files: config, and tensors by their Hugging Face names.
+//! Reader of backbones in GGUF files, which provides the config and the tensors under their Hugging Face names.
 //!
 //! Keys and names follow llama.cpp's converter (`conversion/base.py`, `gguf-py/gguf/constants.py`).
 
@@ -25,8 +25,8 @@ pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Names of tensors outside the layers, as pairs of GGUF and Hugging Face names.
 const GLOBAL: [(&str, &str); 3] =
     [("token_embd.weight", EMBEDDING), ("output_norm.weight", FINAL_NORM), ("output.weight", HEAD)];
-/// Names of layer parts as pairs of GGUF and Hugging Face names, the same in all architectures. Norms are named by
-/// position.
+/// Names of layer parts as pairs of GGUF and Hugging Face names, the same in all architectures. Norms are listed in
+/// [`NORMS`].
 const PARTS: [(&str, &str); 11] = [
     // `attn_qkv` and the second `ffn_up` are Phi-3's fused matrices. The plain `ffn_up` comes first, so that name
     // lookup prefers it.

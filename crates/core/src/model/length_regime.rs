@@ -48,8 +48,8 @@ impl Config {
         self.stable_length() < usize::MAX
     }
 
-    /// Returns whether a sequence is recomputed from its first token when it enters another regime. transformers does
-    /// so in `Phi3ForCausalLM` only; its other classes keep the cached keys.
+    /// Returns whether a sequence is recomputed from its first token when it enters another regime. transformers
+    /// recomputes it only in `Phi3ForCausalLM`. Its other classes keep the cached keys.
     pub(crate) fn recomputes_in_new_regime(&self) -> bool {
         self.architecture.rope == RopeEntries::Partial && self.has_length_regimes()
     }

@@ -47,7 +47,7 @@ impl MergedLayer {
     /// Maximum number of merged layers that an engine keeps in memory.
     pub const MAX_CACHED: usize = 8;
 
-    /// Creates a merged layer in the place of `layer` from the factor of each source layer.
+    /// Creates a merged layer that replaces `layer`. `factors` contains the source layers with their factors.
     pub fn new(layer: usize, factors: Vec<(usize, i64)>, norms: bool) -> Self {
         MergedParts { layer, factors, norms }.into()
     }
@@ -85,7 +85,7 @@ pub(crate) fn weighted_sum(sources: &[(f64, &[f32])]) -> Vec<f32> {
         .collect()
 }
 
-/// Merged layers of an engine. The least recently used ones are dropped.
+/// Cache of an engine's merged layers. The least recently used layers are evicted.
 pub(super) struct MergedLayers<T> {
     held: Mutex<Vec<(Arc<MergedLayer>, Arc<T>)>>,
 }
@@ -99,8 +99,8 @@ impl<T> Default for MergedLayers<T> {
 impl<T> MergedLayers<T> {
     /// Returns the weights of a merged layer, computing them on first use.
     ///
-    /// Other workers wait for the computation. It must not run on the global thread pool. While a thread of that pool
-    /// waits for a part of the computation, it may start a job that needs the same layer, which would deadlock.
+    /// Other workers wait for the computation, which must not run on the global thread pool. While a thread of that
+    /// pool waits for a part of the computation, it may start a job that needs the same layer. This would deadlock.
     pub(super) fn get(&self, merged: &Arc<MergedLayer>, compute: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let known = held.iter().position(|(layer, _)| layer == merged);

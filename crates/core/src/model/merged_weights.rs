@@ -65,7 +65,7 @@ fn matrix(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<&LayerMatrix>) 
     LayerMatrix::weighted_sum(&matrices.collect::<Result<Vec<_>>>()?)
 }
 
-/// Merges a vector that either all layers have or none.
+/// Merges a vector that all source layers have. Returns `None` if no source layer has it.
 fn vector(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
     let mut vectors = Vec::new();
     for &(factor, layer) in sources {

@@ -75,7 +75,7 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix, bias: Some(tensor(bias, &[channels])?) }))
     }
 
-    /// Creates `I + D·U` from row-major factors.
+    /// Creates the operator `x·(I + D·U)` from row-major factors.
     ///
     /// # Shapes
     /// `down [channels, rank]`, `up [rank, channels]`.
@@ -96,7 +96,7 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix: Matrix::Identity, bias: Some(tensor(bias, &[channels])?) }))
     }
 
-    /// Creates `x + norm(x)·M`, optionally `+ b`, from a row-major matrix.
+    /// Creates the operator `x + norm(x)·M`, plus a bias if given, from a row-major matrix.
     ///
     /// # Shapes
     /// `matrix [channels, channels]`, `bias [channels]`.
@@ -273,7 +273,7 @@ impl Operator {
         }
     }
 
-    /// Returns the floating-point operations of [`Self::apply`] on `rows` rows.
+    /// Returns the number of floating-point operations of [`Self::apply`] on `rows` rows.
     pub(super) fn flops(&self, rows: usize) -> f64 {
         let rows = rows as f64;
         let channels = self.channels as f64;
@@ -305,7 +305,7 @@ impl Operator {
         self.channels
     }
 
-    /// Returns whether the operator scales each channel.
+    /// Returns whether the operator is a diagonal matrix.
     pub fn is_diagonal(&self) -> bool {
         matches!(self.matrix, Matrix::Diagonal(_))
     }

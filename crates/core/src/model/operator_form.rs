@@ -18,7 +18,8 @@ pub(super) fn normed_form(weighted: bool, has_bias: bool) -> String {
     format!("{NORMED}{}{}", if weighted { "" } else { UNWEIGHTED }, if has_bias { WITH_BIAS } else { "" })
 }
 
-/// Parses the form name of a normed operator. Returns whether its norm has a weight and whether it has a bias.
+/// Parses the form name of a normed operator. Returns whether the norm has a weight, and whether the operator has a
+/// bias.
 pub(super) fn parse_normed(form: &str) -> Option<(bool, bool)> {
     let forms = [(true, false), (true, true), (false, false), (false, true)];
     forms.into_iter().find(|&(weighted, has_bias)| normed_form(weighted, has_bias) == form)

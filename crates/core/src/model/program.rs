@@ -41,11 +41,12 @@ pub enum Step {
     Head,
 }
 
-/// Identity of a step: kind, layer, and operator key.
+/// Identity of a step: kind, layer, and content hash of its operator or merged layer.
 pub(super) type Content<'a> = (u8, usize, &'a [u8]);
 
 impl Step {
-    /// Returns the index of the weights that the step needs: the layer index, or `usize::MAX` for the head.
+    /// Returns the index of the weights that the step needs, which is the layer index, or `usize::MAX` for the head.
+    /// Returns `None` for steps without weights that are loaded on demand.
     pub(super) fn weights(&self) -> Option<usize> {
         match self {
             Self::Head => Some(usize::MAX),
@@ -53,7 +54,7 @@ impl Step {
         }
     }
 
-    /// Returns the sublayer and layer index of an attention, MLP or edited step.
+    /// Returns the sublayer and layer index of a step that computes a sublayer.
     pub fn half(&self) -> Option<(Sublayer, usize)> {
         match self {
             Self::Attention(layer) => Some((Sublayer::Attention, *layer)),

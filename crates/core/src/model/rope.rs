@@ -157,8 +157,8 @@ impl Rotary {
         Ok(lengths)
     }
 
-    /// Returns a table and the table row of each row of runs that are decoded together. Each run uses the frequencies
-    /// of its current length. Cached keys keep their rotation, as in transformers.
+    /// Returns a table, and the table row of each row, for runs that are decoded together. Each run uses the
+    /// frequencies of its current length. Cached keys keep their rotation, as in transformers.
     pub(super) fn continued(&self, runs: &[Placed<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
         let spans = runs.iter().map(|run| run.first..run.first + run.rows.len());
         let longest = spans.clone().map(|span| span.end).max().unwrap_or(0);
@@ -176,7 +176,7 @@ impl Rotary {
         if self.width == 0 { 0 } else { self.rope.regime(length) }
     }
 
-    /// Appends the rows of `positions` under a regime.
+    /// Appends table rows for `positions`, with the frequencies of a regime.
     fn extend(&self, table: &mut RotaryTable, regime: usize, positions: Range<usize>) {
         let (frequencies, attention) = frequencies(&self.rope, self.width, regime);
         // Compute the angle in f32 like transformers, then its cosine and sine in f64.

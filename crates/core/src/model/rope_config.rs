@@ -8,7 +8,7 @@ use super::config_fields::Entries;
 use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 
-/// Valid bases. The upper bound exceeds any useful context length.
+/// Valid values of the base `rope_theta`. The upper bound exceeds any useful context length.
 const THETAS: RangeInclusive<f64> = 1.0..=1e15;
 const FACTORS: RangeInclusive<f64> = 1e-3..=1e6;
 /// Config keys that select the layers without rotary embedding.
@@ -90,7 +90,7 @@ pub(super) struct Ropes {
     pub(super) rope: Rope,
     /// Embedding of sliding-window layers, if it differs from that of the other layers.
     pub(super) of_windows: Option<Rope>,
-    /// Rotated channels per head.
+    /// Number of rotated channels per head.
     pub(super) width: usize,
     pub(super) rotated: Vec<bool>,
 }
@@ -131,7 +131,7 @@ fn parse_single(
     let inner = old.or(new);
     let theta_entry = inner.as_ref().map_or(Ok(None), |section| section.optional_number("rope_theta", THETAS))?;
     let theta = theta_entry.or(entries.optional_number("rope_theta", THETAS)?).unwrap_or_else(|| {
-        // transformers' default, which Llama-2's hub config relies on.
+        // The default of transformers. Llama 2's config on the Hugging Face Hub relies on it.
         notes.push("config.json has no rope_theta: using 10000".into());
         10_000.0
     });
@@ -148,7 +148,7 @@ fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rop
     if let Some(flat) =
         new.as_ref().filter(|section| section.map.values().any(|value| !value.is_object() && !value.is_null()))
     {
-        // transformers ignores such entries and uses two default maps.
+        // transformers would ignore such entries and use the defaults for both layer types.
         let expected = "full_attention and sliding_attention, each a map";
         return Err(Error::bad_input("unsupported value in the config")
             .at("rope_parameters")
@@ -175,7 +175,7 @@ fn both<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Option<Entrie
     Ok((entries.map_at("rope_scaling")?.filter(|map| !map.map.is_empty()), entries.map_at("rope_parameters")?))
 }
 
-/// Returns the rotated channels per head, `int(head_dim · partial_rotary_factor)`.
+/// Returns the number of rotated channels per head, `int(head_dim · partial_rotary_factor)`.
 fn width(entries: &Entries<'_>, architecture: &Architecture, head_dim: usize) -> Result<usize> {
     const KEY: &str = "partial_rotary_factor";
     if architecture.rope != RopeEntries::Partial {
@@ -208,7 +208,7 @@ fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
     list.iter().map(|flag| flag.as_u64().filter(|flag| *flag < 2).map(|flag| flag == 1).ok_or_else(wrong)).collect()
 }
 
-/// Returns the original context length. For Phi-3 the config's top-level entry takes precedence.
+/// Returns the original context length. A top-level entry of the config, as in Phi-3, takes precedence.
 fn original(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
     const KEY: &str = "original_max_position_embeddings";
     let outer = config.optional_count(KEY, MAX_TOKENS)?;
@@ -319,7 +319,7 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
         beta_fast: number_or("beta_fast", 32.0, inner)?,
         beta_slow: number_or("beta_slow", 1.0, inner)?,
         original_max_position_embeddings: original,
-        // transformers does not find this entry in maps per layer type.
+        // transformers ignores this entry in the maps of single layer types.
         truncate: if inner.prefix == "rope_parameters" || inner.prefix == "rope_scaling" {
             inner.flag("truncate")?.unwrap_or(true)
         } else {

@@ -1,5 +1,5 @@
-//! Operators stored next to the weights of an export, and its dropped sublayers, as described in the config.
-//! The `checkpoint` module writes such exports.
+//! Parser for the config section of an export. The section describes the operators stored next to the weights and the
+//! dropped sublayers. The `checkpoint` module writes such exports.
 
 use std::sync::Arc;
 
@@ -25,8 +25,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Checks that exactly the operator's tensors exist, for streams of `hidden` channels. See
-    /// [`check_weights`](super::check_weights).
+    /// Checks the operator's tensors, for streams of `hidden` channels. See [`check_weights`](super::check_weights).
     pub(super) fn check(self, hidden: usize, weights: &mut Weights) -> Result<()> {
         let module = self.place.module();
         if let Some(shape) = self.form.shape(hidden) {
@@ -47,7 +46,7 @@ impl Attachment {
         let module = self.place.module();
         let name = name(self.layer, &module);
         let bias = self.bias.then(|| weights.take(&bias_name(self.layer, &module), &[c])).transpose()?;
-        // Matrices are stored in the layout of linear layers: Wᵀ.
+        // Matrices are stored as Wᵀ, like the weights of linear layers.
         match (self.form, bias) {
             (AttachedForm::Diagonal, _) => Operator::diagonal(weights.take(&name, &[c])?),
             (AttachedForm::Bias, bias) => Operator::bias_only(bias.unwrap_or_else(|| vec![0.0; c])),

@@ -66,8 +66,8 @@ impl Float {
         }
     }
 
-    /// Returns whether all values are finite in f32. Infinity and NaN have an exponent of all ones; f64 values may also
-    /// overflow.
+    /// Returns whether all values are finite in f32. Infinity and NaN have an exponent of all ones. Finite f64 values
+    /// may overflow in f32.
     fn finite(self, bytes: &[u8]) -> bool {
         #[inline(always)]
         fn none<const W: usize>(bytes: &[u8], not_finite: impl Fn([u8; W]) -> bool) -> bool {
@@ -90,7 +90,7 @@ pub(super) struct Stored<'a> {
     pub(super) name: &'a str,
     /// Tensor info with the shape to read.
     pub(super) info: TensorInfo,
-    /// Index of the first element; nonzero for a part of a stored tensor.
+    /// Index of the first element, which is nonzero for a part of a stored tensor.
     pub(super) first: usize,
     /// Type of the stored values.
     pub(super) float: Float,
@@ -107,7 +107,7 @@ impl Stored<'_> {
         Ok(values)
     }
 
-    /// Reads all values in stored order, in blocks of at most `most`.
+    /// Reads all values in stored order, and passes them to `each` in blocks of at most `most` values.
     pub(super) fn blocks(&self, most: usize, each: &mut dyn FnMut(&[f32]) -> Result<()>) -> Result<()> {
         let total: usize = self.info.shape.iter().product();
         let mut values = vec![0.0; most.min(total)];

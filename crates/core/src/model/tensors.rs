@@ -248,7 +248,7 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
     (name, Some((format!("{MLP}.experts.{all}"), shape, first)))
 }
 
-/// Reads the factors of a norm, adding 1 to the stored values if the architecture does.
+/// Reads the factors of a norm. For architectures whose norms multiply by `1 + weight`, adds 1 to the stored values.
 ///
 /// # Errors
 /// See [`Weights::take`].
@@ -260,8 +260,8 @@ pub(crate) fn norm(config: &Config, weights: &Weights, name: &str, shape: &[usiz
     Ok(values)
 }
 
-/// Returns the factor of embeddings if the architecture scales them: √C, rounded to the stored type as in transformers,
-/// or in f32 for GGUF files as in llama.cpp.
+/// Returns the factor of embeddings, √C, if the architecture scales them. The factor is rounded to the stored type, as
+/// in transformers. For GGUF files it is f32, as in llama.cpp.
 pub(crate) fn embedding_factor(config: &Config, weights: &Weights) -> Option<f32> {
     let root = (config.hidden as f64).sqrt() as f32;
     config.architecture.scaled_embedding.then(|| match weights.dtype(EMBEDDING).filter(|_| !weights.is_gguf()) {

@@ -7,22 +7,22 @@ use std::time::Instant;
 use super::program::{Content, Program, Step};
 use crate::error::Result;
 
-/// Operations that a trie needs from a model. The decoder and test models implement this trait.
+/// Operations that a trie needs from a model. Engines and test models implement this trait.
 pub trait Model {
     type Batch: ?Sized;
     type Residual;
     type Output;
 
-    /// Announces the weights ([`Step::weights`]) of the next step and of the step after it.
+    /// Announces the weights ([`Step::weights`]) of the current step, and the other weights that are needed next.
     fn expect(&self, _now: Option<usize>, _next: Option<usize>) {}
 
     /// Runs `Step::Embed`.
     fn begin(&self, batch: &Self::Batch) -> Result<Self::Residual>;
 
-    /// Runs `Step::Attention`, `Step::Mlp` or `Step::Apply`.
+    /// Runs any step except `Step::Embed` and `Step::Head`.
     fn advance(&self, batch: &Self::Batch, step: &Step, state: &Self::Residual) -> Result<Self::Residual>;
 
-    /// Reduces the state to the rows that the head reads, if no later step needs the other rows.
+    /// Reduces the state to the rows that the head reads. Called when no later step needs the other rows.
     fn narrow(&self, _batch: &Self::Batch, state: Self::Residual) -> Result<Self::Residual> {
         Ok(state)
     }
@@ -67,11 +67,12 @@ pub struct Trie {
     nodes: Vec<TrieNode>,
     /// Nodes of each program, in order.
     paths: Vec<Vec<usize>>,
-    /// Nodes of the reference program that the other programs are compared with. It is not one of the trie's programs.
+    /// Nodes of the reference program that the other programs are compared with. The reference program is not one of
+    /// the trie's programs.
     reference: Option<Vec<usize>>,
 }
 
-/// Cost with and without sharing, in the unit of the step costs.
+/// Cost of a batch with and without shared steps, in the unit of the step costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     pub shared: f64,
@@ -83,7 +84,7 @@ impl Trie {
     pub fn new(programs: &[Program]) -> Self {
         let root = TrieNode { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0, narrow: false };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()), reference: None };
-        // A hash map, because a node of a large grid may have thousands of children.
+        // Find children in a hash map, because a node of a large grid may have thousands of children.
         let mut known: HashMap<(usize, Content<'_>), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
             assert_eq!(program.0.first(), Some(&Step::Embed), "a program must begin with `Embed`");
@@ -304,14 +305,15 @@ impl Trie {
         Ok(outputs)
     }
 
-    /// Adds the children of a node to the ready list, the first child last.
+    /// Adds the children of a node to the ready list, in reverse order because [`Self::run`] takes the last entry
+    /// first.
     fn branch<R>(&self, node: usize, state: R, ready: &mut Vec<Ready<R>>) {
         let state = Rc::new(state);
         let children = self.nodes[node].children.iter().rev();
         ready.extend(children.map(|&node| Ready { node, state: Rc::clone(&state) }));
     }
 
-    /// Returns the weights other than `now` that will be needed first by the given steps and their successors.
+    /// Returns the next weights, other than `now`, that the given steps or their successors need.
     fn next(&self, now: Option<usize>, steps: impl Iterator<Item = usize>) -> Option<usize> {
         let all: BTreeSet<usize> = steps
             .filter_map(|mut node: usize| {

@@ -1,4 +1,4 @@
-//! Decoder weights by part, either all in memory or loaded on demand.
+//! Weights of a decoder, divided into parts. The parts are either all in memory or loaded on demand.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) struct Layer {
     pub(super) output: LayerMatrix,         // [H·D, C]
     pub(super) output_bias: Option<Tensor>, // [C]
     pub(super) mlp: Mlp,
-    /// Sliding-window width; `None` is full attention.
+    /// Sliding-window width in tokens. `None` for full attention.
     pub(super) window: Option<usize>,
 }
 
@@ -226,7 +226,7 @@ impl Config {
         1 + self.experts.map_or(0, |experts| experts.count)
     }
 
-    /// Returns the part number of a layer, or of the head for the index after the last layer.
+    /// Returns the part number of a layer. The index after the last layer gives the part number of the head.
     pub(super) fn layer_part(&self, layer: usize) -> usize {
         layer * self.places()
     }
@@ -293,8 +293,7 @@ impl<'a> Reader<'a> {
         self.parts.iter().find(|(known, _)| known == part).map(|(_, shape)| shape.as_slice())
     }
 
-    /// Reads and concatenates those of the named vectors that the architecture has. Returns `None` if it has none of
-    /// them.
+    /// Reads the named vectors that the architecture has, and concatenates them. Returns `None` if it has none of them.
     fn vectors(&self, names: impl Iterator<Item = String>) -> Result<Option<Tensor>> {
         let mut values = Vec::new();
         for part in names {

@@ -1,7 +1,7 @@
 //! Weight files of a backbone: one `model.safetensors`, shards with an index, or one GGUF file.
 //!
-//! Files are read instead of memory-mapped: if a mapped file is truncated while in use, the process dies from `SIGBUS`,
-//! whereas a failed read gives an error that names the file.
+//! Files are read instead of memory-mapped. If a mapped file is truncated while in use, `SIGBUS` kills the process. A
+//! failed read gives an error that names the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -38,7 +38,7 @@ struct Place {
     rows: Option<Rows>,
 }
 
-/// Row range of a stored tensor. Rows count all dimensions except the last.
+/// Row range of a stored tensor. All dimensions except the last are flattened into rows.
 struct Rows {
     /// Shape of the complete tensor.
     shape: Vec<usize>,
@@ -101,8 +101,8 @@ impl Weights {
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows: None });
     }
 
-    /// Makes rows of the tensor `stored` of the given shape, starting at `first`, available as `name`. The shape of
-    /// each request sets the number of rows.
+    /// Makes rows of the tensor `stored`, which has the given shape, available as `name`. The rows start at `first`.
+    /// The number of rows follows from the shape of each request.
     pub(super) fn call_rows(&mut self, stored: &str, shape: &[usize], first: usize, name: &str) {
         let rows = Some(Rows { shape: shape.to_vec(), first });
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows });

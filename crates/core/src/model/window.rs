@@ -1,5 +1,5 @@
-//! Sliding-window attention settings of a config, as interpreted by transformers: a query sees the last `width` tokens
-//! including itself (`sliding_window_overlay` in `masking_utils.py`).
+//! Sliding-window attention settings of a config, as interpreted by transformers. A query attends to the last `width`
+//! tokens, including itself (`sliding_window_overlay` in `masking_utils.py`).
 
 use serde_json::{Map, Value};
 
@@ -7,10 +7,10 @@ use super::architecture::{Architecture, SlidingWindow};
 use super::config_fields::Entries;
 use crate::error::Result;
 
-/// Upper bound of a context length.
+/// Upper bound on context lengths.
 pub(super) const MAX_TOKENS: usize = 1 << 30;
 
-/// transformers' defaults.
+/// Defaults of transformers for `sliding_window` and `max_window_layers`.
 const WIDTH: usize = 4096;
 const FIRST_LAYER: usize = 28;
 
@@ -97,7 +97,8 @@ impl WindowFields<'_> {
         Ok((0..self.layers).map(|layer| width.filter(|_| layer >= first)).collect())
     }
 
-    /// Returns the windows given by `layer_types`. If it is missing, all layers except every `every`-th have a window.
+    /// Returns the windows given by `layer_types`. If `layer_types` is missing, all layers except every `every`-th have
+    /// a window.
     fn patterned(&self, every: usize, key: Option<&str>) -> Result<Vec<Option<usize>>> {
         // transformers builds the window masks unconditionally, so null is not allowed here.
         let width = self.entries.count(KEY, MAX_TOKENS)?;
@@ -110,7 +111,8 @@ impl WindowFields<'_> {
         Ok((0..self.layers).map(|layer| has_window(layer).then_some(width)).collect())
     }
 
-    /// Returns the windows given by `layer_types`. If it is missing, the layers without rotary embedding have a window.
+    /// Returns the windows given by `layer_types`. If `layer_types` is missing, the layers without rotary embedding
+    /// have a window.
     fn unrotated(&self, rotated: &[bool]) -> Result<Vec<Option<usize>>> {
         let width = self.entries.optional_count(KEY, MAX_TOKENS)?.filter(|_| self.switch == Some(true));
         match &self.kinds {

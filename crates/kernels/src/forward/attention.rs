@@ -19,7 +19,7 @@ pub(super) const QUERY_ROWS: usize = 64;
 /// Shape and parameters of attention.
 pub struct Heads<'a> {
     pub queries: usize,
-    /// Number of key and value heads. Each is shared by a group of `queries / keys` query heads.
+    /// Number of key and value heads. Each of them is shared by a group of `queries / keys` query heads.
     pub keys: usize,
     pub head_dim: usize,
     pub query_norm: Option<Norm<'a>>,
@@ -65,18 +65,18 @@ struct Projections<'a> {
 }
 
 impl<'a> Projections<'a> {
-    /// Returns the queries of a head in these rows, `[rows, D]`.
+    /// Returns the queries of a head in the given rows, `[rows, D]`.
     fn queries(&self, head: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
         self.rotated_columns(head * self.heads.head_dim, rows)
     }
 
-    /// Returns the keys of a key head in these rows, `[rows, D]`.
+    /// Returns the keys of a key head in the given rows, `[rows, D]`.
     fn keys(&self, head: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
         let (q_width, _) = self.heads.widths();
         self.rotated_columns(q_width + head * self.heads.head_dim, rows)
     }
 
-    /// Returns the values of a key head in these rows, `[rows, D]`.
+    /// Returns the values of a key head in the given rows, `[rows, D]`.
     fn values(&self, head: usize, rows: Range<usize>) -> MatrixView<'a, f32> {
         let (q_width, k_width) = self.heads.widths();
         let stride = q_width + 2 * k_width;
@@ -94,8 +94,8 @@ impl<'a> Projections<'a> {
 
 /// Computes attention of one block of queries.
 ///
-/// Visible keys are the prefix, and the keys from the first one visible to the first query up to the last query of the
-/// block. All other keys are masked for the whole block and never computed.
+/// The block attends to the prefix and to a range of rows. The range starts at the first key that the first query sees,
+/// and ends at the last query. Scores of other keys would be masked for all queries, so they are never computed.
 fn attend(projections: &Projections<'_>, block: Block<'_>) {
     let heads = projections.heads;
     let head_dim = heads.head_dim;
@@ -111,7 +111,7 @@ fn attend(projections: &Projections<'_>, block: Block<'_>) {
     for head in 0..heads.queries {
         let kv = head * heads.keys / heads.queries;
         let queries = projections.queries(head, first..first + rows);
-        // [rows, before] and [rows, own], concatenated along the columns.
+        // [rows, before] and [rows, visible], concatenated along the columns.
         if before > 0 {
             let scores = MatrixViewMut::strided(&mut scores, rows, before, seen);
             gemm(scores, Update::Replace, queries, projections.keys(kv, prefix.clone()).t());
@@ -163,8 +163,8 @@ fn masked_numerators(scores: &mut [f32], sums: &mut [f32], before: usize, starts
             if let Some(cap) = cap {
                 simd::soft_cap(visible, cap);
             }
-            // Masked keys: the part of the prefix outside the window, and the part of the block's segment that
-            // precedes this query's segment or lies outside its window.
+            // Masked keys are the part of the prefix outside the window, and the rows of the block's range that precede
+            // the query's segment or window.
             let unseen = [0..starts[row].prefix, before..before + starts[row].own - start];
             unseen.iter().for_each(|keys| visible[keys.clone()].fill(f32::NEG_INFINITY));
             *sum = simd::numerators(visible);
@@ -174,10 +174,10 @@ fn masked_numerators(scores: &mut [f32], sums: &mut [f32], before: usize, starts
     });
 }
 
-/// Queries that share a prefix, with their part of the output.
+/// Block of queries that share a prefix, with the block's part of the output.
 pub(super) struct Block<'a> {
     pub(super) out: &'a mut [f32],
-    /// Row of the first query in the batch.
+    /// Batch row of the first query.
     pub(super) first: usize,
     /// Rows of the shared prefix.
     prefix: Range<usize>,
@@ -194,8 +194,8 @@ pub(super) struct Start {
     pub(super) own: usize,
 }
 
-/// Splits the output into blocks. A block may span several segments only if all of them continue the same segment.
-/// Blocks with the most work come first, because late queries attend to the most keys.
+/// Splits the output into blocks. A block may span several segments only if all of them have the same parent. Blocks
+/// with the most work come first, because late queries attend to the most keys.
 pub(super) fn query_blocks<'a>(
     mut out: &'a mut [f32],
     width: usize,

@@ -64,17 +64,18 @@ impl LaidSegment {
     }
 }
 
-/// Keys of one segment, and the queries of a block that attend to them. Keys are counted from the segment's first key.
+/// Keys of one segment, and the queries of a block that attend to them. Key indices are relative to the segment's first
+/// key.
 struct SeenKeys<'a> {
     kernels: Bf16Kernels,
     /// Packed keys and values by key head.
     laid: &'a [LaidSegment],
     rows: Range<usize>,
-    /// End of the keys that the first row attends to.
+    /// End of the range of keys that the first row attends to.
     first_end: usize,
-    /// Number of additional keys per further row: 0 for a prefix, 1 for the block's own segment.
+    /// Number of keys by which this range grows with each further row: 0 for a prefix, 1 for the block's own segment.
     more: usize,
-    /// First visible panel.
+    /// Index of the first visible panel.
     from: usize,
     /// First score column of these keys.
     column: usize,
@@ -85,7 +86,7 @@ impl SeenKeys<'_> {
         self.first_end + self.more * (row - self.rows.start)
     }
 
-    /// Returns the number of score columns for rows up to `last`, in full panels.
+    /// Returns the number of score columns for rows up to `last`, rounded up to full panels.
     fn width(&self, last: usize) -> usize {
         (self.end(last).div_ceil(LANES) - self.from) * LANES
     }
@@ -120,7 +121,7 @@ impl SeenKeys<'_> {
     }
 
     /// Multiplies the softmax numerators `scores [rows, stride]` by the values. Writes the result to
-    /// `out [rows, wide]`, or adds it if `adds`.
+    /// `out [rows, wide]`, or adds it if `adds` is set.
     fn sum(
         &self,
         head: usize,
@@ -281,7 +282,7 @@ impl<'a> LaidBatch<'a> {
         &self.laid[segment * self.heads.keys..(segment + 1) * self.heads.keys]
     }
 
-    /// Replaces `queries` by the packed queries of a head in these rows.
+    /// Replaces `queries` by the packed queries of a head in the given rows.
     #[inline]
     fn push_queries(&self, head: usize, rows: Range<usize>, queries: &mut Vec<u32>) {
         let head_dim = self.heads.head_dim;
@@ -301,7 +302,7 @@ struct BlockMask<'a> {
     seen: &'a [SeenKeys<'a>],
     /// First visible keys of each query.
     starts: &'a [Start],
-    /// Row of the first query in the batch.
+    /// Batch row of the first query.
     first: usize,
     /// Soft cap of the scores.
     cap: Option<f32>,

@@ -1,7 +1,7 @@
 //! Attention of new rows over cached keys and values, one query at a time.
 //!
-//! Each query sums over its keys in order, so its result does not depend on the cache blocks or on other queries. For
-//! few rows, the speed is bounded by the bandwidth of reading the keys.
+//! Each query sums over its keys in order, so its result does not depend on the cache blocks or on other queries. With
+//! few rows, the memory bandwidth for reading the keys limits the speed.
 
 use std::ops::Range;
 
@@ -24,8 +24,8 @@ impl KeyValues {
     }
 }
 
-/// New rows of a sequence, the position of the first new row, and the cache blocks of the sequence from its first
-/// token, with the number of tokens in each block.
+/// New rows of a sequence and its cache blocks. `first` is the position of the first new row. `blocks` are all blocks
+/// of the sequence, starting at its first token, each with its number of tokens.
 pub struct SeenRun<'a> {
     pub rows: Range<usize>,
     pub first: usize,

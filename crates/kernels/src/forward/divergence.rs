@@ -107,8 +107,8 @@ fn compare<K: Kind>(
     pairs.iter().flat_map(SoftmaxPair::finish).collect()
 }
 
-/// Softmax statistics of one row for both models, accumulated tile by tile. `z` are the logits of the reference, `w`
-/// those of the variant.
+/// Softmax statistics of one row for both models, accumulated tile by tile. `z` are the logits of the reference, and
+/// `w` are the logits of the variant.
 struct SoftmaxPair<'a> {
     targets: &'a [ScoredRow],
     /// Logits `[z, w]` of each target.
@@ -118,8 +118,8 @@ struct SoftmaxPair<'a> {
     sums: Sums,
 }
 
-/// Sums over the vocabulary in f64. The exponentials are f32, because their rounding errors are independent and
-/// relative to each term.
+/// Sums over the vocabulary in f64. The exponentials are computed in f32, which suffices because their rounding errors
+/// are independent and relative to each term.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     /// `Σ e^(z − max z)`
@@ -220,7 +220,7 @@ mod tests {
     use crate::linalg::float32::F32;
 
     const CHANNELS: usize = 8;
-    /// Two and a half tiles.
+    /// Vocabulary size of two and a half tiles.
     const VOCAB: usize = 2 * TILE_VOCAB + TILE_VOCAB / 2;
     const ENDS: Ends<'_> = Ends { norm: Norm { weight: &[1.0; CHANNELS], eps: 1e-5 }, cap: None };
 

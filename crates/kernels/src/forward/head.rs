@@ -8,7 +8,7 @@ use crate::linalg::gemm::{MatrixView, Update, profile, second_level_cache};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
 
-/// Number of tokens per tile of logits, small enough for a core's cache with any vocabulary size.
+/// Number of tokens per tile of logits. A tile fits into a core's cache with any vocabulary size.
 pub(super) const TILE_VOCAB: usize = 1024;
 
 /// Returns the number of rows per tile of logits. With more rows, the weights are read less often. Results do not
@@ -67,8 +67,8 @@ impl Softmax {
     }
 }
 
-/// Computes the log-probability of each target by an f32 log-softmax over the vocabulary, and whether the target is the
-/// most likely token. With bf16 weights, rows are rounded to bf16 before the product; everything after it is f32.
+/// Computes the log-probability of each target, and whether the target is the most likely token. With bf16 weights,
+/// rows are rounded to bf16 before the product. The log-softmax over the vocabulary is always f32.
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [C, vocab]`; one value per target. Targets must be sorted by row.
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn tiles_give_the_log_softmax_of_the_whole_vocabulary() {
-        // A vocabulary of two and a half tiles; one row is requested twice.
+        // The vocabulary has two and a half tiles. One row is requested twice.
         let channels = 8;
         let vocab = 2 * TILE_VOCAB + TILE_VOCAB / 2;
         let x: Vec<f32> = (0..3 * channels).map(|i| (i as f32 * 0.37).sin() * 4.0).collect();

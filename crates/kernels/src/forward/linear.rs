@@ -11,8 +11,8 @@ use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::panels::{product, product_of_few};
 use crate::linalg::simd;
 
-/// Maximum rows per task. It is small enough for the MLP intermediates to stay in cache, and large enough to pack the
-/// weights only rarely.
+/// Maximum number of rows per task. It is small enough that the MLP intermediates stay in cache, and large enough that
+/// repacking plain weights for each task costs little.
 pub const MAX_ROWS: usize = 256;
 const MIN_ROWS: usize = 64;
 
@@ -29,7 +29,7 @@ impl PackedWeights<'_> {
         with_panels!(self, |panels| panels.outer())
     }
 
-    /// Computes [`Weight::product`].
+    /// Computes the same product as [`Weight::product`].
     pub(super) fn product(self, x: MatrixView<'_, f32>, few: bool, into: Update, out: &mut [f32]) {
         with_panels!(self, |panels| match few {
             true => product_of_few(out, into, x, panels),
@@ -46,8 +46,8 @@ impl Weight<'_> {
         }
     }
 
-    /// Computes `out ← x·W` or `out ← out + x·W`. If `few` is set, which is meant for few rows without concurrent work,
-    /// all threads share the product.
+    /// Computes `out ← x·W` or `out ← out + x·W`. If `few` is set, all threads share the product. This is faster for a
+    /// few rows without concurrent work.
     ///
     /// # Shapes
     /// `x [rows, inner]`, `out [rows, outer]`.
@@ -176,7 +176,8 @@ pub(super) fn beneath<'a>(after: Option<Norm<'_>>, residual: Option<&'a [f32]>) 
 }
 
 /// Allocates `[rows, outer]` and runs `task` on its blocks like [`each_block`]. Each block is initialized with its rows
-/// of `beneath`, or with zeros. The tasks do this themselves, because a copy by one thread would stall the others.
+/// of `beneath`, or with zeros. The tasks initialize their blocks themselves, because the other threads would have to
+/// wait for a copy by one thread.
 pub(super) fn new_blocks(
     x: &[f32],
     inner: usize,
@@ -204,8 +205,8 @@ pub(super) fn new_blocks(
     out
 }
 
-/// Runs `task` on blocks of rows in parallel. The arguments are a block of `x`, its first row, its block of `out`, and
-/// whether it is the only block.
+/// Runs `task` on blocks of rows in parallel. The arguments of `task` are a block of `x`, its first row, the
+/// corresponding block of `out`, and whether there is only one block.
 fn each_block<T: Send>(
     x: &[f32],
     inner: usize,

@@ -32,7 +32,7 @@ use crate::linalg::bf16_split::Bf16Split;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 
-/// A root-mean-square norm: weight `[C]` and epsilon.
+/// Parameters of a root-mean-square norm: weight `[C]` and epsilon.
 #[derive(Clone, Copy)]
 pub struct Norm<'a> {
     pub weight: &'a [f32],
@@ -92,13 +92,13 @@ pub struct Prediction {
     pub likeliest: bool,
 }
 
-/// The segments of a ragged batch.
+/// Segments of a ragged batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Segments<'a> {
     /// Rows of each segment, in order and without gaps.
     pub rows: &'a [Range<usize>],
     /// Parent of a segment that continues another segment. The segment also attends to all rows of its parent. Children
-    /// directly follow their parent; a parent must not have a parent itself.
+    /// directly follow their parent. A parent must not have a parent itself.
     pub parents: &'a [Option<usize>],
 }
 
@@ -109,7 +109,8 @@ impl Segments<'_> {
     }
 }
 
-/// Cosines and sines of the rotary position embedding. Each position has one row with half of the rotated channels.
+/// Cosines and sines of the rotary position embedding. Each position has one row, with one entry per pair of rotated
+/// channels.
 #[derive(Debug, Clone, Default)]
 pub struct RotaryTable {
     pub cos: Vec<f32>,

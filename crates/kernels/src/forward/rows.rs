@@ -5,9 +5,9 @@ use rayon::prelude::*;
 use super::Norm;
 use crate::linalg::simd;
 
-/// Rows per task.
+/// Number of rows per task.
 const ROWS: usize = 32;
-/// Elements per task of elementwise operations.
+/// Number of elements per task of elementwise operations.
 const NUMBERS: usize = 1 << 14;
 
 /// Computes `x ← norm(x)`.

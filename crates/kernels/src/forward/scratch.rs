@@ -1,4 +1,5 @@
-//! Reusable buffers for intermediates, one pool per thread, because fresh memory would have to be zeroed for each task.
+//! Reusable buffers for intermediate results, with one pool per thread. Fresh memory would have to be zeroed for each
+//! task.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -19,7 +20,7 @@ pub struct Scratch {
     len: usize,
 }
 
-/// Returns `len` uninitialized elements (arbitrary values), which must be written before they are read.
+/// Returns `len` elements with arbitrary values. Callers must write the elements before reading them.
 pub(super) fn scratch(len: usize) -> Scratch {
     let mut buffer = FREE.with_borrow_mut(Vec::pop).unwrap_or_default();
     if buffer.len() < len {

@@ -1,10 +1,10 @@
-//! Adam and AdamW. The optimizers of candle-nn do not expose their moments, so an interrupted training run could not be
-//! resumed.
+//! Adam and AdamW optimizers. The optimizers of candle-nn do not expose their moments, so they cannot resume an
+//! interrupted training run.
 
 use rayon::prelude::*;
 
-/// Adam with PyTorch's defaults (Kingma and Ba 2015, algorithm 1) and decoupled weight decay (Loshchilov and Hutter
-/// 2019, algorithm 2).
+/// Adam optimizer with PyTorch's defaults (Kingma and Ba 2015, algorithm 1) and decoupled weight decay (Loshchilov and
+/// Hutter 2019, algorithm 2).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adam {
     learning_rate: f32,

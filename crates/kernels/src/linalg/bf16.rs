@@ -1,8 +1,8 @@
 //! Products with bf16 weights. Rows and weights are rounded to bf16, and their products are summed in f32.
 //!
-//! A word of weights contains two consecutive numbers along `inner` (`2k` and `2k + 1`), the operand format of
-//! `VDPBF16PS`. A product of two bf16 numbers is exact in f32, and every portable kernel adds the product of `2k + 1`
-//! before that of `2k`. Results are therefore bitwise equal on all processors, except for numbers below 1e-38.
+//! A `u32` word of weights contains two consecutive bf16 values along `inner` (`2k` and `2k + 1`). This is the operand
+//! format of `VDPBF16PS`. A product of two bf16 numbers is exact in f32, and every portable kernel adds the product of
+//! `2k + 1` before that of `2k`. Results are therefore bitwise equal on all processors, except for numbers below 1e-38.
 
 use super::amx;
 use super::bf16_tile::Bf16Tile;
@@ -25,7 +25,7 @@ impl Kind for Bf16 {
     type Word = u32;
     type Rows<'x> = Bf16Rows;
 
-    /// Returns the number of pairs. An odd count is padded with a zero.
+    /// Returns the number of pairs. If `inner` is odd, the last pair is padded with a zero.
     fn depth(inner: usize) -> usize {
         inner.div_ceil(2)
     }
@@ -49,7 +49,7 @@ impl Kind for Bf16 {
         let tile = Bf16Tile::best();
         let row_words = tile.row_words(x.width());
         let mut words = Vec::with_capacity(x.height() * row_words);
-        // A plain loop, because the closure of an iterator adapter would not be compiled for the widest instruction
+        // Use a plain loop, because the closure of an iterator adapter would not be compiled for the widest instruction
         // set.
         simd::in_widest!({
             for row in 0..x.height() {
@@ -75,7 +75,7 @@ pub enum Bf16Kernels {
 }
 
 impl Bf16Kernels {
-    /// Returns the number of words of a row with `inner` numbers.
+    /// Returns the number of words in a row of `inner` elements.
     pub fn row_words(self, inner: usize) -> usize {
         match self {
             Self::Portable => Bf16Tile::best().row_words(inner),
@@ -95,7 +95,7 @@ impl Bf16Kernels {
         }
     }
 
-    /// Returns the number of rows that the kernel multiplies together.
+    /// Returns the number of rows that the kernel multiplies at a time.
     pub fn tile_rows(self) -> usize {
         match self {
             Self::Portable => ROWS,

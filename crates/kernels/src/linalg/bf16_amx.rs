@@ -10,11 +10,12 @@ use super::simd;
 /// Marker type for bf16 weights with the layout of [`Bf16`], multiplied on tile registers.
 pub struct Bf16Amx;
 
-/// Rows of pairs, each pair with the same parts of two numbers.
+/// Rows of bf16 pairs. A pair contains the same part of two consecutive numbers.
 pub struct PairRows {
     pub(super) words: Vec<u32>,
     pub(super) row_words: usize,
-    /// Number of words of a row that are multiplied. The others separate the rows in cache.
+    /// Number of words per row that are multiplied. The remaining words are padding, so that rows map to different
+    /// cache sets.
     pub(super) width: usize,
 }
 

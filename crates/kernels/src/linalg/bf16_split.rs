@@ -1,9 +1,9 @@
 //! f32 weights as sums of two or three bf16 parts, for products on AMX tile registers.
 //!
-//! A number `x` is the sum of `bf16(x)`, of `bf16` of the remainder, and so on. Two parts keep 16 bits of the
-//! significand, three parts keep all 24. A product of two numbers is the sum of three or six products of parts (the
-//! algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6` of XLA). Products below the rounding error are left out. A
-//! number that is not finite can give NaN where f32 gives infinity.
+//! A number `x` is split into `bf16(x)`, the remainder rounded to bf16, and so on. Two parts keep 16 bits of the
+//! significand, three parts keep all 24. A product of two numbers is the sum of three or six products of parts, as in
+//! XLA's algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6`. Products below the rounding error are omitted. If an
+//! operand is not finite, the result can be NaN where f32 gives infinity.
 
 use super::amx::Parts;
 use super::bf16_amx::PairRows;
@@ -12,11 +12,11 @@ use super::pairs::{halves, round_to_bf16, spread};
 use super::panels::{Kind, LANES, PanelPiece, TileOut, lay_panel};
 use super::simd;
 
-/// Numbers of a row that are multiplied in one step.
+/// Number of row elements that are multiplied in one step.
 const STEP: usize = 32;
 const STEP_PAIRS: usize = STEP / 2;
 
-/// Marker type for f32 weights as sums of `PARTS` bf16 numbers, 2 or 3.
+/// Marker type for f32 weights that are stored as sums of `PARTS` (2 or 3) bf16 numbers.
 pub struct Bf16Split<const PARTS: usize>;
 
 impl<const PARTS: usize> Bf16Split<PARTS> {
@@ -26,7 +26,8 @@ impl<const PARTS: usize> Bf16Split<PARTS> {
         _ => panic!("a number has two or three parts"),
     };
 
-    /// Passes the words of a row to `put`, with their positions. A word is a pair of equal parts of two numbers.
+    /// Splits a row into words, and passes each word to `put` with its position. A word contains the same part of two
+    /// consecutive numbers.
     #[inline(always)]
     fn split(row: &[f32], mut put: impl FnMut(usize, u32)) {
         for (step, numbers) in row.chunks(STEP).enumerate() {
@@ -41,7 +42,8 @@ impl<const PARTS: usize> Bf16Split<PARTS> {
     }
 }
 
-/// Splits a number into bf16 parts, in the upper halves of words. If the first part is not finite, the others are zero.
+/// Splits a number into bf16 parts, each in the upper half of a word. If the first part is not finite, the other parts
+/// are zero.
 #[inline(always)]
 fn parts<const PARTS: usize>(x: f32) -> [u32; PARTS] {
     let mut rest = x;
@@ -72,7 +74,7 @@ impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
 
     fn number(panel: &[u32], k: usize, column: usize) -> f32 {
         let line = |part: usize| (k / STEP * PARTS + part) * STEP_PAIRS + k % STEP / 2;
-        // The smallest part first, so that the sum is rounded only once.
+        // Add the smallest part first, so that the sum is rounded only once.
         (0..PARTS).rev().map(|part| halves(panel[line(part) * LANES + column])[k % 2]).sum()
     }
 

@@ -66,7 +66,7 @@ impl Bf16Tile {
         }
     }
 
-    /// Returns the number of words of a row with `inner` numbers.
+    /// Returns the number of words in a row of `inner` elements.
     #[inline]
     pub(super) fn row_words(self, inner: usize) -> usize {
         if !self.widens_rows() {
@@ -139,7 +139,8 @@ impl Bf16Tile {
                     by_rows!(rows, [1 2], (avx2::few), ((words, row_words), panel, tile_out(&(0..rows)), adds));
                     return;
                 }
-                // Half the columns of four rows fill half of the registers, and half a panel stays in L1.
+                // The sums of four rows and half of the columns fill half of the registers, and half a panel stays in
+                // L1.
                 for column in [0, LANES / 2] {
                     for tile in tiles(rows, 4) {
                         let row = (&words[tile.start * row_words..], row_words);
@@ -184,7 +185,7 @@ mod avx2 {
 
     use super::LANES;
 
-    /// Numbers per register.
+    /// Number of f32 lanes per register.
     const WIDTH: usize = 8;
 
     /// Computes all columns of one or two rows.
@@ -197,7 +198,7 @@ mod avx2 {
         unsafe { rows::<R, 4>(row, panel, 0, out, adds) }
     }
 
-    /// Computes sixteen columns of some rows, starting at `column`.
+    /// Computes sixteen columns of `R` rows, starting at `column`.
     ///
     /// # Safety
     /// See [`rows`].
@@ -227,7 +228,7 @@ mod avx2 {
         _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
     }
 
-    /// Adds the products of a pair to a sum, the second number's product first.
+    /// Adds both products of two pairs to a sum, beginning with the product of the second numbers.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn added(sum: __m256, x: &[__m256; 2], weights: &[__m256; 2]) -> __m256 {
@@ -306,7 +307,7 @@ mod avx512 {
 
     use super::LANES;
 
-    /// Multiplies pairs.
+    /// Multiplies `R` rows of bf16 pairs by one panel.
     ///
     /// # Safety
     /// The processor must have AVX512-BF16. `words [R, row_words]` and `panel [width, 32]` must be complete. `out` must
@@ -344,7 +345,7 @@ mod avx512 {
         unsafe { store(parts, out, adds) };
     }
 
-    /// Multiplies rows that are already widened to f32.
+    /// Multiplies `R` rows, which are already widened to f32, by one panel.
     ///
     /// # Safety
     /// See [`pairs`]. AVX-512F is sufficient, and `words [R, row_words]` must contain f32 values.

@@ -1,5 +1,5 @@
-//! Products of few rows with few columns (such as queries and keys of a short answer choice), with the same summation
-//! order on every processor.
+//! Products of a few rows with a few columns, with the same summation order on every processor. An example is the
+//! product of queries and keys of a short answer choice.
 //!
 //! The `gemm` crate computes such products as dot products with one partial sum per vector lane, so the last bits
 //! depend on the processor. This module reproduces the order of the crate's AVX-512 kernel on processors without
@@ -10,13 +10,13 @@ use super::view::{MatrixView, MatrixViewMut, Update};
 
 /// Number of partial sums, i.e. the lanes of an AVX-512 register.
 const LANES: usize = 16;
-/// Maximum number of output elements for which the crate uses dot products.
+/// Maximum number of output elements for which the `gemm` crate uses dot products.
 const MAX_ELEMENTS: usize = 16 * 16;
-/// Number of row elements that the crate sums at a time.
+/// Number of products that the `gemm` crate sums at a time.
 const PIECE: usize = 1024;
 
-/// Multiplies two matrices with contiguous rows of `a` and columns of `b`. Returns false if the `gemm` crate must be used
-/// instead: for larger products, other layouts, and processors with AVX-512 or without FMA.
+/// Multiplies two matrices with contiguous rows of `a` and columns of `b`. Returns false for larger products, other
+/// layouts, and processors with AVX-512 or without FMA. Callers must then use the `gemm` crate.
 ///
 /// # Shapes
 /// `a [m, k]`, `b [k, n]`, `destination [m, n]`.
@@ -74,7 +74,7 @@ fn fuses() -> bool {
     }
 }
 
-/// Computes `Σ x·y` in sixteen partial sums, which are then added pairwise by halves.
+/// Computes `Σ x·y` in sixteen partial sums. Then repeatedly adds the upper half of the sums to the lower half.
 #[inline(always)]
 fn dot(x: &[f32], y: &[f32]) -> f32 {
     let mut parts = [0.0f32; LANES];

@@ -10,8 +10,8 @@ pub struct SymmetricEigen {
     pub vectors: Vec<f64>,
 }
 
-/// Decomposes a symmetric matrix, of which only the lower triangle is read. Returns `None` if the iteration does not
-/// converge or an element is not finite.
+/// Decomposes a symmetric matrix. Only the lower triangle is read. Returns `None` if the iteration does not converge or
+/// an element is not finite.
 ///
 /// # Shapes
 /// `matrix [order, order]`, row-major.

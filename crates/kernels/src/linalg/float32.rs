@@ -1,4 +1,4 @@
-//! Products with f32 weights in [`super::panels`] layout, for each instruction set.
+//! Matrix products with f32 weights in the [`super::panels`] layout, with one kernel per instruction set.
 
 use super::gemm::{MatrixView, second_level_cache};
 use super::panels::{Kind, LANES, PanelPiece, TileOut, lay_panel, piece};
@@ -10,7 +10,7 @@ pub struct F32;
 
 impl Kind for F32 {
     type Word = f32;
-    /// Rows without conversion. Each number is read once per panel and then stays in cache.
+    /// Unconverted rows. Each element is read once per panel, and stays in cache between panels.
     type Rows<'x> = MatrixView<'x, f32>;
 
     fn lanes() -> usize {
@@ -84,8 +84,8 @@ impl F32Tile {
         Self::Plain
     }
 
-    /// Returns the columns of a panel. AVX2 registers hold half as many numbers, so its panels are half as wide, and a
-    /// piece of a panel fits in L1.
+    /// Returns the number of columns of a panel. AVX2 registers hold half as many values as AVX-512 registers, so AVX2
+    /// panels are half as wide. A piece of such a panel fits in L1.
     #[inline]
     fn lanes(self) -> usize {
         match self {
@@ -157,7 +157,7 @@ impl F32Tile {
     }
 }
 
-/// Prefetch schedule of the next panel piece, in equal shares per tile.
+/// Prefetch schedule that divides the next panel piece evenly among the tiles of the current piece.
 #[cfg(target_arch = "x86_64")]
 struct Ahead<'a> {
     left: &'a [f32],
@@ -166,8 +166,8 @@ struct Ahead<'a> {
 
 #[cfg(target_arch = "x86_64")]
 impl<'a> Ahead<'a> {
-    /// Minimum number of tiles for prefetching. Fewer tiles finish before memory responds, and the hardware prefetcher
-    /// follows their panels anyway.
+    /// Minimum number of tiles for prefetching. With fewer tiles, prefetches would complete too late, and the hardware
+    /// prefetcher suffices.
     const MIN_TILES: usize = 4;
 
     fn new(next: &'a [f32], tiles: usize) -> Self {
@@ -211,7 +211,7 @@ mod x86 {
         _mm512_setzero_ps, _mm512_storeu_ps,
     };
 
-    /// Numbers per cache line.
+    /// Number of f32 values per cache line.
     pub(super) const CACHE_LINE: usize = 16;
 
     /// Prefetches the cache line at an address.
@@ -228,9 +228,9 @@ mod x86 {
             /// Multiplies `R` rows by a panel, and prefetches `ahead`.
             ///
             /// # Safety
-            /// The processor must have the instruction set. `x` must have `R` rows with the given row stride, each with
-            /// one number per line of the panel. A line is two registers wide. `out` must point to `R` rows of one line
-            /// of sums, with row stride `stride`.
+            /// The processor must support the instruction set. `x` must have `R` rows with the given row stride, each
+            /// with one element per line of the panel. A line is two registers wide. `out` must point to `R` rows of
+            /// one line of sums, with row stride `stride`.
             #[target_feature(enable = $features)]
             pub(super) unsafe fn $name<const R: usize>(
                 (x, apart): (&[f32], usize),
@@ -295,7 +295,7 @@ mod tests {
         (i * 7919 % 10_007) as f32 / 10_007.0 - 0.5
     }
 
-    /// Computes sums in pieces of 128 numbers, starting from 0.5.
+    /// Multiplies rows by one panel in pieces of 128 elements, into sums that start at 0.5.
     fn sums(tile: F32Tile, x: &[f32], rows: usize, panel: &[f32], adds: bool) -> Vec<f32> {
         let mut sums = vec![0.5; LANES * rows];
         let lanes = tile.lanes();
@@ -308,7 +308,7 @@ mod tests {
         sums
     }
 
-    /// `(rows, inner, outer)`. The last two need several sweeps, on processors with small and large caches
+    /// `(rows, inner, outer)` shapes. The last two need several sweeps on processors with small and large caches,
     /// respectively.
     const SHAPES: [(usize, usize, usize); 9] = [
         (2, 3, 5),

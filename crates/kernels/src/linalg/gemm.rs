@@ -13,8 +13,8 @@ pub trait Element: Copy + 'static + private::Sealed {
     const ZERO: Self;
     const ONE: Self;
 
-    /// Multiplies few rows by few columns in the summation order of AVX-512. Returns `false` if it does not support the
-    /// product.
+    /// Multiplies a few rows by a few columns in the summation order of AVX-512. Returns `false` if the product is not
+    /// supported.
     fn few(
         _destination: &mut MatrixViewMut<'_, Self>,
         _into: Update,
@@ -66,7 +66,7 @@ pub fn gemm<T: Element>(
     run(&mut destination, into, a, b, 1);
 }
 
-/// Computes [`gemm`] on all rayon threads, for products without concurrent work.
+/// Computes [`gemm`] on all rayon threads. Meant for products that do not run concurrently with other work.
 pub fn gemm_parallel<T: Element>(
     mut destination: MatrixViewMut<'_, T>,
     into: Update,
@@ -94,7 +94,7 @@ pub fn gram_parallel<T: Element>(destination: &mut [T], x: &[T], columns: usize)
         let high = BAND.min(columns - first);
         let wide = columns - first;
         let band = MatrixView::strided(&x[first..], rows, high, columns); // [rows, high]
-        let rest = MatrixView::strided(&x[first..], rows, wide, columns); // [rows, wide], the band included
+        let rest = MatrixView::strided(&x[first..], rows, wide, columns); // [rows, wide], including the band
         let above = MatrixViewMut::strided(&mut destination[first * columns + first..], high, wide, columns);
         gemm_parallel(above, Update::Add, band.t(), rest);
     }
@@ -123,8 +123,8 @@ fn run<T: Element>(
         b.columns
     );
     if let (1, Some(row)) = (destination.rows, destination.data.get_mut(..b.columns)) {
-        // The crate has another code path for a single row, which rounds differently. Computing the row twice gives the
-        // result it would have among many rows.
+        // The `gemm` crate has a separate code path for a single row, which rounds differently. Computing the row twice
+        // gives the same result as in a product with many rows.
         let mut pair = row.repeat(2);
         let mut out = MatrixViewMut::rows(&mut pair, 2, b.columns);
         run(&mut out, into, MatrixView { rows: 2, row_stride: 0, ..a }, b, threads);

@@ -1,8 +1,8 @@
 //! Orthonormal Hadamard matrices of order 2^k × {1, 12, 20, 28, 36, 40, 52, 60}, applied as a fast transform.
 //!
 //! `H = (Bᵀ ⊗ S) / √order` with a base `B` from [`BASES`] and the Sylvester (Walsh–Hadamard) matrix `S` of order 2^k.
-//! `S` is symmetric, but of the bases only those of order 28 and 36 are, so `x·H` and `x·Hᵀ` differ. The base matrices,
-//! their order of preference and the orientation follow LinearPatch's reference code.
+//! `S` is symmetric, but only the bases of order 28 and 36 are. For other bases, `x·H` and `x·Hᵀ` differ. The base
+//! matrices, their order of preference and the orientation follow LinearPatch's reference code.
 
 use rayon::prelude::*;
 
@@ -11,8 +11,9 @@ use super::simd;
 /// Base matrices as rows of `+` and `-`, in order of preference. The first base whose order divides the matrix order is
 /// used.
 ///
-/// The quotient must be a power of two. If this fails for the first match, it fails for later bases too: a supported
-/// order has the odd part 3, 5, 7, 9, 13 or 15, and only 20 and 40 share one (80 is 40·2, not 20·4).
+/// The order divided by its base must be a power of two, so both have the same odd part. The bases are sorted by odd
+/// part (15, 13, 9, 7, 5, 5, 3). If the first match has too small an odd part, so do all later bases. Base 40 precedes
+/// 20, so that 80 is 40·2 and not 20·4.
 const BASES: [(usize, &str); 7] = [
     (60, include_str!("hadamard/base60.txt")),
     (52, include_str!("hadamard/base52.txt")),
@@ -23,7 +24,7 @@ const BASES: [(usize, &str); 7] = [
     (12, include_str!("hadamard/base12.txt")),
 ];
 
-/// Numbers per vector register.
+/// Number of f32 lanes per vector register.
 const LANES: usize = 16;
 /// Number of terms added at a time in the base product, a divisor of every base order.
 const TERMS: usize = 4;
@@ -57,7 +58,7 @@ pub fn matrix(order: usize) -> Vec<f32> {
     identity
 }
 
-/// Matrix by which rows are multiplied.
+/// Right-hand factor of a transform.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     /// `H`.
@@ -73,7 +74,7 @@ fn factors(order: usize) -> Option<(Option<(usize, &'static str)>, usize)> {
     power.is_power_of_two().then_some((base, power))
 }
 
-/// Returns the sign with which block `i` contributes to block `o`, at `[o, i]` of `[base, base]`.
+/// Returns signs `[base, base]`. Element `[o, i]` is the sign of input block `i` in output block `o`.
 fn signs(base: usize, rows: &str, side: Side) -> Vec<f32> {
     let mut signs = vec![0.0; base * base];
     for (row, line) in rows.lines().enumerate() {
@@ -169,7 +170,7 @@ fn base_product(output: &mut [f32], input: &[f32], base: usize, power: usize, si
 mod tests {
     use super::*;
 
-    /// Returns the order of every base times powers of two below, at and above the register width.
+    /// Returns the orders of all bases, multiplied by powers of two below, at and above the register width.
     fn orders() -> impl Iterator<Item = usize> {
         let bases = BASES.into_iter().map(|(base, _)| base).chain([1]);
         bases.flat_map(|base| [1, 2, 4, 8, 16, 32].map(|power| base * power))

@@ -12,7 +12,7 @@ use super::transpose::transpose;
 pub struct Thin {
     pub down: Vec<f64>,
     pub up: Vec<f64>,
-    /// Share `‖X·M_r‖² / ‖X·M‖²` of the full map's output, including the ridge.
+    /// Share of the full map's output that the low-rank map keeps, `‖X·M_r‖² / ‖X·M‖²` including the ridge.
     pub share: f64,
 }
 
@@ -45,7 +45,7 @@ impl NormalEquations {
         square - 2.0 * (0..c).map(|i| (0..c).map(|j| map[i * c + j] * self.cross[j * c + i]).sum::<f64>()).sum::<f64>()
     }
 
-    /// Computes the best map of rank `rank` that approximates the solution `M = (XᵀX + λI)⁻¹XᵀY`.
+    /// Computes the map of rank `rank` that best approximates the solution `M = (XᵀX + λI)⁻¹XᵀY`.
     ///
     /// With `G = XᵀX + λI = L·Lᵀ`, the ridge loss of any map `N` is `tr((N − M)ᵀG(N − M)) = ‖Lᵀ(N − M)‖²` plus a
     /// constant. By Eckart and Young, the best `LᵀN` is `LᵀM` truncated to its largest singular values. This is
@@ -81,7 +81,7 @@ impl NormalEquations {
     }
 
     /// Computes the sum of squared canonical correlations of `X` and `Y`, which must both have mean zero. `others` is
-    /// the upper triangle of `YᵀY`, and `numbers` the squared norm of the f32 numbers from which `Y` was computed.
+    /// the upper triangle of `YᵀY`. `numbers` is the squared norm of the f32 values from which `Y` was computed.
     ///
     /// The correlations are the singular values of `XᵀX^(−½)·XᵀY·YᵀY^(−½)`, so the sum of their squares is
     /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`, the trace of the map from `X` to `Y` times the map back.
@@ -171,8 +171,8 @@ mod tests {
         let c = [1.0, -1.0, -1.0, 1.0];
         let x = sample_rows([&|t| 5.0 * a[t], &|t| a[t] - 2.0 * b[t]]);
         for (y, expected) in [
-            // Equal spaces (2), correlations 1 and 3/5 (1 + 9/25), and an orthogonal pattern with a constant-zero
-            // channel (0).
+            // Equal spaces (sum 2), correlations of 1 and 3/5 (sum 1 + 9/25), and an orthogonal pattern with a
+            // constant-zero channel (sum 0).
             (sample_rows([&|t| b[t], &|t| 7.0 * a[t]]), 2.0),
             (sample_rows([&|t| a[t], &|t| 3.0 * b[t] + 4.0 * c[t]]), 1.0 + 9.0 / 25.0),
             (sample_rows([&|t| c[t], &|_| 0.0]), 0.0),

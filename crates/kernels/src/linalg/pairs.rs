@@ -24,13 +24,14 @@ impl<'a> PairPanels<'a> {
     }
 }
 
-/// Returns the stride of rows of `words` words. Avoids multiples of 4 KiB, whose rows would map to the same cache sets.
+/// Returns the stride, in words, for rows of `words` words. The stride is never a multiple of 4 KiB, because all rows
+/// would then map to the same cache sets.
 #[inline]
 pub(super) fn spread(words: usize) -> usize {
     if words.is_multiple_of(1024) { words + 16 } else { words }
 }
 
-/// Rounds to the nearest bf16, with ties to even, in the upper half of a word. NaN stays NaN.
+/// Rounds to the nearest bf16, with ties to even. The result is in the upper half of the word. NaN stays NaN.
 #[inline(always)]
 pub(super) fn round_to_bf16(x: f32) -> u32 {
     let bits = x.to_bits();
@@ -50,7 +51,7 @@ pub(super) fn halves(word: u32) -> [f32; 2] {
     [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)]
 }
 
-/// Appends the pairs of a row. An odd row is padded with a zero.
+/// Appends the pairs of a row. A row of odd length is padded with a zero.
 #[inline(always)]
 pub(super) fn push_pairs(row: &[f32], words: &mut Vec<u32>) {
     let (pairs, rest) = row.as_chunks::<2>();

@@ -1,8 +1,10 @@
-//! Weights prepacked into the kernel layout, for repeated products.
+//! Weights packed once into the layout of the kernels, for repeated products.
 //!
-//! A product of unpacked matrices repacks them for each block of rows, which takes a fifth of its time. Sums are
-//! bitwise equal to those of [`super::gemm`]: pieces of about 512 numbers along `inner` are each summed from zero with
-//! fused multiply-adds, and then added.
+//! A panel contains up to 32 columns of the weights. A line of a panel contains one word of each column.
+//!
+//! A product of unpacked matrices repacks the weights for each block of rows, which takes a fifth of its time. Results
+//! are bitwise equal to those of [`super::gemm`]. Both sum pieces of about 512 products along `inner` with fused
+//! multiply-adds, each starting from zero, and then add the sums of the pieces.
 
 use std::ops::Range;
 
@@ -13,9 +15,10 @@ use super::simd;
 
 /// Maximum number of columns of a panel (two registers of 16).
 pub const LANES: usize = 32;
-/// Rows of a tile with 16-lane registers. With two registers of sums per row, enough registers remain for the panel.
+/// Number of rows of a tile with 16-lane registers. With two registers of sums per row, enough registers remain for the
+/// panel.
 pub const ROWS: usize = 8;
-/// Maximum number of products along `inner` in one sum.
+/// Maximum number of products along `inner` that are summed in one piece.
 const PIECE: usize = 512;
 /// Maximum number of operations of a product that is not distributed over threads.
 const SMALL: usize = 1 << 21;
@@ -42,7 +45,7 @@ pub(super) fn tiles(rows: usize, most: usize) -> impl Iterator<Item = Range<usiz
     (0..tiles).map(move |tile| rows * tile / tiles..rows * (tile + 1) / tiles)
 }
 
-/// Destination of the sums of one panel, i.e. its columns in rows with stride `stride`.
+/// Destination of the sums of one panel: `columns` columns of rows with stride `stride`.
 pub struct TileOut<'a> {
     numbers: &'a mut [f32],
     columns: usize,
@@ -69,7 +72,7 @@ impl<'a> TileOut<'a> {
         (self.numbers.as_mut_ptr(), self.stride)
     }
 
-    /// Stores the sums of one row.
+    /// Stores the sums of one row, or adds them if `adds` is set.
     pub(super) fn put(&mut self, row: usize, sums: &[f32]) {
         let out = &mut self.numbers[row * self.stride..][..self.columns];
         out.iter_mut().zip(sums).for_each(|(out, sum)| *out = if self.adds { *out + sum } else { *sum });
@@ -78,12 +81,12 @@ impl<'a> TileOut<'a> {
 
 /// Storage type of weights, with the corresponding product kernels.
 pub trait Kind: Sized {
-    /// Unit of storage: one number, or several that are multiplied together.
+    /// Unit of storage, which contains one or more weights of the same column.
     type Word: Copy + Default + Send + Sync;
     /// Rows in the format of the kernel.
     type Rows<'x>: Sync;
 
-    /// Returns the number of columns of a panel: as many as the registers of a tile can store on this CPU, at most 32.
+    /// Returns the number of columns of a panel, at most 32. The number depends on the vector registers of this CPU.
     fn lanes() -> usize {
         LANES
     }
@@ -91,16 +94,16 @@ pub trait Kind: Sized {
     /// Returns the number of words along `inner`.
     fn depth(inner: usize) -> usize;
 
-    /// Packs a row of weights into one column of a panel, starting at the first number of a word.
+    /// Packs consecutive weights along `inner` into one column of a panel. The first weight must start a word.
     ///
     /// # Shapes
-    /// `row [.. inner]`, `panel [depth of row, lanes]`.
+    /// `row [up to inner]`, `panel [depth(row.len()), lanes]`.
     fn lay(row: &[f32], column: usize, panel: &mut [Self::Word]);
 
     /// Packs columns `[up to lanes, inner]` into one panel.
     fn lay_panel(columns: &[f32], inner: usize, panel: &mut [Self::Word]);
 
-    /// Returns number `k` of a column.
+    /// Returns weight `k` of a column.
     fn number(panel: &[Self::Word], k: usize, column: usize) -> f32;
 
     fn rows(x: MatrixView<'_, f32>) -> Self::Rows<'_>;
@@ -108,8 +111,8 @@ pub trait Kind: Sized {
     /// Whether the kernel processes consecutive panels together ([`Self::multiply_panels`]).
     const JOINS_PANELS: bool = false;
 
-    /// Returns how many numbers along `inner` are processed for all panels before continuing with the next numbers. The
-    /// default is all of them. A smaller number keeps that part of the rows in cache. Results do not depend on it.
+    /// Returns the number of weights along `inner` per sweep. A sweep multiplies this part of the rows by all panels,
+    /// so that a short part stays in cache. The default is a single sweep. Results do not depend on the number.
     fn sweep(height: usize, inner: usize) -> usize {
         let _ = height;
         inner
@@ -139,7 +142,7 @@ pub trait Kind: Sized {
     }
 }
 
-/// Lines of a panel in one sweep.
+/// Lines of a panel that are multiplied in one sweep.
 pub struct PanelPiece<'a, W> {
     /// Index along `inner` of the first line.
     pub(super) first: usize,
@@ -196,8 +199,8 @@ impl<K: Kind> Panels<K> {
             .collect()
     }
 
-    /// Computes `Σ factor·matrix`, summed in f64 in the given order. Runs on threads of its own, so that callers may
-    /// hold locks. Panics if the shapes differ or there are no matrices.
+    /// Computes `Σ factor·matrix`, summed in f64 in the given order. Starts new threads instead of using rayon's pool,
+    /// so that callers may hold locks. Panics if the shapes differ or there are no matrices.
     pub fn weighted_sum(matrices: &[(f64, &Self)]) -> Self {
         let [inner, outer] = [matrices[0].1.inner, matrices[0].1.outer];
         assert!(matrices.iter().all(|(_, matrix)| [matrix.inner, matrix.outer] == [inner, outer]), "shapes differ");
@@ -240,8 +243,8 @@ impl<K: Kind> Panels<K> {
         self.outer
     }
 
-    /// Returns the lines of a panel for up to `numbers` numbers along `inner` from `first`. The slice is empty past the
-    /// end.
+    /// Returns the lines of a panel for at most `numbers` weights along `inner`, starting at `first`. The slice is
+    /// empty if `first` is past the end.
     fn piece(&self, panel: usize, first: usize, numbers: usize) -> &[K::Word] {
         let words = Self::panel(self.inner);
         let [start, end] = [first, first + numbers].map(|number| K::depth(number.min(self.inner)) * K::lanes());
@@ -251,7 +254,7 @@ impl<K: Kind> Panels<K> {
 
 /// Implements [`Kind::lay_panel`].
 pub(super) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
-    // Numbers along `inner` per pass, so that the panel lines stay in L1 until all columns are filled.
+    // Number of weights along `inner` per pass. Their panel lines stay in L1 until all columns are filled.
     const NEAR: usize = 64;
     simd::in_widest!({
         for (piece, panel) in panel.chunks_mut(K::depth(NEAR) * K::lanes()).enumerate() {
@@ -278,7 +281,7 @@ pub fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_,
     profile::stop(started, 1);
 }
 
-/// Computes the product of a few rows, with the columns distributed over rayon threads.
+/// Computes [`product`] for a few rows, with the columns distributed over rayon threads.
 pub fn product_of_few<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     let outer = weights.outer;
     let threads = rayon::current_num_threads();
@@ -371,7 +374,7 @@ pub fn columns<K: Kind>(
     }
 }
 
-/// Returns the length of a piece along `inner`. All pieces except the last are equal.
+/// Returns the length of all pieces along `inner` except the last, which may be shorter.
 pub(super) fn piece(inner: usize) -> usize {
     inner.div_ceil(inner.div_ceil(PIECE).max(1)).max(1)
 }

@@ -37,8 +37,8 @@ macro_rules! in_widest {
 }
 pub use in_widest;
 
-/// Computes `e^x` to about 1 ulp between −87.3 and 88.3, and clamps beyond. NaN stays NaN. The function is branch-free,
-/// so that loops over it vectorize.
+/// Computes `e^x` to about 1 ulp between −87.3 and 88.3. Arguments outside this range are clamped. NaN stays NaN. The
+/// function is branch-free, so that loops over it vectorize.
 ///
 /// Method: `x = n·ln 2 + r`, a polynomial for `e^r` on |r| ≤ ln 2 / 2 (Cephes `expf`), and `2^n` from its bits.
 #[inline(always)]
@@ -46,7 +46,7 @@ pub fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    // Adding 1.5·2^23 rounds to an integer in the low bits.
+    // Adding 1.5·2^23 rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.3, 88.3);
     let shifted = clamped * LOG2_E + ROUND;
@@ -78,7 +78,8 @@ fn sum_of(xs: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     parts.iter().sum()
 }
 
-/// Returns the maximum, or −∞ if empty. NaN is skipped here and shows up in the sum that follows.
+/// Returns the maximum, or −∞ if empty. NaN elements are ignored, because the sum of exponentials that callers compute
+/// next becomes NaN.
 #[inline(always)]
 pub fn max(xs: &[f32]) -> f32 {
     let mut parts = [f32::NEG_INFINITY; LANES];
@@ -116,8 +117,8 @@ pub fn sum_exp(xs: &[f32], shift: f32) -> f32 {
     sum_of(xs, |x| exp(x - shift))
 }
 
-/// Replaces `xs` by the softmax numerators `e^(x − max)` and returns their sum. Callers divide later, where there are
-/// fewer elements.
+/// Replaces `xs` by the softmax numerators `e^(x − max)` and returns their sum. Callers divide their output by the sum,
+/// because it has fewer elements.
 #[inline(always)]
 pub fn numerators(xs: &mut [f32]) -> f32 {
     let shift = max(xs);
@@ -239,7 +240,7 @@ mod tests {
             let exact = f64::from(x).exp();
             worst = worst.max(((ours - exact) / exact).abs());
         }
-        // Two units in the last place of f32.
+        // The bound is two units in the last place of f32.
         assert!(worst < 2.4e-7, "worst relative error {worst:e}");
     }
 

@@ -14,19 +14,19 @@ use super::transpose::transpose;
 
 /// Number of f32 rows converted at a time. It is large enough for full speed, and small enough to need little memory.
 const CONVERTED_ROWS: usize = 1024;
-/// Maximum order for which all eigenvalues are always computed, in less than a second. Larger systems compute only the
-/// extreme eigenvalues where these suffice.
+/// Maximum order for which all eigenvalues are always computed, which takes less than a second. For larger systems,
+/// only the extreme eigenvalues are computed if they suffice.
 const SMALL: usize = 512;
 
 /// Running sums `XᵀX` and `XᵀY` over rows.
 pub struct NormalEquations {
     pub(super) channels: usize,
-    /// `XᵀX [C, C]` as the upper triangle of its rows. Elements below the diagonal are unspecified.
+    /// Upper triangle of `XᵀX [C, C]`, row-major. Elements below the diagonal are unspecified.
     pub(super) gram: Vec<f64>,
     /// `YᵀX [C, C]`, i.e. `XᵀY` in column-major order, which is fast for triangular solves.
     pub(super) cross: Vec<f64>,
     pub(super) rows: usize,
-    /// Squared norm of the f32 numbers from which `X` was computed, unless they are `X` itself.
+    /// Squared norm of the f32 values from which `X` was computed, or 0 if `X` itself consists of f32 values.
     pub(super) numbers: f64,
 }
 
@@ -39,7 +39,8 @@ pub struct MinimumNorm {
     pub rank: usize,
 }
 
-/// Cholesky factorization `XᵀX + ridge·I = L·Lᵀ`, shared by a solution and a spectrum.
+/// Cholesky factorization `XᵀX + ridge·I = L·Lᵀ`. The solution and the spectrum can be computed from the same
+/// factorization.
 pub struct Factor<'a> {
     normal: &'a NormalEquations,
     ridge: f64,
@@ -59,7 +60,7 @@ impl NormalEquations {
     }
 
     /// Declares that `X` was computed from f32 numbers with squared norm `squares`, for example as a stream minus its
-    /// mean. Directions below their rounding error are ignored.
+    /// mean. Directions of `X` below the rounding error of these numbers are ignored.
     pub fn made_from(&mut self, squares: f64) {
         self.numbers = squares;
     }
@@ -146,12 +147,12 @@ impl NormalEquations {
     /// Computes the Cholesky factor of `XᵀX + ridge·I`.
     ///
     /// # Errors
-    /// Fails if the matrix is not positive definite in f64: too few rows, dead or duplicate channels, or nonfinite
-    /// values.
+    /// Fails if values are not finite or if the matrix is not positive definite in f64. Typical causes are too few rows
+    /// and dead or duplicate channels.
     pub fn factor(&self, ridge: f64) -> Result<Factor<'_>> {
         let c = self.channels;
         self.check_finite()?;
-        // The rows of an upper triangle are the columns of a lower one.
+        // A row-major upper triangle of a symmetric matrix is also its column-major lower triangle.
         let mut lower = self.gram.clone();
         lower.iter_mut().step_by(c + 1).for_each(|v| *v += ridge);
         let mut memory = MemBuffer::new(llt::factor::cholesky_in_place_scratch::<f64>(c, threads(), Spec::default()));
@@ -169,9 +170,9 @@ impl NormalEquations {
     /// Computes the `M` of minimum Frobenius norm that minimizes `‖X·M − Y‖`, i.e. the pseudo-inverse of `XᵀX` times
     /// `XᵀY`.
     ///
-    /// Eigenvalues of `XᵀX` that may be rounding errors are dropped. They are squared singular values `σ` of `X`.
-    /// Summation in f64 loses values below 1.2e-7·σ₁ (up to C = 64) to 9.5e-7·σ₁ (C = 4096). If `X` derives from f32
-    /// numbers, values below 4.8e-7 of their total norm are lost too ([`NormalEquations::made_from`]).
+    /// Eigenvalues of `XᵀX` that may be rounding errors are dropped. They are the squares of the singular values `σ` of
+    /// `X`. Summation in f64 loses singular values below 1.2e-7·σ₁ (up to C = 64) to 9.5e-7·σ₁ (C = 4096). If `X`
+    /// derives from f32 numbers, values below 4.8e-7 of their total norm are lost too ([`NormalEquations::made_from`]).
     ///
     /// # Errors
     /// Fails if the sums are not finite or the eigendecomposition does not converge.
@@ -197,11 +198,11 @@ impl NormalEquations {
 
     /// Computes the rank and condition number of `X`.
     ///
-    /// Beyond a condition number of 8e6 (up to C = 64) to 1e6 (C = 4096), squares are lost to rounding and the rank
-    /// appears deficient; see [`NormalEquations::minimum_norm`]. Below this limit, the relative error of the condition
-    /// number is about 1e-16 times its square. For C > 512, only the extreme eigenvalues are computed, which usually
-    /// adds a relative error of 1e-4, with a mean bound of 0.3 %. If these eigenvalues indicate a singular matrix, all
-    /// eigenvalues are computed, which takes many times longer.
+    /// Above a condition number of 8e6 (up to C = 64) to 1e6 (C = 4096), the smallest squares are lost to rounding, and
+    /// `X` appears rank-deficient ([`NormalEquations::minimum_norm`]). Below this limit, the relative error of the
+    /// condition number is about 1e-16 times its square. For C > 512, only the extreme eigenvalues are computed, which
+    /// usually adds a relative error of 1e-4. The bound on the mean error is 0.3 %. If these eigenvalues indicate a
+    /// singular matrix, all eigenvalues are computed, which takes many times longer.
     ///
     /// # Errors
     /// Fails in the same cases as [`NormalEquations::minimum_norm`].
@@ -221,12 +222,12 @@ impl NormalEquations {
         Ok(Spectrum::of_squares(&values, cutoff))
     }
 
-    /// Returns `XᵀX` with a valid lower triangle.
+    /// Returns a view of `XᵀX`. Only its lower triangle is valid.
     pub(super) fn lower(&self) -> MatRef<'_, f64> {
         MatRef::from_column_major_slice(&self.gram, self.channels, self.channels)
     }
 
-    /// Checks that the diagonal is finite. A nonfinite value of `X` makes it nonfinite.
+    /// Checks that the diagonal of `XᵀX` is finite. Any nonfinite value of `X` makes a diagonal element nonfinite.
     fn check_finite(&self) -> Result<()> {
         match self.gram.iter().step_by(self.channels + 1).position(|v| !v.is_finite()) {
             Some(channel) => Err(not_finite(&format!("channel {channel} of X"))),
@@ -272,11 +273,12 @@ impl Factor<'_> {
         if smallest > self.normal.floor(greatest) && smallest > self.ridge {
             return Ok(Spectrum { rank: c, condition: (greatest / smallest).sqrt() });
         }
-        // A ridge above the smallest eigenvalue hides this eigenvalue, which may be visible without the ridge.
+        // A ridge above the smallest eigenvalue hides this eigenvalue. Without the ridge, it may be above the rounding
+        // error.
         if self.ridge > 0.0 { self.normal.spectrum() } else { self.normal.all_eigenvalues() }
     }
 
-    /// Returns column `j` of `L` from its diagonal element, `[C − j]`.
+    /// Returns column `j` of `L`, starting at the diagonal element, `[C − j]`.
     fn column(&self, j: usize) -> &[f64] {
         let c = self.normal.channels;
         &self.lower[j * c + j..(j + 1) * c]
@@ -308,7 +310,7 @@ impl Factor<'_> {
     }
 }
 
-/// Checks that the solution is finite, which implies that `Y` is.
+/// Returns the solution if it is finite, which implies that `Y` is finite.
 pub(super) fn finite(solution: Vec<f64>) -> Result<Vec<f64>> {
     if solution.par_iter().all(|v| v.is_finite()) {
         return Ok(solution);

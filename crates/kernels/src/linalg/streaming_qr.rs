@@ -21,9 +21,9 @@ use super::transpose::transpose;
 /// Number of channels per panel. The reflections of a panel are applied to the other columns in one product of this
 /// depth.
 const PANEL: usize = 128;
-/// Bounds on the number of rows that are collected before they are rotated in. Within the bounds, it is the number of
-/// channels. Larger blocks are hardly faster. The upper bound keeps the working memory below that of `R` and `Z` for
-/// large `C`.
+/// Bounds on the number of rows that are collected before they are rotated in. Within these bounds, a block has as many
+/// rows as channels. Larger blocks are hardly faster. The upper bound keeps the working memory below that of `R` and
+/// `Z` for large `C`.
 const BLOCK: std::ops::RangeInclusive<usize> = 256..=2048;
 
 /// Running `R` and `QᵀY` of the QR decomposition of `X [rows, C]`.
@@ -41,8 +41,8 @@ pub struct StreamingQr {
 /// Least-squares solution from the singular value decomposition of `X`.
 #[derive(Debug)]
 pub struct Svd {
-    /// `M [C, C]`, row-major. Minimum Frobenius norm among the minimizers of `‖X·M − Y‖` within the kept singular
-    /// values.
+    /// `M [C, C]`, row-major. It has the minimum Frobenius norm among the minimizers of `‖X·M − Y‖` within the kept
+    /// singular values.
     pub solution: Vec<f64>,
     /// Number of singular values kept.
     pub rank: usize,
@@ -149,7 +149,7 @@ impl StreamingQr {
             let columns = self.work[first * stride..].par_chunks_exact(stride);
             self.kept[first * c..].par_chunks_exact_mut(c).zip(columns).enumerate().for_each(
                 |(column, (kept, work))| {
-                    // The panel's reflections are stored below its diagonal.
+                    // Skip elements below the panel's diagonal, which store its reflections.
                     let high = width.min(column + 1);
                     kept[first..first + high].copy_from_slice(&work[top.start..top.start + high]);
                 },

@@ -11,8 +11,8 @@ const BAND: usize = 32;
 /// Transposes rows into columns: `destination[j·stride + offset + i] ← source[i·columns + j]`.
 ///
 /// # Shapes
-/// `source [rows, columns]`. `destination` has at least `columns` rows of `stride` elements, of which `rows` elements
-/// from `offset` are written. Panics if `destination` is too small.
+/// `source [rows, columns]`. `destination` has at least `columns` rows of `stride` elements. In each row, `rows`
+/// elements from `offset` on are written. Panics if `destination` is too small.
 pub(super) fn transpose(destination: &mut [f64], stride: usize, offset: usize, source: &[f64], columns: usize) {
     let rows = source.len() / columns;
     assert!(offset + rows <= stride && columns * stride <= destination.len(), "the transpose exceeds its destination");

@@ -95,7 +95,7 @@ impl<'a, T> MatrixViewMut<'a, T> {
     }
 }
 
-/// How a product updates its destination.
+/// Operation that a product performs on its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
     /// Overwrite the destination.

@@ -1,7 +1,7 @@
 //! Fused CUDA kernels for operations that need no gradient. Each kernel makes one pass over memory, where candle makes
 //! up to nine. This module also provides a half-precision product with f32 results, which candle does not have.
 //!
-//! The kernels (`kernels.cu`) run on the device's only stream, like candle's own.
+//! The kernels (`kernels.cu`) run on the device's only stream, like candle's own kernels.
 
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::cudarc::cublas::{result::gemm_ex, sys};
@@ -17,7 +17,8 @@ pub(super) use self::prefill::{PieceSight, prefill};
 use super::fused::Scores;
 use crate::error::Result;
 
-/// Returns whether the kernels accept these tensors: all on a CUDA device, in a float type, without gradient tracking.
+/// Returns whether the kernels accept these tensors. All of them must be on a CUDA device, have a float type, and track
+/// no gradient.
 pub(super) fn may_be(tensors: &[&Tensor]) -> bool {
     tensors
         .iter()
@@ -105,7 +106,7 @@ macro_rules! launch {
             let kernel = $kernel?;
             let [grid_dim, block_dim] = [$blocks, $threads].map(|count| (count as u32, 1, 1));
             let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
-            // SAFETY: the arguments match the kernel's signature; `out` and the inputs have the sizes that the kernel
+            // SAFETY: the arguments match the kernel's signature. `out` and the inputs have the sizes that the kernel
             // accesses.
             unsafe { kernel.stream.launch_builder(&kernel.function)$(.arg($argument))+.launch(config) }.w()?;
         }
@@ -117,7 +118,7 @@ mod attend;
 mod kernel;
 mod prefill;
 
-/// Contiguous tensor on a device: its storage and layout.
+/// Storage and layout of a contiguous tensor on a device.
 struct On<'a>(&'a CudaStorage, &'a Layout);
 
 impl On<'_> {
@@ -224,7 +225,7 @@ impl<O: Of3> CustomOp3 for On3<O> {
 
 /// Threads per warp.
 const WARP: usize = 32;
-/// Threads per block of kernels that process several rows per block or elementwise data.
+/// Threads per block in elementwise kernels and in kernels that process several rows per block.
 const THREADS: usize = 256;
 
 struct Norm {

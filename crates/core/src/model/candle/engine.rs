@@ -40,9 +40,9 @@ use crate::model::trie::{Model, Observer, Trie};
 /// Name of the engine in cache keys.
 pub(super) const NAME: &str = "candle";
 
-/// Tokens per piece on the CPU. Pieces run in parallel, because most of candle's kernels use a single core.
+/// Number of tokens per piece on the CPU. Pieces run in parallel, because most of candle's kernels use a single core.
 const CPU_PIECE: usize = 512;
-/// Maximum size of large intermediates on the CPU, in elements: attention scores and logits.
+/// Maximum number of elements of large intermediates on the CPU (attention scores and logits).
 const CPU_NUMBERS: usize = 1 << 22;
 
 /// Device and float type of an engine.
@@ -182,8 +182,8 @@ impl CandleEngine {
         Ok(Stream { layout: self.layout(batch, x.dim(0)?)?, x, finite: true })
     }
 
-    /// Runs `run` on each piece and concatenates the results. If the device runs out of memory, pieces are halved
-    /// permanently.
+    /// Runs `run` on each piece and concatenates the results. If the device runs out of memory, the maximum size of
+    /// pieces is halved permanently.
     fn in_pieces(
         &self,
         batch: &Batch,
@@ -397,7 +397,8 @@ impl Engine for CandleEngine {
     }
 
     fn part_tokens(&self) -> usize {
-        // On the CPU, pieces limit the size. Other devices process the whole chunk, because large products are faster.
+        // On the CPU, a part has the size of a piece. Other devices process the whole chunk at once, because large
+        // products are faster.
         if self.is_cpu() { CPU_PIECE } else { usize::MAX }
     }
 

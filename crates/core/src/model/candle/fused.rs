@@ -1,4 +1,4 @@
-//! Fused layer operations that need no gradient: one pass over memory instead of four or five.
+//! Fused layer operations without gradients. Each operation makes one pass over memory instead of four or five.
 //!
 //! GPUs use candle's fused kernels, except that `ops.rs` prefers the kernels of `cuda.rs` on CUDA. The CPU uses
 //! ghostlab's kernels, because candle's CPU kernels are scalar.
@@ -27,7 +27,7 @@ impl Scores {
     }
 }
 
-/// Computes `cap·tanh(x / cap)`, or returns `x` without a cap.
+/// Computes `cap·tanh(x / cap)`. Returns `x` unchanged if there is no cap.
 pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
     match cap {
         Some(cap) => Ok(((x / f64::from(cap))?.tanh()? * f64::from(cap))?),
@@ -35,8 +35,8 @@ pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
     }
 }
 
-/// Returns whether operations may be fused: all inputs are f32 and need no gradient. candle's fused operations silently
-/// cut the autograd graph.
+/// Returns whether an operation on these inputs may be fused. All inputs must be f32 and need no gradient. candle's
+/// fused operations silently cut the autograd graph.
 pub(super) fn may_be(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|x| x.dtype() == DType::F32 && !x.track_op())
 }
@@ -67,8 +67,8 @@ pub(super) fn softmax(x: &Tensor) -> Result<Tensor> {
     Ok(candle_nn::ops::softmax_last_dim(&x.contiguous()?)?)
 }
 
-/// Computes the softmax of scaled, capped and masked scores. On the CPU it overwrites `scores`, because a copy would
-/// take as long as the computation.
+/// Computes the softmax of scaled, capped and masked scores. On the CPU, the function overwrites `scores`, because a
+/// copy would take as long as the computation.
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞; result `[.., q, k]`.
@@ -86,7 +86,7 @@ pub(super) fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result
     Ok(scores)
 }
 
-/// Computes `x + y` of equal shapes.
+/// Computes `x + y` for tensors of equal shape.
 pub(super) fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return Ok((x + y)?);
@@ -107,7 +107,7 @@ fn changed(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])) -> R
     Ok(x.apply_op2_no_bwd(other, &Change(change))?)
 }
 
-/// Elementwise custom op that modifies its first tensor, given the second.
+/// Custom op that updates its first tensor from the values of the second.
 struct Change<F>(F);
 
 impl<F: Fn(&mut [f32], &[f32])> InplaceOp2 for Change<F> {

@@ -65,7 +65,7 @@ impl LayerTensors {
         let eps = f64::from(config.norm_eps);
         let heads = |x: Tensor, norm: Option<&Tensor>, heads: usize| -> Result<Tensor> {
             let shape = (rows, heads, head_dim);
-            // A norm of head width applies per head; otherwise the norm spans all heads.
+            // A norm with the width of a head applies to each head. A wider norm spans all heads.
             let x = match norm {
                 None => x.reshape(shape)?,
                 Some(weight) if weight.elem_count() == head_dim => ops::rms_norm(&x.reshape(shape)?, weight, eps)?,

@@ -21,8 +21,8 @@ pub(super) struct Ends<'a> {
     pub(super) cap: Option<f32>,
 }
 
-/// Computes the log-probability of each target by an f32 log-softmax over the vocabulary, and whether the target is the
-/// most likely token. A row with several targets is projected once.
+/// Computes the log-probability of each target with an f32 log-softmax over the vocabulary, and whether the target is
+/// the most likely token. A row with several targets is projected once.
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [vocab, C]`; one value per target. Targets must be sorted by row. At most `most_rows` rows
@@ -178,7 +178,8 @@ mod tests {
 
     #[test]
     fn logits_of_half_precision_are_not_rounded_before_the_softmax() {
-        // Logits near 100, where adjacent values differ by 0.5 in bf16 and by 1/16 in f16; two tiles of vocabulary.
+        // Logits are near 100, where adjacent values differ by 0.5 in bf16 and by 1/16 in f16. The vocabulary has two
+        // tiles.
         let channels = 64;
         let vocab = TILE / 64 + 3;
         let x: Vec<f32> = (0..channels).map(|i| 1.0 + (i % 7) as f32 / 8.0).collect();

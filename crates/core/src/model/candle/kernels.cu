@@ -1,5 +1,5 @@
 // Operations of a decoder layer, each in one pass over memory. The kernels are compiled when a backbone first computes
-// on a CUDA device. They implement the functions of ops.rs: each result is computed in f32 and rounded once. A row is
+// on a CUDA device. They implement functions of ops.rs. Each result is computed in f32 and rounded once. A row is
 // processed by a warp of 32 threads or by a thread block.
 
 #define INFINITE __int_as_float(0x7f800000)
@@ -80,8 +80,8 @@ extern "C" __global__ void head_rows(const float *logits, unsigned vocab, float 
 // block. Then it contains, for each block, the position where the block's tokens end. `places` contains the addresses
 // of the keys and values of each block.
 //
-// A thread block of 256 threads processes `together` heads of a row, which share their keys. The number is a power of
-// two up to 8, and each head is processed by one or more warps. Eight threads process one key at a time, with C
+// A thread block of 256 threads processes `together` heads of a row, which share their keys. `together` is a power of
+// two up to 8, so that each head is processed by one or more warps. Eight threads process one key at a time, with C
 // channels per thread, and keep their own softmax. The softmaxes are merged at the end. The width is a multiple of the
 // number of channels per load. No load depends on a branch: out-of-range indices are replaced by valid ones, and the
 // values loaded from them are ignored.

@@ -23,16 +23,16 @@ const BLOCK_ROWS: usize = 256;
 /// Trees of a batch, divided into pieces of limited size.
 pub(super) struct Layout {
     pub(super) pieces: Vec<Piece>,
-    /// Target maximum of tokens per piece.
+    /// Maximum number of tokens per piece. A piece with a single tree may exceed the maximum.
     pub(super) piece_tokens: usize,
 }
 
-/// Complete trees that run together.
+/// Part of a batch that is processed at a time. A piece consists of complete trees.
 pub(super) struct Piece {
     /// Rows of the batch in this piece.
     pub(super) rows: Range<usize>,
-    /// Cosines and sines `[rows, R/2]` for each rotary embedding of the backbone. `None` if no layer uses it or it
-    /// rotates no channels.
+    /// Cosines and sines `[rows, R/2]` for each rotary embedding of the backbone. `None` if no layer uses the embedding
+    /// or it rotates no channels.
     pub(super) turned: Vec<Option<(Tensor, Tensor)>>,
     blocks: Blocks,
     /// Kernel input that replaces the blocks where the attention kernel is available.
@@ -44,7 +44,7 @@ pub(super) struct Piece {
 #[derive(Default)]
 struct Blocks {
     groups: Vec<Group>,
-    /// Group and index in the group of each block, in query order.
+    /// For each block, in query order: its group, and its index in the group.
     order: Vec<(usize, usize)>,
 }
 
@@ -76,11 +76,10 @@ pub(super) struct Rows {
     index: Option<Tensor>,
 }
 
-/// Rows that a query attends to, relative to the first key of its block: its prefix, and its segment up to the query
-/// itself.
+/// Batch rows that a query attends to: its prefix, and its segment up to the query itself.
 type Sight = (Range<usize>, Range<usize>);
 
-/// Key that identifies a group: number of keys, and the visible ranges of each query.
+/// Key that identifies a group: number of keys, and the visible ranges of each query, relative to the first key.
 type Shape = (usize, Vec<(usize, usize, usize, usize)>);
 
 struct Block {
@@ -296,8 +295,8 @@ fn mask(
 
 /// Rotary tables and attention for the rows of a stream.
 pub(super) trait Seen {
-    /// Returns the cosines and sines of each row's position for a rotary embedding, each `[rows, R/2]`, or `None` if it
-    /// rotates no channels.
+    /// Returns the cosines and sines of each row's position for a rotary embedding, each `[rows, R/2]`, or `None` if
+    /// the embedding rotates no channels.
     fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)>;
 
     /// Computes attention of the rows, including cached rows if there are any.

@@ -11,12 +11,12 @@ use candle_core::cuda_backend::{
 use crate::error::Error;
 use crate::model::config::Config;
 
-/// Maximum tokens per pass.
+/// Maximum number of tokens per pass.
 pub(in crate::model) const MAX_PIECE: usize = 8192;
-/// Minimum tokens per pass. With fewer tokens, reading weights takes longer than computing.
+/// Minimum number of tokens per pass. With fewer tokens, reading weights takes longer than computing.
 const MIN_PIECE: usize = 1024;
-/// Maximum elements of intermediates that grow quadratically, such as the scores of a block group or the logits of a
-/// chunk of rows.
+/// Maximum number of elements of intermediates that grow quadratically, such as the scores of a block group or the
+/// logits of a chunk of rows.
 pub(super) const DEVICE_NUMBERS: usize = 1 << 26;
 
 /// Returns the free bytes of a device, if known.
@@ -82,8 +82,8 @@ pub(crate) fn out_of_memory(error: &Error, cause: String) -> Error {
     )
 }
 
-/// Divides memory into tokens per pass and bytes for weights. Halves the tokens, down to [`MIN_PIECE`], until all
-/// weights fit. The weights get the remaining memory.
+/// Divides memory between the activations of a pass and the weights. Returns the number of tokens per pass and the
+/// bytes for weights. The number of tokens is halved, down to [`MIN_PIECE`], until all weights fit.
 pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u64) -> (usize, u64) {
     let mut tokens = MAX_PIECE;
     while tokens > MIN_PIECE && weights.saturating_add(activations(tokens)) > memory {

@@ -66,7 +66,7 @@ fn matrix(sources: &Sources<'_>, part: impl Fn(&LayerTensors) -> Result<&Tensor>
     weighted_sum(&tensors.collect::<Result<Vec<_>>>()?)
 }
 
-/// Merges vectors, each of which either all layers have or none.
+/// Merges the vectors that all source layers have. Vectors that no source layer has stay `None`.
 fn vectors<const N: usize>(
     sources: &Sources<'_>,
     part: impl Fn(&LayerTensors) -> Result<&[Option<Tensor>; N]>,
@@ -86,7 +86,7 @@ fn vector(sources: &Sources<'_>, part: impl Fn(&LayerTensors) -> Result<Option<&
     if tensors.is_empty() { Ok(None) } else { weighted_sum(&tensors).map(Some) }
 }
 
-/// Computes `Σ factor·tensor`: in f64 on the CPU, and in f32 on devices, where f64 is slow or missing.
+/// Computes `Σ factor·tensor`, in f64 on the CPU. Other devices use f32, because f64 is slow or missing there.
 fn weighted_sum(tensors: &[(f64, &Tensor)]) -> Result<Tensor> {
     let mut sum: Option<Tensor> = None;
     for (factor, tensor) in tensors {

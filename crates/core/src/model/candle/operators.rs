@@ -12,7 +12,7 @@ use crate::model::operator::{Matrix, Operator};
 /// Maximum bytes of operators cached on a device.
 const KEPT: usize = 1 << 30;
 
-/// Operators, copied to the device on first use.
+/// Cache of operators, which are copied to the device on first use.
 pub(super) struct Operators {
     device: Device,
     held: Mutex<HashMap<String, Arc<Operator>>>,

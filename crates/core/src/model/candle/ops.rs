@@ -1,10 +1,10 @@
-//! Operations of a decoder layer on any device, for inference and training. With gradients they use candle's plain
-//! operations, because its fused norm, softmax and rotary embedding silently cut the autograd graph. Otherwise they use
-//! [`fused`]. candle's `log_softmax` is avoided because it accumulates in the tensor's dtype.
+//! Operations of a decoder layer on any device, for inference and training. If gradients are needed, they use candle's
+//! plain operations, because its fused norm, softmax and rotary embedding silently cut the autograd graph. Otherwise
+//! they use [`fused`]. candle's `log_softmax` is avoided because it accumulates in the tensor's dtype.
 //!
-//! Half precision behaves as on tensor cores: operands and results of a product have the tensor's dtype, with f32
-//! accumulation. Norms, softmax, rotary embedding and operators are computed in f32 and rounded once. f64 tensors stay
-//! f64.
+//! Half precision behaves as on tensor cores. Operands and results of a product have the tensor's dtype, and sums are
+//! accumulated in f32. Norms, softmax, rotary embedding and operators are computed in f32 and rounded once. f64 tensors
+//! stay f64.
 
 use candle_core::{D, DType, Device, Tensor};
 
@@ -43,7 +43,7 @@ pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     product(x, &weight.t()?)
 }
 
-/// Computes `x + b` in f32, rounded to the dtype of `x`, or returns `x` without a bias.
+/// Computes `x + b` in f32, rounded to the dtype of `x`. Returns `x` unchanged if there is no bias.
 ///
 /// # Shapes
 /// `x [rows, out]`, `bias [out]` in f32 (f64 for an f64 `x`); result `[rows, out]`.

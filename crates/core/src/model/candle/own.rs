@@ -16,7 +16,7 @@ use super::super::weights::Weights;
 use crate::error::{Error, Result};
 use crate::files::gguf::is_gguf;
 
-/// Maximum number of positions; the compared texts are shorter.
+/// Maximum number of positions. The compared texts are shorter.
 const MAX_POSITIONS: usize = 1 << 12;
 
 type Forward = Box<dyn Fn(&Tensor) -> Candle<Tensor>>;

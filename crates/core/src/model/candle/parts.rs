@@ -20,8 +20,8 @@ use crate::model::tensor_name::{
 use crate::model::tensors::{self, embedding_factor, layer_parts};
 use crate::model::weights::Weights;
 
-/// A cached part of the weights. Matrices have the layout of weight files, `[out, in]`, and the engine's float type;
-/// norms and biases are f32.
+/// A cached part of the weights. Matrices have the layout of weight files, `[out, in]`, and the engine's float type.
+/// Norms and biases are f32.
 pub(super) enum TensorPart {
     Layer(Box<LayerTensors>),
     /// The output projection or the embedding, `[vocab, C]`.
@@ -79,7 +79,8 @@ struct WeightSource {
     dtype: FloatType,
 }
 
-/// Returns the size of each part in a float type: layers, head, and the embedding if it is not tied.
+/// Returns the size in bytes of each part for a float type. The parts are the layers, the head, and the embedding if it
+/// is not tied.
 fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
     let mut sizes: Vec<u64> = (0..config.layers)
         .map(|layer| stored_bytes(Products::F32.bytes() * config.layer_numbers(layer), dtype))
@@ -133,7 +134,7 @@ impl Parts {
         (0..count).try_for_each(|part| self.cache.get(part).map(drop))
     }
 
-    /// Announces the weights needed now and next. The latter are loaded in the background.
+    /// Announces the weights needed now and next, and loads the next weights in the background.
     pub(super) fn expect(&self, now: Option<usize>, next: Option<usize>) {
         if let (false, Some(next)) = (self.keeps_all, next) {
             // The head comes after the last layer.

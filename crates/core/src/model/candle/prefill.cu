@@ -39,8 +39,8 @@ __device__ float faded(float before, float now) { return before == -INFINITE ? 0
 
 constexpr unsigned QUERIES = 64;
 
-// f32 kernel with 256 threads. Each thread computes the scores of 4 queries by 4 keys, and every 16th group of up to 4
-// channels of the output of these queries.
+// f32 kernel with 256 threads. Each thread computes the scores of 4 queries and 4 keys, and up to 4 output channels of
+// these queries in each part of 64 channels.
 template <int D>
 __device__ void prefill_f32(const float *queries, const float *keys, const float *values, const unsigned *sight,
                             float *out, unsigned rows, unsigned heads, unsigned shared, unsigned width, unsigned window,
@@ -205,8 +205,8 @@ __device__ void turned_matrices(unsigned (&to)[4], const half_t *row) {
                : "memory");
 }
 
-// Half-precision kernel with 128 threads. Each warp processes 16 queries, and each thread has values of two of them,
-// which are 8 rows apart.
+// Half-precision kernel with 128 threads. Each warp processes 16 queries. Each thread holds values of two queries that
+// are 8 rows apart.
 template <int D, typename N>
 __device__ void prefill_half(const half_t *queries, const half_t *keys, const half_t *values, const unsigned *sight,
                              half_t *out, unsigned rows, unsigned heads, unsigned shared, unsigned width,

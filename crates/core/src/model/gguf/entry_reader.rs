@@ -1,4 +1,4 @@
-//! Config of a backbone from the entries of a GGUF file.
+//! Conversion of a GGUF file's entries to the config of a backbone.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -79,7 +79,7 @@ fn embedding(file: &Gguf) -> Result<&GgufTensor> {
     })
 }
 
-/// Heads and widths of all layers.
+/// Head counts and widths, which are equal in all layers.
 struct LayerShape {
     heads: u64,
     kv_heads: u64,
@@ -123,7 +123,7 @@ impl EntryReader<'_> {
     }
 
     /// Returns the number of channels of a head that RoPE rotates. Values must have the width of keys, and RoPE must
-    /// rotate the whole head unless `is_partial` (Phi-3).
+    /// rotate the whole head unless `is_partial` is set (Phi-3).
     fn rotary_width(&self, head_dim: u64, is_partial: bool) -> Result<u64> {
         let file = self.file;
         let rotated = file.count(&self.key("rope.dimension_count"))?.unwrap_or(head_dim);
@@ -177,8 +177,8 @@ impl EntryReader<'_> {
     }
 }
 
-/// Returns the ids of the tokens that end a text, turn or message, as in `config.json`: one id, or a list that starts
-/// with the main one.
+/// Returns the ids of the tokens that end a text, turn or message. As in `config.json`, the value is one id, or a list
+/// that starts with the main id.
 fn end_tokens(file: &Gguf) -> Result<Value> {
     let mut ids: Vec<u64> = Vec::new();
     for name in ["eos", "eot", "eom"] {
@@ -249,10 +249,11 @@ fn scaling_key(name: &str, entry: &dyn Fn(&str) -> String) -> String {
     entry(&format!("rope.scaling.{name}"))
 }
 
-/// Converts divisors to a config entry: `llama3` if its formula reproduces them, otherwise a list of factors.
+/// Converts divisors to a config entry. The rope type is `llama3` if its formula reproduces the divisors, otherwise
+/// `longrope`.
 fn of_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
     let largest = divisors.iter().copied().fold(1.0_f32, f32::max);
-    // Try the context length of Llama 3 first, then shorter context lengths of small models.
+    // Try the context length of Llama 3 first, then other powers of two.
     let contexts = [8192.0].into_iter().chain((4..20).map(|power| f64::from(1_u32 << power)));
     for context in contexts {
         for (low, high) in [(1.0, 4.0), (1.0, 2.0), (1.0, 8.0), (2.0, 4.0)] {

@@ -1,14 +1,14 @@
 //! AMX emulation for tests on processors without AMX. A signal handler decodes and executes the illegal instructions.
 //!
-//! Instructions fault where the processor would: unconfigured tiles and mismatched operand shapes terminate the
-//! process. Products follow the pseudocode of the manual, independently of [`super::model`], so that addressing errors
-//! in the kernel are detected.
+//! Like on a processor, unconfigured tiles and mismatched operand shapes cause a fault, which terminates the process.
+//! Products follow the pseudocode of Intel's manual and share no code with [`super::model`], so that a comparison of
+//! both detects addressing errors in the kernel.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::Once;
 
-/// Dimensions of a tile register.
+/// Dimensions and number of the tile registers.
 const ROW_BYTES: usize = 64;
 const ROWS: usize = 16;
 const TILES: usize = 8;
@@ -83,8 +83,7 @@ impl Instruction {
     /// The program counter must point to an instruction.
     unsafe fn decode(registers: &[i64; 23]) -> Option<Self> {
         let start = registers[libc::REG_RIP as usize] as *const u8;
-        // SAFETY: such an instruction has at least five bytes, and those with memory operands have all the bytes read
-        // here.
+        // SAFETY: an AMX instruction has at least five bytes. Later bytes are read only if its operands require them.
         let byte = |offset: usize| unsafe { *start.add(offset) };
         let first = byte(1);
         let second = byte(2);

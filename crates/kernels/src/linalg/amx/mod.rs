@@ -1,9 +1,9 @@
 //! bf16 products on the tile registers of Intel AMX.
 //!
-//! Rows of pairs serve as left operands without conversion, and a panel `[width, 32]` is two adjacent right operands.
-//! The processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits. The result
-//! of a row does not depend on other rows, their number, or the blocking. Therefore, few rows also use tile registers:
-//! vector instructions would give a decoded token different bits than a scored token.
+//! Rows of pairs serve as left operands without conversion. A panel `[width, 32]` contains two right operands side by
+//! side. The processor sums in its own order ([`model`]), so results differ from [`super::bf16`] in the last bits. The
+//! result of a row does not depend on other rows, their number, or the blocking. Even a single row is multiplied on
+//! tile registers, because vector instructions would round a decoded token differently from a scored token.
 
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
 mod emulator;
@@ -23,22 +23,22 @@ use super::pairs::{PairPanels, RowWords};
 use super::panels::LANES;
 
 const TILE_ROWS: usize = 16;
-/// Pairs per row of a left tile register, and rows of a right one.
+/// Number of pairs in a row of a left tile register, and number of rows of a right tile register.
 const TILE_PAIRS: usize = 16;
-/// Number of rows multiplied together, i.e. two left tiles.
+/// Number of rows that are multiplied at a time, which fill two left tiles.
 pub const BLOCK_ROWS: usize = 2 * TILE_ROWS;
-/// Number of pairs along `inner` in one pass over a group of panels. The part of a row group (512 KiB for 256 rows)
-/// stays in a 2 MiB L2 cache together with the sums of the panels.
+/// Number of pairs along `inner` in one pass over a group of panels. For 256 rows, the pairs of a pass (512 KiB) and
+/// the sums of the panels fit together into a 2 MiB L2 cache.
 #[cfg(target_arch = "x86_64")]
 const PASS_PAIRS: usize = 512;
-/// Maximum number of sums (1 MiB) of a group of panels.
+/// Maximum number of sums (1 MiB) that are buffered for a group of panels.
 #[cfg(target_arch = "x86_64")]
 const GROUP_SUMS: usize = 1 << 18;
 
-/// Number of bf16 numbers whose sum represents an f32 number.
+/// Number of bf16 parts whose sum represents an f32 number.
 ///
-/// Words of a row and lines of a panel are ordered by step (16 pairs of numbers), then by part. With several parts, they
-/// are padded to full steps.
+/// Words of a row and lines of a panel are ordered by step (16 pairs of numbers), then by part. Rows and panels with
+/// several parts are padded to full steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parts {
     One,
@@ -55,8 +55,8 @@ impl Parts {
         }
     }
 
-    /// Returns the parts of rows and weights that are multiplied in a step, in this order. Products of two small parts
-    /// are left out, because they are below the rounding error of the sum.
+    /// Returns the pairs `(part of rows, part of weights)` that are multiplied in each step, in order. Products of two
+    /// small parts are omitted, because they are below the rounding error of the sum.
     const fn products(self) -> &'static [(usize, usize)] {
         match self {
             Self::One => &[(0, 0)],
@@ -65,7 +65,7 @@ impl Parts {
         }
     }
 
-    /// Returns the number of words of a row of `inner` numbers.
+    /// Returns the number of words in a row of `inner` elements.
     pub(super) const fn words(self, inner: usize) -> usize {
         match self {
             Self::One => inner.div_ceil(2),
@@ -74,8 +74,8 @@ impl Parts {
     }
 }
 
-/// Computes `out ← rows·panels`, or `out ← out + rows·panels` if `adds`. Without AMX, the slow scalar model computes
-/// the same bits. Panics if shapes do not match.
+/// Computes `out ← rows·panels`, or `out ← out + rows·panels` if `adds` is set. Without AMX, a slow scalar model
+/// computes bitwise equal results. Panics if shapes do not match.
 ///
 /// # Shapes
 /// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]` with row stride
@@ -144,7 +144,7 @@ unsafe fn tiled_product(
     }
 }
 
-/// Multiplies a group of rows, whose blocks all have the configured shape, by lines of all panels.
+/// Multiplies a group of rows by the given lines of all panels. All blocks of the group have the configured shape.
 ///
 /// Long products are computed in several passes along `inner` for each group of panels. Between passes, sums stay in a
 /// compact buffer, because the rows of `out` can be far apart and then compete for the same cache sets.

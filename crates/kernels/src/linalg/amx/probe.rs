@@ -25,7 +25,7 @@ pub(super) unsafe fn is_documented_arithmetic() -> bool {
     ours.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-/// Generates pairs of numbers whose magnitudes span forty powers of two, and some denormals.
+/// Generates pairs of bf16 values. Their magnitudes span forty powers of two, and a few of them are denormal.
 fn noise(count: usize, seed: u64) -> Vec<u32> {
     let mut state = seed;
     let mut half = || {

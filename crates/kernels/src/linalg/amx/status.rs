@@ -64,7 +64,7 @@ mod linux {
     use std::arch::asm;
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 
-    /// Bits of CPUID leaf 7, EDX.
+    /// Feature bits in EDX of CPUID leaf 7.
     const AMX_BF16: u32 = 1 << 22;
     const AMX_TILE: u32 = 1 << 24;
     /// Bits of XCR0 for tile configuration and tile data.

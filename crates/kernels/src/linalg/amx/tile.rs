@@ -1,13 +1,13 @@
 //! Configuration of tile registers, and the product of one block.
 //!
-//! The compiler never uses tile registers. During a call of [`configured`], only the closure uses them.
+//! The compiler never allocates tile registers. During a call of [`configured`], only its closure accesses them.
 
 use std::arch::asm;
 
 use super::{BLOCK_ROWS, Parts, TILE_PAIRS, TILE_ROWS};
 use crate::linalg::panels::LANES;
 
-/// Bytes of a word, which is a bf16 pair or an f32 sum.
+/// Size in bytes of a word, which is a bf16 pair or an f32 sum.
 const WORD: usize = 4;
 /// Tile registers of the sums (2 × 2 tiles), the left operands (two tiles stacked) and the right operands (two tiles
 /// side by side).
@@ -15,7 +15,7 @@ const SUMS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 const LEFT: [usize; 2] = [4, 5];
 const RIGHT: [usize; 2] = [6, 7];
 
-/// Rows of the two left tiles, pairs of each part per step, and the number of parts.
+/// Shape of a block product: rows of the two left tiles, pairs per part and step, and number of parts.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     rows: [usize; 2],
@@ -83,7 +83,7 @@ pub(super) unsafe fn configured(shape: Shape, body: impl FnOnce(&Tiles)) {
     body(&tiles.0);
 }
 
-/// Product of one block of rows and lines of one panel.
+/// Operands of the product of one block of rows with lines of one panel.
 #[derive(Clone, Copy)]
 pub(super) struct BlockProduct {
     /// First row and the stride of rows, in words.
@@ -100,8 +100,8 @@ pub(super) struct BlockProduct {
     pub(super) ahead: *const u32,
 }
 
-/// Number of words (four cache lines) that a block of 32 rows prefetches per step and part. Eight blocks prefetch all of
-/// the next panel.
+/// Number of words (four cache lines) that a block of 32 rows prefetches per step and part. Eight blocks prefetch the
+/// complete next panel.
 pub(super) const PREFETCHED_WORDS: usize = 64;
 
 impl Tiles {
@@ -140,8 +140,8 @@ macro_rules! load_left {
     };
 }
 
-/// Instructions that load the right tiles of part `$part` of the weights. If there are four tiles of sums, the
-/// instructions also prefetch as large a share of the next panel.
+/// Instructions that load the right tiles of part `$part` of the weights. With four tiles of sums, the instructions
+/// also prefetch [`PREFETCHED_WORDS`] words of the next panel.
 macro_rules! load_right {
     (four, $part:literal) => {
         concat!(
@@ -196,7 +196,7 @@ macro_rules! step {
 
 const _: () = assert!(64 == TILE_PAIRS * WORD && 2048 == TILE_PAIRS * LANES * WORD);
 
-/// Defines the product of two left tiles by two right tiles, for numbers of `$parts` parts.
+/// Defines a function that multiplies two left tiles by two right tiles, for numbers with `$parts` parts.
 macro_rules! multiply_four {
     ($name:ident, $parts:tt) => {
         /// Multiplies two left tiles by two right tiles.
@@ -255,7 +255,7 @@ macro_rules! multiply_four {
     };
 }
 
-/// Defines the product of one left tile by two right tiles, for numbers of `$parts` parts.
+/// Defines a function that multiplies one left tile by two right tiles, for numbers with `$parts` parts.
 macro_rules! multiply_two {
     ($name:ident, $parts:tt) => {
         /// Multiplies one left tile by two right tiles.

@@ -39,7 +39,7 @@ pub(in crate::model::candle) struct BlockPlace {
     pub(in crate::model::candle) side: u64,
 }
 
-/// Rows that the new rows attend to, identical at all steps.
+/// Rows that the new rows attend to. They are identical at all steps.
 pub(in crate::model::candle) struct Sight {
     /// For each row: first block, number of blocks, position, and index in the last block. Then, for each block, the
     /// position where its tokens end.

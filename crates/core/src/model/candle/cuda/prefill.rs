@@ -37,7 +37,7 @@ fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<
     loaded(device, &format!("{name}_{of_width}"), &format!("ghostlab-prefill-{of_width}"), compiled)
 }
 
-/// Rows that each row of a piece attends to, identical in all layers except for sliding windows.
+/// Rows that each row of a piece attends to. They are identical in all layers, except for sliding windows.
 pub(in crate::model::candle) struct PieceSight {
     /// For each row: start and end of its prefix, and start of its segment.
     table: CudaSlice<u32>,
@@ -45,8 +45,8 @@ pub(in crate::model::candle) struct PieceSight {
 }
 
 impl PieceSight {
-    /// Creates the table from `seen`, each row's prefix and its segment up to the row. `rows` are the rows of the
-    /// piece. Returns `None` on other or older devices and for unsupported head widths.
+    /// Creates the table for the rows `rows` of a piece. `seen` contains, for each row, its prefix and its segment up
+    /// to the row. Returns `None` for devices and head widths that the kernels do not support.
     pub(in crate::model::candle) fn new(
         seen: &[(Range<usize>, Range<usize>)],
         rows: Range<usize>,

@@ -1,5 +1,5 @@
-//! Decoding with a KV cache. Blocks are preallocated tensors on the device. On CUDA one kernel computes attention for
-//! all rows of a step; other devices process one sequence at a time with plain operations.
+//! Decoding with a KV cache. Blocks are preallocated tensors on the device. On CUDA, one kernel computes attention for
+//! all rows of a step. Other devices process one sequence at a time with plain operations.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,12 +47,12 @@ impl KeyValues {
 #[derive(Default)]
 pub(in crate::model) struct Blocks {
     all: HashMap<BlockId, KeyValues>,
-    /// Cached addresses at each step, from the last call.
+    /// Addresses at each step, cached from the last call.
     #[cfg(feature = "cuda")]
     last: HashMap<usize, Places>,
 }
 
-/// Data of the new rows shared by all steps.
+/// Data of the new rows, shared by all steps.
 pub(in crate::model) struct Shared {
     /// Cosines and sines for each rotary embedding, as in a [`Piece`](crate::model::candle::layout::Piece).
     turned: Vec<Option<(Tensor, Tensor)>>,

@@ -1,5 +1,5 @@
-//! Engine tests that the reference comparisons (`crates/core/tests`) do not cover: limited memory, half precision,
-//! overflow.
+//! Engine tests of cases that the reference comparisons (`crates/core/tests`) do not cover: limited memory, half
+//! precision and overflow.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
         let mut engine = load(&fixture(name), FloatType::F32);
         let all = log_probabilities(&engine);
         assert_eq!(engine.notes(), [""; 0]);
-        // The batch has 272 rows. Its longest tree, which is never split, has 90.
+        // The batch has 272 rows. Its longest tree has 90 rows and is never split.
         engine.room = 100;
         let piecewise = log_probabilities(&engine);
         assert_eq!(all.len(), piecewise.len());
@@ -118,7 +118,7 @@ fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
     engine.run(&Trie::new(&[Program::dense(4)]), &batch, &mut streams).unwrap();
     let [input, expected] = [3, 6].map(|index| streams.0[index].values().unwrap().to_vec());
     let steps = [Step::Mlp(1), Step::Attention(2), Step::Mlp(2)];
-    // Activations after the embedding and the first three sublayers.
+    // `input` is the stream after the embedding and the first three sublayers.
     assert_eq!(engine.resume(&batch, &steps, &input).unwrap().values().unwrap().to_vec(), expected);
 }
 
@@ -126,7 +126,7 @@ fn a_stream_that_is_given_goes_on_as_in_the_run_that_made_it() {
 fn half_precision_is_near_f32_and_not_the_same() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         let exact = log_probabilities(&load(&fixture(name), FloatType::F32));
-        // Rounding to 11 and 8 significant bits.
+        // The tolerances allow for rounding to 11 and 8 significant bits.
         for (dtype, tolerance) in [(FloatType::F16, 0.01), (FloatType::Bf16, 0.08)] {
             let engine = load(&fixture(name), dtype);
             assert_eq!(engine.id(), EngineId { name: "candle", dtype: dtype.name(), device: "cpu" });

@@ -1,4 +1,4 @@
-//! Tests that every row attends to the correct rows, however a batch is divided.
+//! Tests that every row attends to the correct rows for any division of a batch.
 
 use super::*;
 use crate::model::config::Config;
