@@ -8,11 +8,11 @@
 //! assert!(criterion::deviations("llm-streamline", &case).is_empty());
 //! ```
 
-/// Number of calibration sequences that the official code reads, regardless of the actual number. The official code
-/// also divides LinearPatch's sums by this number.
+/// Number of calibration sequences that is hard-coded in the official code, which also divides LinearPatch's sums by
+/// it.
 pub const OFFICIAL_SEQUENCES: usize = 128;
 
-/// Properties of a cell that determine whether a deviation applies.
+/// Properties of a grid cell that determine which deviations apply.
 #[derive(Debug, Clone, Copy)]
 pub struct PruneCase<'a> {
     pub sequences: usize,
@@ -27,6 +27,6 @@ pub struct PruneCase<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Deviation {
     pub applies: fn(&PruneCase<'_>) -> bool,
-    /// Behavior of the official code, as a clause without subject and final period.
+    /// Behavior of the official code, written as a clause without a subject or a final period.
     pub text: &'static str,
 }

@@ -1,4 +1,5 @@
-//! The error type used across the workspace: failed action, location, expected and found values, and a hint.
+//! Error type used across the workspace. An error holds the failed action, its location, the expected and found values,
+//! and a hint.
 //!
 //! All crates build errors with the same methods, so that messages have a consistent format:
 //!
@@ -95,7 +96,7 @@ impl Error {
         Self::new(ErrorKind::Interrupted, what)
     }
 
-    /// Creates an error for a failed file operation, with its path.
+    /// Creates an error for a failed file operation on `path`.
     pub fn io(verb: &str, path: &Path, error: &std::io::Error) -> Self {
         let new = Self::missing(format!("cannot {verb} the file")).at(path.display()).found(error);
         match error.kind() {
@@ -108,7 +109,8 @@ impl Error {
         }
     }
 
-    /// Adds the location: a file, a line of YAML, a tensor, a cell. Repeated calls prepend the outer location.
+    /// Adds the location, such as a file, a line of YAML, a tensor or a cell. A repeated call prepends its location to
+    /// the existing one.
     #[must_use]
     pub fn at(mut self, location: impl fmt::Display) -> Self {
         self.0.place = Some(match self.0.place.take() {
@@ -143,7 +145,7 @@ impl Error {
         self.expected(format!("one of {}", known.join(", "))).found(format!("`{name}`")).near(name, known)
     }
 
-    /// Suggests the closest of some names as a hint. Keeps the current hint if none is close.
+    /// Sets a hint that suggests the most similar of the known names. Keeps the current hint if no name is similar.
     #[must_use]
     pub fn near<'a>(self, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
         match nearest(name, known) {
@@ -239,7 +241,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 impl From<candle_core::Error> for Error {
     fn from(error: candle_core::Error) -> Self {
-        // With `RUST_BACKTRACE`, candle's errors end in a backtrace, which is cut off.
+        // If `RUST_BACKTRACE` is set, candle appends a backtrace to its errors. Drop the backtrace.
         let message = error.to_string();
         let message: Vec<&str> = message.lines().take_while(|line| !line.trim_start().starts_with("0: ")).collect();
         Self::job("a tensor operation failed").found(message.join("\n"))
@@ -264,7 +266,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Describes an unknown value with the known ones, and suggests the closest.
+/// Builds the message for an unknown value. Lists the known values and suggests the closest one.
 pub fn unknown_value_message(value: &str, known: &[&str]) -> String {
     let hint = nearest(value, known.iter().copied()).map(|near| format!("; did you mean `{near}`?"));
     format!("`{value}` is not one of {}{}", known.join(", "), hint.unwrap_or_default())

@@ -4,8 +4,8 @@
 //! it is the iterative form of LLM-Drop. Each repair is fitted on the backbone left by all earlier removals and
 //! repairs. A repair folded into a layer is lost if that layer is removed later.
 //!
-//! In each step, a criterion uses the same kind of measurement as without iteration: similarities, activations or
-//! trials. The measurements are those of the pruned and repaired model. A trial removes one more candidate from it.
+//! At each step, the criterion uses the same kind of measurement as in one-shot pruning: similarities, activations or
+//! trials. The pruned and repaired model is measured. A trial removes one more candidate from it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,21 +25,21 @@ use crate::recovery::{self, Boundary, Recovery, RemainingLayer, Repair, RepairMe
 /// Callback that receives the token count of each batch of a pass. It may return an error to stop the pass.
 pub type Progress<'a> = dyn FnMut(usize) -> Result<()> + 'a;
 
-/// A backbone from which layers or sublayers are removed one by one.
+/// Backbone from which layers or sublayers are removed one at a time.
 pub struct ShrinkingModel<'a> {
     engine: &'a dyn Engine,
     windows: &'a Windows,
     batch_tokens: usize,
     recovery: &'a dyn Recovery,
-    /// Number of leading sequences on which repairs are fitted.
+    /// Number of calibration sequences on which repairs are fitted, counted from the first sequence.
     fitted: usize,
-    /// Limit of the activations of a pass, in bytes.
+    /// Maximum size of the activations captured in one pass, in bytes.
     activation_bytes: u64,
     removed: Cut,
     repaired: Vec<SolvedSpan>,
 }
 
-/// A fitted repair with its metrics.
+/// Fitted repair with its metrics.
 #[derive(Debug)]
 pub struct SolvedSpan {
     pub span: Span,
@@ -54,17 +54,17 @@ pub struct SolvedSpan {
 }
 
 impl SolvedSpan {
-    /// Returns whether the repair is folded into a layer of a cut, and is lost with it.
+    /// Returns whether the repair is folded into a layer that `cut` removes, and so is lost with the layer.
     fn is_folded_into(&self, cut: &Cut) -> bool {
         self.host.is_some_and(|layer| cut.contains_layer(layer))
     }
 }
 
-/// Limit of the activations that a criterion reads in one pass, in bytes.
+/// Default maximum size of the activations that a criterion reads in one pass, in bytes.
 const MAX_ACTIVATION_BYTES: u64 = 1 << 30;
 
 impl<'a> ShrinkingModel<'a> {
-    /// Creates the model without any removals.
+    /// Creates a model from which nothing has been removed yet.
     pub fn new(
         engine: &'a dyn Engine,
         windows: &'a Windows,
@@ -84,7 +84,8 @@ impl<'a> ShrinkingModel<'a> {
         }
     }
 
-    /// Limits the activations that a criterion reads in one pass. At least those of one candidate are read.
+    /// Limits the size of the activations that a criterion reads in one pass. Each pass still reads the activations of
+    /// at least one candidate.
     #[must_use]
     pub fn with_activation_limit(self, bytes: u64) -> Self {
         Self { activation_bytes: bytes, ..self }
@@ -175,9 +176,9 @@ impl<'a> ShrinkingModel<'a> {
         best.ok_or_else(|| Error::job("no candidates left to remove"))
     }
 
-    /// Divides the candidates of a step among calibration passes. Returns one cut per pass, with all layers and
-    /// sublayers that are not candidates of the pass. A criterion that reads activations needs several passes if the
-    /// activations of all candidates exceed the memory limit.
+    /// Divides the candidates of a step among calibration passes. Several passes are needed if a criterion reads
+    /// activations and those of all candidates exceed the memory limit. Returns one cut per pass, which holds the
+    /// removed layers and the candidates of the other passes.
     fn excluded_by_pass(&self, rule: &dyn Criterion, one: &PruneSpec<'_>) -> Vec<Cut> {
         if rule.sites(one).is_empty() {
             return vec![self.removed.clone()];
@@ -187,7 +188,7 @@ impl<'a> ShrinkingModel<'a> {
             false => one.unit.candidates(one.layers).into_iter().map(|sublayer| Cut::sublayers([sublayer])).collect(),
         };
         candidates.retain(|cut| cut.iter().all(|(layer, kind)| !self.removed.contains(layer, kind)));
-        // Each candidate has at most two sites of its own.
+        // A candidate needs at most two hook points: its input and its output.
         let most = (self.activation_bytes / (2 * self.shape().bytes()).max(1)).max(1) as usize;
         let groups = candidates.chunks(most).map(|group| {
             let mut excluded = self.removed.clone();
@@ -197,7 +198,7 @@ impl<'a> ShrinkingModel<'a> {
         groups.collect()
     }
 
-    /// Measures trials: removes each cut in addition to all earlier removals and repairs.
+    /// Measures the pruned and repaired model with each cut removed in turn. Returns one value per cut.
     fn trials(&self, metric: TrialMetric, cuts: &[Cut], progress: &mut Progress<'_>) -> Result<Vec<f64>> {
         let programs = cuts.iter().map(|cut| self.program_without(cut)).collect::<Result<Vec<_>>>()?;
         match metric {
@@ -215,7 +216,7 @@ impl<'a> ShrinkingModel<'a> {
         }
     }
 
-    /// Removes and repairs the candidates of an earlier selection, in its order.
+    /// Repeats an earlier selection: removes its candidates in the same order and fits their repairs.
     ///
     /// # Errors
     /// See [`Self::select`].
@@ -223,8 +224,8 @@ impl<'a> ShrinkingModel<'a> {
         selection.scores.iter().try_for_each(|&(candidate, _)| self.remove(&removal(unit, candidate), progress))
     }
 
-    /// Returns a request for the criterion's pairs whose streams still exist in the model, and for the sites around the
-    /// candidates that are not excluded.
+    /// Returns the pass request of a criterion. Keeps only pairs whose two streams still exist in the model, and sites
+    /// directly before or after a candidate that is not excluded.
     fn request(&self, rule: &dyn Criterion, cut: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
         let places: BTreeSet<HookPoint> = places(&self.program()?).into_iter().map(|(_, site)| site).collect();
         let pairs = rule.pairs(cut).into_iter().filter(|pair| pair.ends().iter().all(|site| places.contains(site)));
@@ -290,7 +291,8 @@ impl<'a> ShrinkingModel<'a> {
         let started = Instant::now();
         let mut solution = self.recovery.solve(&boundary)?;
         let seconds = started.elapsed().as_secs_f64();
-        // If no layer precedes the span, the factors of branches are applied to the output of the embedding.
+        // If no layer precedes the span, apply the operator to the output of the embedding instead of to that layer's
+        // branches.
         if let Repair::Branches { operator, attention: true } = &solution.repair
             && host.is_none()
         {
@@ -321,7 +323,8 @@ fn removal(unit: DepthUnit, candidate: usize) -> Cut {
     if unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::numbered(candidate)]) }
 }
 
-/// Moves a site in the layer before a span to the nearest remaining layer before it. Returns `None` if there is none.
+/// Maps a site in the layer before a span to the nearest remaining layer before the span. Returns `None` if no layer
+/// remains there.
 fn moved(site: HookPoint, span: Span, host: Option<usize>) -> Option<HookPoint> {
     match site {
         HookPoint::Stream(layer) if layer + 1 == span.start => host.map(HookPoint::Stream),

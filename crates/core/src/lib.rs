@@ -1,5 +1,5 @@
-//! Layer pruning of language models as a library: selects layers to remove, repairs the cut with linear operators, and
-//! scores the result.
+//! Library for layer pruning of language models. It selects layers to remove, repairs the cut with linear operators,
+//! and scores the result.
 //!
 //! The crate reads model and text files and returns numbers. Grid parsing, the store and console output are in the
 //! `ghostlab` program.
@@ -22,7 +22,7 @@
 //! # }
 //! ```
 //!
-//! `examples/perplexity.rs` scores a backbone; `examples/repair.rs` removes layers and repairs the cut.
+//! `examples/perplexity.rs` scores a backbone. `examples/repair.rs` removes layers and repairs the cut.
 //!
 //! Modules depend only on modules in the same row or in rows above:
 //!

@@ -1,4 +1,4 @@
-//! Dense linear algebra on slices (re-exported from `ghostlab-kernels`), and conversion of its errors.
+//! Dense linear algebra on slices (re-exported from `ghostlab-kernels`), and conversion of solver errors.
 //!
 //! ```
 //! use ghostlab_core::linalg::solve::NormalEquations;

@@ -46,13 +46,13 @@ pub struct Variant {
     pub label: &'static str,
 }
 
-/// Registry entry of a method: its appearance, builder (of a `dyn M`) and options.
+/// Registry entry of a method: its appearance, its options, and a function that builds a `Box<M>`.
 pub struct Registered<M: ?Sized> {
     pub shown: Appearance,
     pub variants: &'static [Variant],
     /// URL of the official repository or of a description of the method. Empty if there is none.
     pub source: &'static str,
-    /// Whether the method is not part of the paper. Tables of the paper's methods leave it out.
+    /// Whether the method is not part of the paper. Tables of the paper's methods omit it.
     pub beyond: bool,
     /// Version of the method's results. Increase it when they change, so that cached results are not reused.
     pub version: u32,
@@ -84,7 +84,8 @@ pub struct Described {
 type Build<M> = fn(&str, &Options) -> Result<Box<M>>;
 
 impl<M: ?Sized> Registered<M> {
-    /// Creates an entry whose options are the struct `T`, which `build` passes to [`read`].
+    /// Creates an entry whose options are deserialized into the struct `T`. The `build` function must call [`read`] for
+    /// this.
     pub const fn new<T: JsonSchema + Serialize + DeserializeOwned>(
         name: &'static str,
         source: &'static str,
@@ -163,7 +164,7 @@ impl<M: ?Sized> Registered<M> {
         self
     }
 
-    /// Builds the method with options.
+    /// Builds the method with the given options.
     ///
     /// # Errors
     /// Fails if an option is unknown or a value is invalid.
@@ -171,7 +172,7 @@ impl<M: ?Sized> Registered<M> {
         (self.build)(self.shown.name, options)
     }
 
-    /// Fills in all default options, the form used in cache keys.
+    /// Fills in the defaults of omitted options. Cache keys use this complete form.
     ///
     /// # Errors
     /// See [`read`].
@@ -195,7 +196,7 @@ impl Described {
         self.options["properties"].get(option).is_some()
     }
 
-    /// Returns whether the values of an option are lists. For such options, only a list of lists is a sweep axis.
+    /// Returns whether the values of an option are lists. For these options, only a list of lists is a sweep axis.
     pub fn takes_list(&self, option: &str) -> bool {
         match &self.options["properties"][option]["type"] {
             Value::String(kind) => kind == "array",
@@ -205,7 +206,7 @@ impl Described {
     }
 }
 
-/// Generates a JSON schema (draft 7) without references, which YAML language servers support.
+/// Generates a JSON schema (draft 7) with all subschemas inlined, a form that YAML language servers support.
 pub fn schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<T>().to_value()
@@ -247,20 +248,20 @@ pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [Registered<M>
     })
 }
 
-/// Returns the deviations of a method's official code that apply to a case. Returns none for an unknown method.
+/// Returns the deviations of a method's official code that apply to `case`, or an empty list for an unknown method.
 pub fn deviations<M: ?Sized>(name: &str, entries: &[Registered<M>], case: &PruneCase<'_>) -> Vec<&'static str> {
     let known = entries.iter().find(|entry| entry.shown.name == name).map_or(&[][..], |entry| entry.deviations);
     known.iter().filter(|deviation| (deviation.applies)(case)).map(|deviation| deviation.text).collect()
 }
 
-/// Returns the appearance for a table name: a method's name, optionally followed by a colon and the words of options. A
-/// variant has its own label, otherwise the method's label applies.
+/// Returns the appearance of a table name, which is a method's name, optionally followed by a colon and words for
+/// options. A variant uses its own label instead of the method's label.
 pub fn appearance<M: ?Sized>(name: &str, entries: &[Registered<M>]) -> Option<Appearance> {
     let (entry, variant, _) = parse_name(name, entries)?;
     Some(Appearance { label: variant.map_or(entry.shown.label, |variant| variant.label), ..entry.shown })
 }
 
-/// Returns the words after the colon of a table name that are not part of a variant.
+/// Returns the words after the colon of a table name, without the word that names a variant.
 pub fn further<'a, M: ?Sized>(name: &'a str, entries: &[Registered<M>]) -> Option<&'a str> {
     parse_name(name, entries)?.2
 }

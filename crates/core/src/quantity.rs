@@ -1,4 +1,4 @@
-//! Bounded numbers of the command line and of files.
+//! Bounded numbers that are read from the command line and from files.
 //!
 //! ```
 //! use ghostlab_core::quantity::Gigabytes;
@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Maximum of any count: sequences, tokens of a window, windows, documents. The product of two counts fits a `u64`.
+/// Maximum of any count, such as sequences, windows, documents or tokens per window. The product of two counts fits in
+/// a `u64`.
 pub const MAX: usize = 1 << 30;
 /// Maximum number of tokens drawn for calibration or training. The paper uses at most 10,240,000 tokens. A pass over
 /// the maximum would take months.
 pub const MAX_TOKENS: usize = 1 << 32;
-/// Maximum retries of a failed job.
+/// Maximum number of retries of a failed job.
 pub const MAX_RETRIES: u32 = 1000;
-/// Maximum seconds of any wait: one year, which cannot overflow when added to a timestamp.
+/// Maximum wait in seconds: one year, so that adding it to a timestamp cannot overflow.
 pub const MAX_SECONDS: u64 = 366 * 86_400;
 
 /// Size in bytes, given in gigabytes. Positive and at most 10⁶ GB.
@@ -108,7 +109,7 @@ fn size(bytes: u64, decimals: usize) -> String {
     }
 }
 
-/// Parses a number. The caller's type rejects NaN and infinity.
+/// Parses a number. Callers must reject NaN and infinity.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
     text.trim().parse().map_err(|_| format!("`{text}` is not a number"))
 }

@@ -1,11 +1,11 @@
 //! Significance tests for differences between variants: exact tests of counts, and a paired bootstrap of losses.
 //!
-//! All tests are paired or exact. Two variants answer the same questions and are scored on the same windows, so the
-//! tests use their differences instead of the uncertainty of each mean.
+//! Two variants answer the same questions and are scored on the same windows. The tests use the paired differences
+//! instead of the uncertainty of each mean.
 //!
-//! Binomial tails are summed here because the incomplete beta function of statrs 0.18 loses precision for large counts:
-//! for 4,800 against 5,200 answers it has ten correct digits, and this code has thirteen (compared with exact integer
-//! sums in Python).
+//! Binomial tails are summed here because the incomplete beta function of statrs 0.18 loses precision for large counts.
+//! For 4,800 against 5,200 answers, it has ten correct digits, and this code has thirteen. The reference values are
+//! exact integer sums in Python.
 //!
 //! ```
 //! // Five documents answered correctly only by the second model: p = 2·(1/2)⁵.
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Confidence interval of a difference.
+/// Difference of two means with its confidence interval and p-value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     pub difference: f64,
@@ -28,7 +28,7 @@ pub struct Interval {
     pub low: f64,
     /// 97.5 % quantile of the resampled differences.
     pub high: f64,
-    /// Two-sided p-value of the difference being zero.
+    /// Two-sided p-value of the null hypothesis that the difference is zero.
     pub p: f64,
 }
 
@@ -61,11 +61,11 @@ const COUNTED: u64 = 1 << 20;
 /// hypothesis, each discordant question is equally likely to favor either variant. The p-value is the share of
 /// assignments whose difference is at least as far from zero as the observed one.
 ///
-/// The p-value is exact if there are few enough distinct outcomes, as for a single task (McNemar's test) or tasks of
-/// few sizes. Otherwise it is estimated from `draws` random assignments, with one added to both counts so that it is
-/// never 0. A seed gives the same p-value on every machine.
+/// The p-value is exact if there are few enough distinct outcomes, as for a single task (McNemar's test) or tasks with
+/// few distinct sizes. Otherwise it is estimated from `draws` random assignments, with one added to both counts so that
+/// it is never 0. The same seed gives the same p-value on every machine.
 pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
-    // Questions of tasks with equal size have equal weight, so pool these tasks into one pile.
+    // Questions of equally large tasks have equal weight, so pool these tasks.
     let mut piles: Vec<Discordant> = Vec::new();
     for task in tasks.iter().filter(|task| task.only_a + task.only_b > 0) {
         match piles.iter_mut().find(|pile| pile.questions == task.questions) {
@@ -108,8 +108,9 @@ fn is_as_far(difference: f64, observed: f64) -> bool {
     difference.abs() >= observed * (1.0 - 1e-9)
 }
 
-/// Computes the probability of outcomes for which `far` holds. `sum` is the difference from the piles that precede
-/// `piles`, and `chance` its probability. A pile holds the discordant questions of tasks of equal size.
+/// Computes the probability that `far` holds for the difference summed over all piles. `sum` is the difference over the
+/// piles before `piles`, and `chance` is its probability. A pile holds the discordant questions of all tasks of one
+/// size.
 fn tail_probability(
     piles: &[Discordant],
     sum: f64,
@@ -127,18 +128,19 @@ fn tail_probability(
         .sum()
 }
 
-/// Draws the number of heads of `count` fair coins.
+/// Flips `count` fair coins and returns the number of heads.
 fn heads(random: &mut Mt64, count: u64) -> u64 {
     let whole_words = (0..count / 64).map(|_| u64::from(random.next_u64().count_ones())).sum::<u64>();
     let rest = random.next_u64() & ((1 << (count % 64)) - 1);
     whole_words + u64::from(rest.count_ones())
 }
 
-/// Computes the difference of the mean losses, mean(a) − mean(b), of two variants on the same windows, with its 95 %
-/// percentile interval and two-sided p-value from `samples` paired resamples.
+/// Computes the difference of the mean losses, mean(a) − mean(b), of two variants on the same windows. Also computes
+/// its 95 % percentile interval and two-sided p-value from `samples` paired resamples.
 ///
-/// The p-value is twice the smaller of the shares of resampled differences that are ≤ 0 and ≥ 0, at most 1. One is
-/// added to each count and to `samples`, so it is never 0. A seed gives the same interval on every machine.
+/// The p-value is twice the smaller of two shares: resampled differences ≤ 0, and resampled differences ≥ 0. It is at
+/// most 1. One is added to each count and to `samples`, so it is never 0. The same seed gives the same interval on
+/// every machine.
 ///
 /// # Errors
 /// Fails if the lists differ in length or are empty, `samples` is 0, or a loss is not finite.
@@ -163,7 +165,7 @@ pub fn paired_bootstrap(a: &[f64], b: &[f64], samples: usize, seed: u64) -> Resu
         .map(|_| mean((0..differences.len()).map(|_| differences[draw_below(&mut random, differences.len())])))
         .collect();
     means.sort_by(f64::total_cmp);
-    // Compare values, because −0 and 0 both mean no difference.
+    // Compare with `<=` and `>=`, because both −0 and 0 mean no difference.
     let (not_above, not_below) =
         (means.iter().filter(|mean| **mean <= 0.0).count(), means.iter().filter(|mean| **mean >= 0.0).count());
     let smaller = to_f64(not_above.min(not_below));
@@ -185,8 +187,8 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// Draws an integer below `count`, which must be positive, from the high half of a product. The bias is below `count` /
-/// 2⁶⁴.
+/// Draws an integer below `count`, which must be positive, as the high half of a 128-bit product. The bias is below
+/// `count / 2⁶⁴`.
 fn draw_below(random: &mut Mt64, count: usize) -> usize {
     ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
 }
@@ -257,7 +259,7 @@ fn stirling_error(n: u64) -> f64 {
         return factorial.ln() - (x + 0.5) * x.ln() + x - 0.5 * std::f64::consts::TAU.ln();
     }
     let square = x * x;
-    // Stirling's series has a remainder below 1e-15 from 16 on.
+    // Stirling's series has a remainder below 1e-15 for n ≥ 16.
     (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / square) / square) / square) / square)
         / x
 }

@@ -1,4 +1,4 @@
-//! Comparison of the significance tests with values computed by hand.
+//! Tests of the significance tests against values computed by hand.
 
 use super::*;
 
@@ -99,7 +99,7 @@ fn sample_flips(seed: u64, many: &[Discordant]) -> f64 {
     sign_flips(many, 20_000, seed)
 }
 
-/// Returns the probability of `correct` or more right answers of `total` that are guessed.
+/// Returns the probability that guessing answers at least `correct` of `total` questions correctly.
 fn at_least(correct: u64, total: u64, chance: f64) -> f64 {
     at_most(total - correct, total, 1.0 - chance)
 }

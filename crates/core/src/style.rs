@@ -1,5 +1,5 @@
-//! Style of a method in figures: hue, marker and dash, the same in every figure. The figures define each hue's color in
-//! light and dark mode.
+//! Style of a method: a hue, a marker and a dash pattern that are the same in every figure. The figures define the
+//! color of each hue in light and dark mode.
 //!
 //! ```
 //! use ghostlab_core::style::{Dash, Hue, Marker, Style};

@@ -1,4 +1,4 @@
-//! Activations at selected hook points: collected during a forward pass, read back in blocks of rows.
+//! Activations at selected hook points. They are collected during a forward pass and read back in blocks of rows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,13 @@ use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 
-/// Hook point, also called site: a position in the backbone at which the residual stream can be captured.
+/// Position in the backbone at which the residual stream can be captured. Also called a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HookPoint {
-    /// `X_l`: the input of layer `l`. `X_L` is the input of the final norm.
+    /// Input of layer `l`, written `X_l`. In a backbone of `L` layers, `X_L` is the input of the final norm.
     Stream(usize),
-    /// Between attention and MLP of layer `l`. `X_{l+1}` minus this stream is the output of the MLP branch.
+    /// Stream between the attention and the MLP of layer `l`. Subtracting it from `X_{l+1}` gives the output of the MLP
+    /// branch.
     Middle(usize),
 }
 
@@ -39,7 +40,8 @@ impl fmt::Display for HookPoint {
 /// Approximate size of a shard in bytes. Tests use small shards, so that a few rows fill several of them.
 const SHARD_BYTES: usize = if cfg!(test) { 4096 } else { 16 << 20 };
 
-/// Division of a calibration's rows into shards. A sequence is never split.
+/// Shape of the activations at one hook point. It also determines their division into shards, which never splits a
+/// sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ActivationShape {
     pub channels: usize,
@@ -74,8 +76,7 @@ impl ActivationShape {
     }
 }
 
-/// Sink for the rows of hook points during a forward pass. Rows `[rows, C]` arrive in the order of the calibration
-/// tokens.
+/// Sink for activation rows during a forward pass. Rows `[rows, C]` arrive in the order of the calibration tokens.
 pub trait Spool {
     /// Appends rows of a hook point. Rows of hook points that were not requested are ignored.
     ///
@@ -145,7 +146,8 @@ pub struct Activations {
 }
 
 impl Activations {
-    /// Combines the shards of each hook point. All except the last must have [`ActivationShape::shard_rows`] rows.
+    /// Combines the shards of each hook point. All shards except the last must have [`ActivationShape::shard_rows`]
+    /// rows.
     ///
     /// # Errors
     /// Fails if the size of a hook point's shards does not match the shape.

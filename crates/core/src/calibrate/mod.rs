@@ -2,7 +2,7 @@
 //! and operator fitting.
 //!
 //! The pass accumulates the similarities that criteria compare and spools the residual stream at the requested sites,
-//! so fitting needs no second pass. Memory use is one batch, independent of the number of sequences.
+//! so fitting needs no second pass. Apart from the spooled rows, memory use does not grow with the number of sequences.
 //!
 //! ```
 //! use ghostlab_core::calibrate::{HookPoint, in_memory};

@@ -1,4 +1,4 @@
-//! The calibration pass.
+//! Calibration pass, which compares residual streams and spools them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ impl PassRequest {
         longest.unwrap_or(0) + 2
     }
 
-    /// Returns the dense program up to the last layer that the request reads.
+    /// Returns the dense program, truncated after the last sublayer that the request reads.
     pub fn program(&self, layers: usize) -> Program {
         let ends_of_pairs = self.pairs.iter().map(|pair| pair.ends()[1]);
         let last = ends_of_pairs.chain(self.sites.iter().copied()).map(HookPoint::position).max();
@@ -41,7 +41,7 @@ impl PassRequest {
     }
 }
 
-/// Part of the calibration windows whose similarities are computed separately, with the spool for its rows.
+/// Part of the calibration windows, with a spool for its rows. Similarities are computed separately for each part.
 pub struct Piece<'a> {
     pub windows: Vec<&'a [u32]>,
     /// Index of the first sequence, used in error messages.
@@ -66,8 +66,8 @@ pub fn run(
     run_program(engine, &request.program(engine.config().layers), pieces, batch_tokens, request, progress)
 }
 
-/// Runs the calibration pass with a pruned program. A site is measured only if the program contains a sublayer
-/// adjacent to it.
+/// Runs the calibration pass with any program, such as a pruned one. A site is measured only if the program contains a
+/// sublayer adjacent to it.
 ///
 /// # Errors
 /// See [`run`].
@@ -108,7 +108,7 @@ pub fn run_program(
     Ok(similarities)
 }
 
-/// Index of the piece that a batch belongs to, and index of the first sequence of the batch.
+/// Piece that a batch belongs to, and the index of the batch's first sequence.
 #[derive(Clone, Copy)]
 struct OfPiece {
     piece: usize,
@@ -164,8 +164,8 @@ pub fn places(program: &Program) -> BTreeSet<(usize, HookPoint)> {
     places
 }
 
-/// Maps trie nodes to the sites they produce, in stream order: every layer boundary, and each middle that is spooled or
-/// compared.
+/// Maps each trie node to the sites whose streams it produces, in stream order. Includes every layer boundary, and the
+/// middle sites that are spooled or compared.
 fn sites(program: &Program, trie: &Trie, request: &PassRequest) -> BTreeMap<usize, Vec<HookPoint>> {
     let compared: BTreeSet<HookPoint> = request.pairs.iter().flat_map(Pair::ends).collect();
     let is_read =
@@ -183,7 +183,7 @@ struct Taps<'a, 'p> {
     channels: usize,
     batches: &'a [Batch],
     of: &'a [OfPiece],
-    /// Streams of each batch that later streams are compared with.
+    /// Streams of each batch that are kept for comparison with later streams.
     held: Vec<BTreeMap<HookPoint, HostRows>>,
     similarities: &'a mut [Similarities],
     pieces: &'a mut [Piece<'p>],

@@ -28,7 +28,7 @@ pub enum SimilarityAxis {
     Mlp,
 }
 
-/// A mean similarity of `X_from` and `X_to` that a criterion requests.
+/// Mean similarity of `X_from` and `X_to`, requested by a criterion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Pair {
     pub axis: SimilarityAxis,
@@ -87,10 +87,10 @@ impl Similarities {
         ends.filter(|[from, _]| *from == site).map(|[_, to]| to.position()).max()
     }
 
-    /// Adds the similarities of the given pairs on the sequences of one batch.
+    /// Adds the similarities of the given pairs for the sequences of one batch.
     ///
     /// # Shapes
-    /// `streams(site) [tokens, C]`.
+    /// `streams(site)` returns `[tokens, C]`.
     pub(super) fn add<'a>(
         &mut self,
         pairs: &[Pair],

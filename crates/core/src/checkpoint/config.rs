@@ -93,7 +93,7 @@ fn count_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usiz
         let before = kept.iter().filter(|&&layer| (layer as u64) < first).count();
         config.insert("max_window_layers".into(), before.into());
     }
-    // transformers would derive this setting from the layer index, which has changed, so write it for each layer.
+    // transformers derives this setting from the layer index, which has changed. Write it explicitly for each layer.
     if matches!(architecture.window, SlidingWindow::Patterned { .. } | SlidingWindow::Unrotated) {
         config.insert("layer_types".into(), layer_types(kept.iter().map(|&layer| unpruned.windows[layer])));
         // Some loaders use these keys even if `layer_types` is present.
@@ -136,12 +136,12 @@ pub fn modeling(architecture: &Architecture) -> String {
     names.into_iter().fold(TEMPLATE.to_owned(), |text, (name, value)| text.replace(name, value))
 }
 
-/// Returns the name of the class that replaces a class of transformers.
+/// Returns the name of the class that replaces a transformers class.
 pub(super) fn class(architecture: &Architecture, suffix: &str) -> String {
     format!("{}{}{suffix}", architecture::CLASS, prefix(architecture))
 }
 
-/// Returns the prefix of transformers' class names, such as `Llama`.
+/// Returns the prefix of the architecture's class names in transformers, such as `Llama`.
 fn prefix(architecture: &Architecture) -> &'static str {
     architecture.class.trim_end_matches("ForCausalLM")
 }
@@ -216,7 +216,7 @@ mod tests {
         Config::read_file(&file).unwrap()
     }
 
-    /// The expected values follow from how transformers reads such configs.
+    /// The expected values follow from how transformers reads these configs.
     #[test]
     fn derived_position_settings_follow_the_kept_layers() {
         let base = json!({"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4,

@@ -1,13 +1,13 @@
-//! llama.cpp's `deci` architecture, whose layers may omit attention or replace it with a linear map of the normed
+//! llama.cpp's `deci` architecture, whose layers may omit attention or replace it with a linear map of the normalized
 //! stream.
 //!
-//! It can represent dropped attentions and MLPs, linear maps of the normed stream, and constants. In three cases
-//! llama.cpp silently computes something else, so this module avoids them:
+//! It can represent dropped attentions and MLPs, linear maps of the normalized stream, and constants. llama.cpp
+//! silently computes something else in three cases. This module avoids each of them:
 //!
-//! - llama.cpp skips the attention of a layer without an MLP (`feed_forward_length` 0); such a layer gets an all-zero
+//! - llama.cpp skips the attention of a layer without an MLP (`feed_forward_length` 0). Such a layer gets an all-zero
 //!   MLP.
-//! - llama.cpp ignores `attn_output.bias` of a linear map; biases are stored as `ffn_down.bias` of an all-zero MLP.
-//! - llama.cpp reads head sizes from the first layer; a missing attention there becomes an all-zero linear map.
+//! - llama.cpp ignores `attn_output.bias` of a linear map. Biases are stored as `ffn_down.bias` of an all-zero MLP.
+//! - llama.cpp reads head sizes from the first layer. If it has no attention, it gets an all-zero linear map.
 
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
@@ -22,7 +22,7 @@ use crate::model::tensor_name::name;
 use crate::model::tensors::sublayer_of;
 use crate::model::{BranchPlace, Config, Cut, DECI, StepForm, Sublayer};
 
-/// Width of all-zero MLPs: one block of the quantized types.
+/// Width of all-zero MLPs, which is the block size of the quantized types.
 const ZERO_WIDTH: usize = 32;
 /// Prefix of the names of layer tensors.
 const LAYERS: &str = "model.layers.";
@@ -51,7 +51,7 @@ pub fn fits_deci(config: &Config) -> Result<()> {
     }
 }
 
-/// Rejects an operator next to the weights that `deci` cannot represent.
+/// Rejects an operator stored next to the weights that `deci` cannot represent.
 ///
 /// # Errors
 /// Fails if [`fits_deci`] does, or if the operator maps the stream itself.
@@ -80,11 +80,11 @@ pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     Ok(GgufForm::uniform(DECI, true))
 }
 
-/// Attention slot of a layer in the GGUF file.
+/// Content of the attention slot of a layer in the GGUF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mixer {
     Attention,
-    /// Linear map of the normed stream: an operator, or zeros.
+    /// Linear map of the normalized stream, either an operator or all zeros.
     Linear,
     None,
 }
@@ -194,8 +194,8 @@ fn operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>, ten
     }
 }
 
-/// Adds the placeholder tensors: a zero MLP for a missing one, a zero map for a missing attention in the first layer,
-/// and ones for a norm without weights.
+/// Adds placeholder tensors: an all-zero MLP if the layer has none, an all-zero map for a missing attention in the
+/// first layer, and ones for a norm without weights.
 fn zero_tensors(index: usize, block: &Block<'_>, hidden: usize, numbers: GgufType, tensors: &mut Vec<GgufTensor<'_>>) {
     let mut add = |part: &str, shape: &[usize], content: GgufContent<'static>| {
         let info = gguf_info(index, part, numbers.of(shape), shape);

@@ -23,7 +23,7 @@ use crate::model::{Config, FloatType};
 /// Name and additional metadata entries of a GGUF file.
 #[derive(Debug, Clone)]
 pub struct GgufText {
-    /// `general.name`
+    /// Model name, stored as `general.name`.
     pub name: String,
     /// Metadata entries, such as those of the tokenizer.
     pub entries: Vec<(String, Value)>,
@@ -98,8 +98,8 @@ fn window_of(form: GgufForm) -> Option<usize> {
     if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
 }
 
-/// Returns the `rope.scaling.` entries of the config's scaling. `llama3` scaling has none, because it is stored as a
-/// tensor.
+/// Returns the `rope.scaling.*` metadata entries for the RoPE scaling of the config. `llama3` scaling has none, because
+/// GGUF stores it as a tensor.
 fn stretched(config: &Config) -> Result<Vec<(&'static str, Value)>> {
     match &config.rope.scaling {
         None | Some(Scaling::Llama3(_)) => Ok(Vec::new()),
@@ -165,7 +165,7 @@ impl Layout {
             match content {
                 GgufContent::Checkpoint(tensor) => self.put_checkpoint(config, form, tensor, info.dtype, &mut put)?,
                 GgufContent::Numbers(values) => put(&values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())?,
-                // A block of zeros is all zero bytes in every type.
+                // In every type, a block of zeros consists of zero bytes.
                 GgufContent::Zeros => put(&vec![0; info.bytes()])?,
             }
             put(&vec![0; padding(info.bytes())])?;
@@ -271,7 +271,7 @@ impl Layout {
         ];
         let mut pairs = pairs.to_vec();
         if window_of(form).is_some() {
-            // If no layer has a window, write a window size that no context reaches.
+            // If no layer has a window, write the context length as the window size, which has no effect.
             let window = self.kept.iter().find_map(|&layer| config.windows[layer]).unwrap_or(context);
             pairs.push(("attention.sliding_window", count_value(window)));
         }
@@ -300,7 +300,7 @@ fn in_turns(values: &[f32], rows: usize, head_dim: usize) -> Vec<f32> {
     out
 }
 
-/// Encodes values in the type of the file.
+/// Encodes values as `dtype`, the type of the tensor in the file.
 fn encode_values(tensor: &CheckpointTensor, dtype: GgmlDType, values: &[f32], bytes: &mut Vec<u8>) -> Result<()> {
     let float = match dtype {
         GgmlDType::F32 => FloatType::F32,

@@ -1,4 +1,4 @@
-//! Tensors of a GGUF file to be written: types, names and contents.
+//! Types, names and contents of the tensors that are written to a GGUF file.
 
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::gguf_file::Value;
@@ -32,7 +32,8 @@ impl GgufType {
         }
     }
 
-    /// Returns the type in which a tensor is written. A tensor whose rows are not whole blocks is written in f16.
+    /// Returns the type of a tensor in the file. With `q8_0`, a matrix whose rows cannot be divided into blocks is
+    /// written in f16.
     pub(super) fn of(self, shape: &[usize]) -> GgmlDType {
         match self {
             _ if shape.len() < 2 => GgmlDType::F32,
@@ -52,7 +53,7 @@ pub(super) fn refused(expected: &str, found: impl Into<String>) -> Error {
         .hint("export a Hugging Face folder instead, with `--to FOLDER` and without --gguf")
 }
 
-/// A tensor of a GGUF file.
+/// Tensor of a GGUF file with its content.
 pub(super) struct GgufTensor<'a> {
     pub(super) info: GgufInfo,
     pub(super) content: GgufContent<'a>,

@@ -14,7 +14,7 @@ use crate::model::{BranchPlace, Config, Cut, Deployed, FloatType, MergedLayer, O
 pub struct Layout {
     /// Backbone layers that are kept at least in part, in ascending order.
     pub kept: Vec<usize>,
-    /// Sublayers missing from the kept layers, with the layers renumbered.
+    /// Sublayers missing from the kept layers, by layer index after renumbering.
     pub dropped: Cut,
     /// Operators that are not folded into a weight.
     pub attached: Vec<Attached>,
@@ -22,7 +22,7 @@ pub struct Layout {
     pub(super) tensors: Vec<CheckpointTensor>,
 }
 
-/// An operator stored next to the weights.
+/// Operator stored next to the weights.
 #[derive(Debug, Clone)]
 pub struct Attached {
     /// Layer index after renumbering.
@@ -59,9 +59,10 @@ pub(super) enum TensorContent {
     /// A backbone tensor with an operator folded in: a matrix `[C, inner]` becomes `Wᵀ·matrix`, a bias `[C]` becomes
     /// `b·W`.
     Folded(String, Arc<Operator>),
-    /// A tensor that is merged from the same part of several layers.
+    /// A tensor that is merged from the same tensor of several layers.
     Merged(String, Arc<MergedLayer>),
-    /// The matrix of an operator: a diagonal `[C]`, or `Wᵀ` or `Mᵀ [C, C]` in the layout of linear layers.
+    /// Matrix of an operator: a diagonal `[C]`, or a full matrix `[C, C]` (`Wᵀ` or `Mᵀ`) in the layout of linear
+    /// layers.
     Operator(Arc<Operator>),
     /// The weight `[C]` of the norm that an operator applies to its input.
     Norm(Arc<Operator>),
@@ -145,7 +146,8 @@ impl Layout {
         self.tensors.iter().any(|tensor| tensor.name == HEAD)
     }
 
-    /// Returns whether loaders need the modeling file, because of operators next to the weights or dropped sublayers.
+    /// Returns whether loaders need the modeling file, because operators are stored next to the weights or sublayers
+    /// are dropped.
     pub fn needs_code(&self) -> bool {
         !self.attached.is_empty() || !self.dropped.is_empty()
     }

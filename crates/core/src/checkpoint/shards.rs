@@ -150,7 +150,7 @@ pub(super) fn each_block(
     }
 }
 
-/// Reads a part of several layers and merges it.
+/// Reads the same tensor of several layers and returns the weighted sum.
 pub(super) fn merged_values(part: &str, merged: &MergedLayer, shape: &[usize], weights: &Weights) -> Result<Vec<f32>> {
     let sources = merged.factors().map(|(layer, factor)| Ok((factor, weights.take(&name(layer, part), shape)?)));
     let sources: Vec<(f64, Vec<f32>)> = sources.collect::<Result<_>>()?;

@@ -1,7 +1,7 @@
-//! Tokens that the files next to a `tokenizer.json` add to it: `added_tokens_decoder` and the lists of special tokens
-//! in `tokenizer_config.json`, or the older `added_tokens.json`. Follows transformers 5 (`tokenization_utils_base.py`,
-//! `tokenization_utils_tokenizers.py`). The index in a file only sets the order of new tokens; each gets the next free
-//! id.
+//! Tokens that are added to a `tokenizer.json` by its neighboring files. These are `added_tokens_decoder` and the lists
+//! of special tokens in `tokenizer_config.json`, or the older `added_tokens.json`. Follows transformers 5
+//! (`tokenization_utils_base.py`, `tokenization_utils_tokenizers.py`). The index in a file only sets the order of new
+//! tokens. Each new token gets the next free id.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::files::regular;
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
-/// Key of `tokenizer_config.json` that disables the two older files.
+/// Key of `tokenizer_config.json` for added tokens. If it is present, the two older files are ignored.
 const DECODER: &str = "added_tokens_decoder";
 /// Keys that assign a role to a token.
 const NAMED: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -72,7 +72,7 @@ pub fn files_beside(tokenizer: &Path) -> Vec<PathBuf> {
     files.into_iter().filter(|file| file.is_file()).collect()
 }
 
-/// Reads a `tokenizer_config.json`, or null if it does not exist. Takes token roles from the older
+/// Reads a `tokenizer_config.json`. Returns null if it does not exist. Takes token roles from the older
 /// `special_tokens_map.json` in the cases where transformers does.
 ///
 /// # Errors
@@ -182,7 +182,7 @@ pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Ve
 }
 
 /// Returns the tokens of neighboring files that are missing from the `tokenizer.json` or have other flags, in the order
-/// of addition.
+/// in which they are added.
 fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
     let config = tokenizer_config(&tokenizer.with_file_name(TOKENIZER_CONFIG))?;
     let extra = [&config["extra_special_tokens"], &config["additional_special_tokens"]];

@@ -66,7 +66,7 @@ impl PythonRandom {
                 .expected(format!("at most {count}"))
                 .found(wanted));
         }
-        // CPython selects one of two algorithms, depending on the estimated size of a set of the indices.
+        // CPython selects one of two algorithms, depending on the estimated size of a set that holds the indices.
         let mut set_size = 21;
         if wanted > 5 {
             let mut table = 1;
@@ -95,8 +95,8 @@ impl PythonRandom {
         Ok(drawn)
     }
 
-    /// Implements `random.getrandbits(count)` for 1 to 65 bits. Draws 32-bit words from lowest to highest. The last
-    /// word contributes its highest bits.
+    /// Implements `random.getrandbits(count)` for 1 to 65 bits. Fills the value with 32-bit words, lowest first, and
+    /// uses only the highest bits of the last word.
     fn bits(&mut self, count: u32) -> u128 {
         let mut value = 0;
         let mut filled = 0;
@@ -181,7 +181,7 @@ mod tests {
     fn a_range_of_one_value_uses_up_words() {
         let mut random = PythonRandom::new(0);
         assert_eq!(random.randint(7, 7).unwrap(), 7);
-        // random.Random(0): randint(7, 7), then randint(0, 999).
+        // Value of `randint(0, 999)` after `randint(7, 7)`, with `random.Random(0)`.
         assert_eq!(random.randint(0, 999).unwrap(), 776);
     }
 

@@ -9,7 +9,7 @@
 pub(super) struct NumpyRandom {
     state: u128,
     increment: u128,
-    /// Buffered upper half of a 64-bit draw whose lower half was returned.
+    /// Buffered upper half of a 64-bit draw whose lower half has already been returned.
     half: Option<u32>,
 }
 
@@ -35,7 +35,7 @@ impl NumpyRandom {
         folded.rotate_right((self.state >> 122) as u32)
     }
 
-    /// Returns the lower half of a 64-bit draw, then its upper half.
+    /// Returns 32 random bits: the lower half of a 64-bit draw, and its upper half on the next call.
     fn next32(&mut self) -> u32 {
         self.half.take().unwrap_or_else(|| {
             let both = self.next64();

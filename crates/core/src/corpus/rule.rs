@@ -109,8 +109,8 @@ pub fn calibration(
 /// Returns the perplexity windows of `length` tokens, at most the first `limit`.
 ///
 /// - [`Rule::Wikitext2`], [`Rule::Ptb`]: consecutive windows from the first token on, without the incomplete last one.
-/// - [`Rule::C4`]: 256 windows after `random.seed(0)`: document randint(0, documents − 1), redrawn until it has more
-///   than T tokens, then token randint(0, its tokens − T − 1).
+/// - [`Rule::C4`]: 256 windows after `random.seed(0)`. The document is randint(0, documents − 1), redrawn until it has
+///   more than T tokens. The window starts at token randint(0, its tokens − T − 1).
 /// - [`Rule::C4Stream`]: as in [`streamed_evaluation`] with the rows as the only shard.
 ///
 /// # Errors
@@ -166,8 +166,8 @@ pub fn streamed_calibration(
     draw_windows(shards, seed, tokenizer, (sequences, length), &mut PythonRandom::new(seed))
 }
 
-/// Returns the perplexity windows of sharded text by [`Rule::C4Stream`], at most the first `limit`: 256 windows drawn
-/// like [`streamed_calibration`] with seed 0.
+/// Returns the perplexity windows of sharded text by [`Rule::C4Stream`], at most the first `limit`. The 256 windows are
+/// drawn as in [`streamed_calibration`] with seed 0.
 ///
 /// # Errors
 /// Fails like [`evaluation`], or if a shard cannot be read.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, is_gguf};
 use crate::files::{caught, parts, regular};
 
-/// Maximum number of tokens per byte of text. A constant is added for short texts. A tokenizer that returns more tokens
+/// Maximum number of tokens per byte of text, in addition to [`MAX_EXTRA_TOKENS`]. A tokenizer that returns more tokens
 /// is rejected.
 const MAX_TOKENS_PER_BYTE: usize = 64;
 const MAX_EXTRA_TOKENS: usize = 4096;
@@ -20,7 +20,7 @@ const MAX_EXTRA_TOKENS: usize = 4096;
 /// header.
 ///
 /// Special tokens are added by the file's post-processor (usually one BOS at the start). The file's truncation and
-/// padding settings are ignored: a corpus is tokenized as a whole and cut into windows afterwards.
+/// padding settings are ignored, because a corpus is tokenized as a whole and then cut into windows.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -70,7 +70,7 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Rejects texts with ids outside an embedding of `rows` rows.
+    /// Makes encoding fail for ids outside an embedding of `rows` rows.
     #[must_use]
     pub fn limit_ids(self, rows: usize) -> Self {
         Self { id_limit: self.id_limit.min(rows), ..self }
@@ -300,7 +300,7 @@ mod tests {
     fn a_damaged_file_is_an_error_that_names_it_and_not_a_panic() {
         assert_eq!(sample_with("post_processor", template_with_ids(&json!([4000]))).unwrap().vocab_size(), 4001);
         let fixed = sample_with("pre_tokenizer", json!({"type": "FixedLength", "length": 0})).unwrap();
-        // A trie of a single unit that points out of bounds.
+        // A trie with a single unit that points out of bounds.
         let precompiled =
             sample_with("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}));
         let nothing = template_with_ids(&json!([]));

@@ -92,7 +92,7 @@ fn object(part: &str, map: &Map<String, Value>, growth: &mut usize) -> Option<St
     }
 }
 
-/// Checks the size of the trie at the start of the charsmap, for which the library would allocate up to 8 GB.
+/// Checks the trie size that is declared at the start of the charsmap. The library would allocate up to 8 GB for it.
 fn charsmap(text: &str) -> Option<String> {
     // Decode base64: six bits per character.
     let bits = text

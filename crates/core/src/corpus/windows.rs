@@ -19,7 +19,8 @@ pub struct Windows {
     /// Tokens per window, at least 2.
     pub length: usize,
     pub starts: Vec<Start>,
-    /// Number of tokens in the corpus. With [`Rule::C4`](super::Rule::C4), only drawn documents are counted.
+    /// Number of tokens in the corpus. With [`Rule::C4`](super::Rule::C4) and
+    /// [`Rule::C4Stream`](super::Rule::C4Stream), only the documents that were tokenized are counted.
     pub corpus_tokens: usize,
     /// Bytes of text covered by the predicted tokens, which are all but the first of each window.
     pub bytes: usize,
@@ -76,7 +77,7 @@ pub(super) fn last_start(tokens: usize, length: usize) -> Option<u64> {
 
 /// Documents that are tokenized when they are first drawn.
 ///
-/// A C4 shard has 356,317 documents, of which a run draws a few hundred.
+/// A C4 shard has 356,317 documents, but a run draws only a few hundred of them.
 pub(super) struct Documents<'a> {
     rows: &'a [String],
     tokenizer: &'a Tokenizer,

@@ -6,11 +6,11 @@
 //! values of `K` are the canonical correlations `ρ_i`. Positive semi-definite matrices satisfy `tr(A·B) ≤ tr(A)·tr(B)`,
 //! so
 //!
-//! `E‖Y − Ŷ‖² / E‖Y‖² = tr(C_Y (I − K·Kᵀ)) / tr(C_Y) ≤ tr(I − K·Kᵀ) = C − Σ ρ_i²`,
+//! `E‖Y − Ŷ‖² / E‖Y‖² = tr(C_Y (I − K·Kᵀ)) / tr(C_Y) ≤ tr(I − K·Kᵀ) = C − Σ ρ_i²`.
 //!
-//! This is the theorem's `(C − r) + Σ_{i ≤ r} (1 − ρ_i²)`, where `r` is the smaller rank. Layers with the lowest bound
-//! are closest to an affine map, so a linear repair approximates them best. As in the theorem, `Y` is the stream after
-//! the layer, including the residual connection.
+//! This is the theorem's bound `(C − r) + Σ_{i ≤ r} (1 − ρ_i²)`, where `r` is the smaller rank. Layers with the lowest
+//! bound are closest to an affine map, so a linear repair approximates them best. As in the theorem, `Y` is the stream
+//! after the layer, including the residual connection.
 
 use std::ops::Range;
 
@@ -133,7 +133,7 @@ pub(super) fn wide(rows: &[f32]) -> Result<Vec<f64>> {
     Ok(rows.iter().map(|&v| f64::from(v)).collect())
 }
 
-/// Computes `C − Σ ρ_i²` for two variables that have one row per row of `activations`.
+/// Computes `C − Σ ρ_i²` for two variables. `sides` returns their rows, which correspond to the rows of `activations`.
 pub(super) fn bound(activations: &Activations, sides: [RowsOf<'_>; 2]) -> Result<f64> {
     let shape = activations.shape();
     let channels = shape.channels;
@@ -173,7 +173,7 @@ mod tests {
     use crate::criterion::DepthUnit;
     use crate::criterion::rule::tests::no_trials;
 
-    /// Mean-zero patterns that are orthogonal to each other.
+    /// Orthogonal patterns with mean zero.
     const A: [f32; 4] = [1.0, 1.0, -1.0, -1.0];
     const B: [f32; 4] = [1.0, -1.0, 1.0, -1.0];
     const C: [f32; 4] = [1.0, -1.0, -1.0, 1.0];

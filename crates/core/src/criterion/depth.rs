@@ -1,4 +1,4 @@
-//! Pruning depth: a number of whole layers, or of sublayers of one kind.
+//! Pruning depth: a number of whole layers or of sublayers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -74,9 +74,10 @@ impl From<Sublayer> for DepthUnit {
     }
 }
 
-/// A number of layers or sublayers to remove.
+/// Number of layers or sublayers to remove.
 ///
-/// A grid and a key write whole layers as a number, and sublayers as `{"attention": 8}`.
+/// In grids and cache keys, a depth in whole layers is a number, and a depth in sublayers is a map such as
+/// `{"attention": 8}`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Depth {
     pub count: usize,

@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn first_and_last_layer_stay_and_first_maximum_wins() {
         let cut = PruneSpec { backbone: "b", layers: 6, depth: 2, unit: DepthUnit::Layers };
-        // Blocks 0 and 4 are excluded although they are the most similar; blocks 2 and 3 tie.
+        // Blocks 0 and 4 are excluded although they are the most similar. Blocks 2 and 3 tie.
         let cosines = [1.0, 0.5, 0.7, 0.7, 1.0];
         let selection = select(&super::ENTRY, &json!({}), &cut, |pair| cosines[pair.from], |_| 0.0).unwrap();
         assert_eq!(selection.removed, [2, 3]);

@@ -1,11 +1,12 @@
-//! LoRP: removes the most redundant layers of clusters of similar layers (arXiv 2605.27786). Not part of the paper.
+//! LoRP: groups similar layers into clusters and removes the most redundant layers of the clusters (arXiv 2605.27786).
+//! Not part of the paper.
 //!
 //! `S_ij` is the mean token-wise cosine of the streams that enter layers `i` and `j`. The mean over `i < j` gives the
 //! redundancy score `RLS = −log₂ mean S` of the backbone. Spectral clustering of `(S + 1)/2` groups the layers into `K`
 //! clusters: 2 if RLS is 1 or more, 3 if it is 0.7 or more, otherwise 4.
 //!
-//! The redundancy of a layer is its mean similarity to the other layers of its cluster. First, each cluster in turn
-//! loses its most redundant layer. Then the cluster whose remaining layers are most similar loses its next one, until
+//! The redundancy of a layer is its mean similarity to the other layers of its cluster. First, the most redundant layer
+//! of each cluster is removed. Each further layer comes from the cluster whose remaining layers are most similar, until
 //! enough layers are removed. The first and last layers are kept.
 
 use schemars::JsonSchema;
@@ -86,7 +87,7 @@ fn default_clusters(mean_similarity: f64) -> usize {
 
 /// Clusters from which layers are removed one by one.
 struct Clusters<'a> {
-    /// `S [layers, layers]`
+    /// Similarity matrix `S [layers, layers]`.
     similarity: &'a [f64],
     layers: usize,
     /// Remaining layers by cluster, in ascending order.
@@ -142,7 +143,8 @@ impl<'a> Clusters<'a> {
         Some(taken)
     }
 
-    /// Returns the cluster whose remaining layers are most similar, among those with candidates. The first wins ties.
+    /// Returns the cluster with the most similar remaining layers, among the clusters that have candidates. The first
+    /// wins ties.
     fn most_similar(&self) -> Option<usize> {
         let open = (0..self.queues.len()).filter(|&cluster| !self.queues[cluster].is_empty());
         let similarities = open.map(|cluster| {
@@ -168,8 +170,8 @@ mod tests {
     use crate::criterion::depth::DepthUnit;
     use crate::criterion::rule::tests::select;
 
-    /// Two clusters, layers 0 to 3 with layer 1 as the most similar, and layers 4 to 7 with layer 6 as the most
-    /// similar.
+    /// Returns similarities that form two clusters. Among layers 0 to 3, layer 1 is most similar to the other layers.
+    /// Among layers 4 to 7, layer 6 is.
     fn similarity(pair: Pair) -> f64 {
         let central = [1, 6].iter().any(|layer| [pair.from, pair.to].contains(layer));
         match (pair.from < 4) == (pair.to < 4) {
@@ -190,7 +192,7 @@ mod tests {
         let two = json!({"clusters": 2});
         assert_eq!(removed(&two, 1), (vec![1], vec![1]));
         assert_eq!(removed(&two, 2), (vec![1, 6], vec![1, 6]));
-        // Afterwards the cluster with the most similar remaining layers continues until it has no candidates.
+        // After that, layers come from the cluster with the most similar remaining layers until it has no candidates.
         assert_eq!(removed(&two, 4).1, [1, 6, 4, 5]);
         assert_eq!(removed(&two, 6).1, [1, 6, 4, 5, 2, 3]);
     }

@@ -74,10 +74,10 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     entry.build(options)
 }
 
-/// Name of the option that removes one layer or sublayer at a time and measures again after each.
+/// Name of the option that removes one layer or sublayer at a time and measures again after each removal.
 const ITERATIVE: &str = "iterative";
 
-/// Reasons why a criterion has no option [`ITERATIVE`].
+/// Criteria without the option [`ITERATIVE`], each with the reason.
 const NOT_ITERATIVE: &[(&str, &str)] = &[
     (explicit::NAME, "it lists its layers and measures nothing"),
     (lorp::NAME, "it distributes the removed layers over clusters of all layers"),
@@ -97,7 +97,7 @@ fn check_iterative(entry: &CriterionEntry, options: &Options) -> Result<()> {
         .hint("remove `iterative`, or use another criterion"))
 }
 
-/// Builds a criterion and returns it with its complete options, including defaults, as they appear in keys.
+/// Builds a criterion and returns it with its complete options, including defaults, as they appear in cache keys.
 ///
 /// # Errors
 /// See [`build`].
@@ -111,7 +111,7 @@ pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
 }
 
-/// Returns the deviations between the official code and the paper that apply in a case.
+/// Returns the deviations of the official code from the paper that apply to `case`.
 pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
     options::deviations(name, ENTRIES, case)
 }
@@ -152,11 +152,11 @@ pub fn label_with<'a>(name: &str, options: impl IntoIterator<Item = (&'a str, &'
     format!("{base}{further}")
 }
 
-/// A criterion that scores every layer or sublayer.
+/// Criterion that scores every layer or sublayer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ranking {
     pub name: &'static str,
-    /// Unit of the candidates; [`DepthUnit::Sublayers`] if the criterion ranks both kinds together.
+    /// Unit of the candidates. [`DepthUnit::Sublayers`] if the criterion ranks both kinds together.
     pub unit: DepthUnit,
     pub quantity: &'static str,
     pub lowest_first: bool,

@@ -1,9 +1,9 @@
 //! Neural Block Linearization (arXiv 2505.21077), an extension beyond the paper: removes the attentions that an affine
 //! map of their input approximates best.
 //!
-//! The bound is the one of [`super::cca`], applied to the streams before and after the attention, as in the published
-//! scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the attention, with `h + a`, where `a` is its
-//! output.
+//! The bound is the same as in [`super::cca`], applied to the streams before and after the attention, as in the
+//! published scripts. `input: normed` compares `h = RMSNorm(x)`, the input of the attention, with `h + a`, where `a` is
+//! its output.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -81,7 +81,7 @@ impl Criterion for Nbl {
     }
 }
 
-/// Computes the bound for the attention of a layer. With a norm, the map reads the normed stream.
+/// Computes the bound for the attention of a layer. With a norm, the input of the map is the normalized stream.
 fn bound_at(activations: &Activations, layer: usize, norm: Option<&RmsNorm>) -> Result<f64> {
     let [before, after] = ends(layer);
     let channels = activations.shape().channels;

@@ -25,17 +25,16 @@ pub struct PruneSpec<'a> {
     pub unit: DepthUnit,
 }
 
-/// Quantity by which trials are ranked. A trial is the backbone without one candidate cut, run on the calibration
-/// windows.
+/// Quantity by which trials are ranked. A trial runs the backbone without one candidate cut on the calibration windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrialMetric {
     /// `exp(total negative log-likelihood / predicted tokens)`.
     Perplexity,
-    /// Mean distance between the logits and those of the dense backbone, over all tokens.
+    /// Mean distance from the logits of the dense backbone, over all tokens.
     Distance(LogitDistance),
 }
 
-/// Function that measures the backbone without each of the given cuts.
+/// Function that measures the backbone with each of the given cuts removed in turn.
 pub type Trials<'a> = dyn FnMut(TrialMetric, &[Cut]) -> Result<Vec<f64>> + 'a;
 
 /// Measurements of the calibration pass, with access to trials.
@@ -43,8 +42,8 @@ pub struct CalibrationStats<'a> {
     pub similarities: &'a Similarities,
     /// Streams requested by [`Criterion::sites`]. `None` if they exceed the disk limit.
     pub activations: Option<&'a Activations>,
-    /// Function that measures trials on the calibration windows, all cuts in one run of a trie. A trial removes its cut
-    /// in addition to [`Self::removed`].
+    /// Function that measures trials on the calibration windows. All cuts are measured in one run of a trie. A trial
+    /// removes its cut in addition to [`Self::removed`].
     pub trials: &'a mut Trials<'a>,
     norms: Option<&'a StreamNorms<'a>>,
     /// Layers and sublayers already removed from the measured backbone.
@@ -56,7 +55,7 @@ pub struct CalibrationStats<'a> {
 pub type StreamNorms<'a> = dyn Fn(usize) -> Result<RmsNorm> + 'a;
 
 impl CalibrationStats<'_> {
-    /// Measures the backbone without each of the given cuts.
+    /// Measures the backbone with each of the given cuts removed in turn.
     ///
     /// # Errors
     /// Fails if a measurement fails or is not finite, because the candidates could then not be ranked.
@@ -116,7 +115,7 @@ impl<'a> CalibrationStats<'a> {
         &self.removed
     }
 
-    /// Returns the norm that a layer applies to the stream, or `None` if it has no weights.
+    /// Returns the norm that a layer applies to the stream, or `None` if the norm has no weights.
     ///
     /// # Errors
     /// Fails if the norms were not provided or cannot be read.
@@ -146,7 +145,7 @@ pub struct Importance {
     pub lowest_first: bool,
 }
 
-/// A rule that selects the layers to remove.
+/// Rule that selects the layers to remove.
 pub trait Criterion: Send + Sync {
     /// Returns the units in which the depth may be given.
     fn units(&self) -> &'static [DepthUnit] {
@@ -185,8 +184,8 @@ pub trait Criterion: Send + Sync {
         false
     }
 
-    /// Returns cuts that are representative of those [`Self::select`] measures, for the cost estimate. A rule that
-    /// returns none must not measure trials.
+    /// Returns cuts for the cost estimate, which represent the cuts that [`Self::select`] measures. A rule that returns
+    /// none must not measure trials.
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
         let _ = cut;
         Vec::new()
@@ -197,8 +196,8 @@ pub trait Criterion: Send + Sync {
         TrialMetric::Perplexity
     }
 
-    /// Returns the order of layers if it is known in advance, such as a published one. It is part of the selection's
-    /// key.
+    /// Returns the order of layers if it is known in advance, for example because it was published. The order is part
+    /// of the selection's cache key.
     ///
     /// # Errors
     /// See [`Self::check`].
@@ -227,7 +226,7 @@ pub trait Criterion: Send + Sync {
 pub struct Selection {
     /// Removed layers or sublayers.
     pub removed: Cut,
-    /// Pairs of candidate and score, in the criterion's order. Each criterion defines its candidates; sublayers are
+    /// Pairs of candidate and score, in the criterion's order. Each criterion defines its candidates. Sublayers are
     /// numbered by [`Sublayer::number`](crate::model::Sublayer::number).
     pub scores: Vec<(usize, f64)>,
 }

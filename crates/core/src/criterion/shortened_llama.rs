@@ -65,7 +65,7 @@ fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: ShortenedLlamaOptions = options::read(name, options)?;
     if settings.order == Order::Released {
         settings.score.get_or_insert(Score::Ppl);
-        // The lookup ignores case.
+        // The lookup ignores case, so normalize it to get equal cache keys for equal backbones.
         settings.backbone = settings.backbone.map(|name| name.to_lowercase());
     }
     options::to_options(name, &settings)
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn released_order_is_found_by_backbone_name_or_option() {
         let cut = PruneSpec { backbone: "LLaMA-3-8B", layers: 32, depth: 3, unit: DepthUnit::Layers };
-        // Expected: the first three layers of the file's row.
+        // Expected values: the first three layers of the row in `released_orders.csv`.
         assert_eq!(order(&cut, &json!({"order": "released"})).unwrap().removed, [8, 9, 23]);
         let named = json!({"order": "released", "backbone": "llama-2-7b", "score": "ppl"});
         assert_eq!(order(&cut, &named).unwrap().removed, [8, 11, 24]);

@@ -34,7 +34,7 @@ fn candidates(layers: usize, absent: &Cut, removed: &Cut) -> Vec<(usize, Cut)> {
     remaining.map(|layer| (layer, Cut::layers(removed.whole_layers().into_iter().chain([layer])))).collect()
 }
 
-/// Returns cuts like those that a greedy removal of layers measures, for the cost estimate. Assumes that layers in the
+/// Returns cuts for the cost estimate, like those that a greedy removal of layers measures. Assumes that layers in the
 /// middle are removed first.
 pub(super) fn greedy_layer_trials(cut: &PruneSpec<'_>) -> Vec<Cut> {
     let start = (cut.layers - cut.depth) / 2;

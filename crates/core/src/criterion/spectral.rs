@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::linalg::eigen::symmetric_eigen;
 
-/// Maximum iterations of k-means, which typically converges after a few.
+/// Maximum number of iterations of k-means, which typically converges after a few.
 const MAX_ITERATIONS: usize = 300;
 
 /// Returns the cluster of each layer. Clusters are numbered by their first layer.

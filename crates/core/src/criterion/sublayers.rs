@@ -4,7 +4,7 @@ use super::rule::{CalibrationStats, PruneSpec, Selection, TrialMetric, check_dep
 use crate::error::{Error, Result};
 use crate::model::{Cut, Sublayer};
 
-/// Fails if the depth exceeds the number of candidates or would remove all sublayers of the backbone.
+/// Rejects a depth that exceeds the number of candidates or would remove all sublayers of the backbone.
 pub(super) fn check_sublayers(name: &str, cut: &PruneSpec<'_>) -> Result<()> {
     let candidates = cut.unit.candidates(cut.layers).len();
     let max = candidates - usize::from(candidates == 2 * cut.layers);
@@ -14,7 +14,7 @@ pub(super) fn check_sublayers(name: &str, cut: &PruneSpec<'_>) -> Result<()> {
 /// Selects the candidates with the lowest scores. The first wins ties.
 pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize) -> Selection {
     let mut ranked = scores.to_vec();
-    // Relies on a stable sort.
+    // The sort is stable, so the first of several equal scores stays first.
     ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
     let removed: Cut = ranked.into_iter().take(depth).map(|(sublayer, _)| sublayer).collect();
     let scores = scores.iter().map(|&((layer, kind), score)| (kind.number(layer), score)).collect();
@@ -45,7 +45,7 @@ pub(super) fn remove_greedily(
     Ok(selection)
 }
 
-/// Returns cuts like those that [`remove_greedily`] measures, for the cost estimate. Assumes that candidates in the
+/// Returns cuts for the cost estimate, like those that [`remove_greedily`] measures. Assumes that candidates in the
 /// middle are removed first.
 pub(super) fn greedy_trials(cut: &PruneSpec<'_>) -> Vec<Cut> {
     let candidates = cut.unit.candidates(cut.layers);

@@ -1,4 +1,4 @@
-//! Frozen layers after a boundary, in differentiable operations.
+//! Frozen layers after a boundary, computed with differentiable operations.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,14 +10,14 @@ use crate::error::Result;
 use crate::model::candle::{End, ops};
 use crate::model::{Config, FrozenWeights, Sublayer};
 
-/// Layers from a given index on, with the final norm and the output projection.
+/// Layers starting at a given index, with the final norm and the output projection.
 pub struct LayersAfter {
     config: Config,
     weights: FrozenWeights,
 }
 
 impl LayersAfter {
-    /// Reads the layers starting at `first`.
+    /// Loads the weights of the layers starting at `first`.
     ///
     /// # Errors
     /// See [`crate::model::Decoder::load`].

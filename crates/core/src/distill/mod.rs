@@ -4,7 +4,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `teacher` | the dense backbone's most likely tokens at each position |
-//! | `layers_after` | the frozen layers after the boundary, in differentiable operations |
+//! | `layers_after` | the frozen layers after the boundary, computed with differentiable operations |
 //! | `training` | training text, optimizer constants, steps, and the checkpoint to resume from |
 //!
 //! Teacher and student share all layers before the boundary, so their stream `X_pre` is read from the calibration.

@@ -1,4 +1,4 @@
-//! Predictions of the teacher.
+//! Predictions of the teacher, which is the dense backbone.
 
 use candle_core::Tensor;
 use rayon::prelude::*;

@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::linalg::adam::Adam;
 use crate::model::candle::ops;
 
-/// Training of one matrix.
+/// Training run of one matrix.
 pub struct Training<'a> {
     tail: &'a LayersAfter,
     state: Checkpoint,
 }
 
-/// Training state. Resuming from it gives the same bytes as an uninterrupted training.
+/// Training state. A run that resumes from it gives the same bytes as an uninterrupted run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
     /// Row-major matrix `W [C, C]`.
@@ -163,12 +163,12 @@ pub struct Finetune {
     pub seed: u64,
 }
 
-/// Constants from the paper's appendix D, equal to LinearPatch's.
+/// Constants from the paper's appendix D, which are equal to those of LinearPatch.
 impl Finetune {
     /// Learning rate of AdamW, constant over all steps.
     pub const LEARNING_RATE: f32 = 1e-4;
     pub const WEIGHT_DECAY: f32 = 1e-4;
-    /// Number of the teacher's most likely tokens per position.
+    /// Number of the teacher's most likely tokens that are compared at each position.
     pub const TOP_TOKENS: usize = 100;
 }
 
@@ -185,7 +185,8 @@ mod tests {
         assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}");
     }
 
-    /// With two tokens, p = σ(difference of logits): teacher σ(1), student σ(2); then teacher 1/2, student σ(2).
+    /// Computes the probability of the first of two tokens from the difference of their logits. The teacher has σ(1) at
+    /// the first position and 1/2 at the second. The student has σ(2) at both.
     fn sigmoid(x: f64) -> f64 {
         1.0 / (1.0 + (-x).exp())
     }

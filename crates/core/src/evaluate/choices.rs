@@ -22,7 +22,8 @@ pub struct TokenisedChoice<'a> {
 /// Score of a choice under one variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scored {
-    /// Σ ln p of the continuation's tokens: summed in f64, each from a log-softmax in f32.
+    /// Sum of the log-probabilities of the continuation's tokens. A log-softmax in f32 gives each of them, and the sum
+    /// is in f64.
     pub log_likelihood: f64,
     /// Whether each token of the continuation was the argmax.
     pub greedy: bool,
@@ -64,7 +65,7 @@ impl<'a> PrefixTree<'a> {
     }
 }
 
-/// Distinct inputs of a document, as one tree per length regime.
+/// Prefix trees of a document's distinct inputs, one per length regime.
 struct DocumentTrees<'a> {
     trees: Vec<PrefixTree<'a>>,
     /// Tree and branch of each choice.
@@ -96,21 +97,22 @@ impl<'a> DocumentTrees<'a> {
     }
 }
 
-/// Eval set of documents with two values per choice, see [`scored`].
+/// Eval set of documents with two values per choice, see [`scores_of_choices`].
 pub struct MultipleChoiceEval<'a> {
     documents: Vec<Vec<TokenisedChoice<'a>>>,
     trees: Vec<DocumentTrees<'a>>,
     batches: Vec<Vec<usize>>,
 }
 
-/// Converts each choice's values, log-likelihood and greedy flag (1 or 0), to scores.
+/// Converts the values of choices to scores. Each choice has two values: its log-likelihood and its greedy flag (1 or
+/// 0).
 pub fn scores_of_choices(values: &[f64]) -> Vec<Scored> {
     values.chunks_exact(2).map(|pair| Scored { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
 }
 
 impl<'a> MultipleChoiceEval<'a> {
-    /// Creates batches of up to `batch_tokens` tokens. A longer document runs alone. The batch size affects results
-    /// only by rounding, and equal inputs give identical bytes.
+    /// Creates batches of up to `batch_tokens` tokens. A longer document runs alone. The batch size changes results
+    /// only by rounding, and equal inputs give identical results.
     ///
     /// # Errors
     /// Fails if a continuation is longer than its input.

@@ -31,8 +31,8 @@ pub enum Damage {
 
 impl Damage {
     /// Estimates the metric and its standard error from the means of the windows ([`Damages::by_window`]). The error is
-    /// propagated through root and exponential to first order. Returns `None` if there are no windows or a value is not
-    /// finite.
+    /// propagated through the square root and the exponential to first order. Returns `None` if there are no windows or
+    /// a value is not finite.
     pub fn estimate(self, windows: &[f64]) -> Option<Measure> {
         let mean = Measure::of(windows)?;
         // Value, and its derivative with respect to the mean.
@@ -75,7 +75,7 @@ pub enum Stretch {
 
 /// Number of damage metrics.
 const MEASURES: usize = 7;
-/// Number of values per window: its loss, and all metrics for both stretches.
+/// Number of values per window: its loss, and all metrics over the full window and over its second half.
 pub const WIDTH: usize = 1 + 2 * MEASURES;
 
 /// Means over a window's predictions, in the order of [`Damage`]. RMS change and perplexity ratio are stored as the
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn second_half_counts_predictions_from_half_the_window() {
-        // Two windows of four tokens; the second half of each is the prediction at position 2.
+        // Two windows of four tokens. The second half of each is the prediction at position 2.
         let at =
             [(0.5, 0.25, 1.0), (0.5, 0.5, 0.0), (0.25, 0.5, 3.0), (0.5, 0.5, 0.0), (0.5, 0.5, 2.0), (0.5, 0.5, 1.0)];
         let at: Vec<Divergence> = at.into_iter().map(|(p, q, kl)| divergence(p, q, kl, p == q)).collect();

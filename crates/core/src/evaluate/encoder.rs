@@ -51,8 +51,8 @@ impl PrefixToken<'_> {
     }
 }
 
-/// Returns the token that represents an empty context as lm-evaluation-harness chooses it: the tokenizer's BOS, or its
-/// EOS if it has no BOS. Falls back to `config.json` if the tokenizer's files name neither. `id_of` returns the id of a
+/// Returns the token that represents an empty context. Like lm-evaluation-harness, uses the tokenizer's BOS, or its EOS
+/// if there is no BOS. Falls back to `config.json` if the tokenizer's files name neither. `id_of` returns the id of a
 /// token.
 ///
 /// # Errors
@@ -77,7 +77,7 @@ pub fn prefix_token<'a>(
         let Some(text) = text else { continue };
         let known = id_of(text)?.map(u64::from);
         return match bos_id {
-            // If config.json gives the id of this token, return the id: existing cache keys contain it.
+            // If config.json gives the id of this token, return the id, because existing cache keys contain it.
             Some(id) if known == Some(id) => named_prefix("bos", SpecialToken::Id(id)),
             _ if known.is_some() || eos == Some(text) => named_prefix(role, SpecialToken::Text(text)),
             _ => continue,
@@ -105,7 +105,7 @@ pub fn end_of_text<'a>(tokenizer_config: &'a Value, config: &'a Value) -> [&'a V
     [&config["eos_token_id"], &tokenizer_config["eos_token"]]
 }
 
-/// Adds the EOS of `tokenizer_config.json` to the end tokens of a generation. Also returns its text.
+/// Adds the EOS of `tokenizer_config.json` to the end tokens of a generation. Also returns the text of the EOS.
 ///
 /// # Errors
 /// Fails if the token is not in the vocabulary.
@@ -143,7 +143,7 @@ pub struct TaskEncoder<'a> {
 }
 
 impl<'a> TaskEncoder<'a> {
-    /// Creates an encoder with the result of [`prefix_token`]. Missing files are null.
+    /// Creates an encoder with the result of [`prefix_token`]. Pass null for a file that does not exist.
     ///
     /// # Errors
     /// Fails if the prefix token is not in the vocabulary.

@@ -19,7 +19,7 @@ pub trait EvalSet: Sync {
         None
     }
 
-    /// Returns the amount of text in the given chunks, for the cost model.
+    /// Returns the size of the given chunks, for the cost model.
     fn load(&self, chunks: &[usize]) -> Load;
 
     /// Returns the preferred number of tokens per pass of an engine.
@@ -27,12 +27,12 @@ pub trait EvalSet: Sync {
         engine.pass_tokens(programs)
     }
 
-    /// Builds the trie of the given programs that [`Self::run`] expects.
+    /// Builds the trie of the given programs in the form that [`Self::run`] expects.
     fn trie(&self, programs: &[Program]) -> Trie {
         Trie::scoring(programs)
     }
 
-    /// Runs the given chunks together. Adds the time of each step to `seconds[node]`.
+    /// Runs the given chunks together. Adds the seconds spent in each trie node to `seconds`, which is indexed by node.
     fn run(&self, engine: &dyn Engine, trie: &Trie, chunks: &[usize], seconds: &mut [f64]) -> Result<ChunkValues>;
 
     /// Returns the number of values per program in a chunk, or a lower bound if the number depends on the program.
@@ -131,7 +131,7 @@ pub(super) fn in_parts<'a, M, T: TargetOutput>(
     Ok(of_chunks)
 }
 
-/// Splits members into consecutive parts of at least `part_tokens` tokens; the last part may be smaller.
+/// Splits members into consecutive parts of at least `part_tokens` tokens. The last part may be smaller.
 fn split<M>(part_tokens: usize, members: &[M], tokens: impl Fn(&M) -> usize) -> Vec<&[M]> {
     let mut parts = Vec::new();
     let mut first = 0;
@@ -148,8 +148,8 @@ fn split<M>(part_tokens: usize, members: &[M], tokens: impl Fn(&M) -> usize) -> 
 
 /// Scores all programs of a trie on a complete eval set without storing results.
 ///
-/// `progress` receives the token count of each chunk and may stop the run by returning an error. The time of each
-/// step is added to `seconds[node]`.
+/// `progress` receives the token count of each chunk and may stop the run by returning an error. The seconds spent in
+/// each trie node are added to `seconds`, which is indexed by node.
 pub fn score(
     eval_set: &dyn EvalSet,
     engine: &dyn Engine,

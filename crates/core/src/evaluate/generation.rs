@@ -30,8 +30,8 @@ pub struct GenerationEval<'a> {
 }
 
 impl<'a> GenerationEval<'a> {
-    /// Creates an eval set of prompts. The batch size in `settings` is ignored: all chunks of a pass run together if
-    /// the cache is large enough.
+    /// Creates an eval set of prompts. The batch size in `settings` is ignored, because all chunks of a pass run
+    /// together if the cache is large enough.
     pub fn new(prompts: &'a [Prompt], settings: Settings, text: &'a dyn Detokenizer) -> Self {
         let mut eval = Self { prompts, settings, text, together: usize::MAX.into(), device_tokens: 0 };
         let tokens: usize = prompts.iter().map(|prompt| eval.size(prompt)).sum();
@@ -138,7 +138,8 @@ impl EvalSet for GenerationEval<'_> {
         Load { tokens, scored: count * self.settings.max_new_tokens, length: tokens / count.max(1) }
     }
 
-    /// Returns the tokens of several chunks if the device is faster with more sequences.
+    /// Returns the preferred number of tokens per pass. On a device that is faster with more sequences, a pass has
+    /// several chunks.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
         let least = if engine.sums_device().is_some() { self.device_tokens } else { 0 };
         engine.pass_tokens(programs).max(least)

@@ -23,7 +23,7 @@ pub enum LogitDistance {
 
 named!(LogitDistance: Angle = "angle", Js = "js");
 
-/// Rows of logits held in memory per model.
+/// Number of rows of logits held in memory per model.
 const BLOCK_ROWS: usize = 64;
 
 impl LogitDistance {
@@ -59,7 +59,7 @@ impl LogitDistance {
         Ok(distances)
     }
 
-    /// Computes the mean distance of each stream of a window to the first.
+    /// Computes the mean distance of each stream of a window to the first stream, which is that of the dense backbone.
     fn of_window(self, engine: &dyn Engine, streams: &[Option<HostRows>], tokens: usize) -> Result<Vec<f64>> {
         let vocab = engine.config().vocab;
         let mut sums = vec![0.0; streams.len() - 1];
@@ -124,7 +124,7 @@ fn jensen_shannon(a: &[f32], b: &[f32]) -> f64 {
         let p = f64::from(a) - log_normalizers[0];
         let q = f64::from(b) - log_normalizers[1];
         let mean = 0.5 * (p.exp() + q.exp());
-        // The limit for a mean of 0 is 0.
+        // Terms with a mean of 0 have the limit 0.
         if mean > 0.0 {
             sum += mean * (mean.ln() - 0.5 * (p + q));
         }

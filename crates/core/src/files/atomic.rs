@@ -17,8 +17,8 @@ pub const STALE_AFTER: Duration = Duration::from_secs(180);
 
 const ENDING: &str = ".ghostlab-tmp";
 
-/// Creates `dir` if necessary and checks that files can be written there, so that a run does not fail at its very end.
-/// `names` are the files to write, which must not exist as folders.
+/// Creates `dir` if necessary and checks that files can be written there, so that a run does not fail when it saves its
+/// results. `names` are the files to write, which must not exist as folders.
 ///
 /// # Errors
 /// Fails with exit code 3, naming the folder.
@@ -32,13 +32,13 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
             .hint("move or rename the folder"));
     }
     let mut probe = temporary(dir, "probe").map_err(|error| refused(dir, &error))?;
-    // On a full disk creating a file may succeed, so write and sync a byte as well.
+    // Creating a file may succeed even on a full disk, so write and sync a byte as well.
     probe.write_all(b"x").and_then(|()| probe.as_file().sync_all()).map_err(|error| refused(dir, &error))?;
     sweep(dir);
     Ok(())
 }
 
-/// Checks permissions and names to predict whether [`ensure_writable`] would succeed. Does not write anything.
+/// Checks permissions to predict whether [`ensure_writable`] would succeed. Does not write anything.
 ///
 /// # Errors
 /// Fails with the errors of [`ensure_writable`].
@@ -61,7 +61,7 @@ pub fn may_be_written(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a file name was created by [`temporary`].
+/// Returns whether a file name has the format of the names that [`temporary`] creates.
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(ENDING)
 }
@@ -123,7 +123,7 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("write", path, error)
 }
 
-/// Writes bytes with [`write_atomically`].
+/// Writes bytes to a file with [`write_atomically`].
 ///
 /// # Errors
 /// Fails with exit code 3, naming the file.
@@ -180,7 +180,7 @@ pub fn temporary_folder(dir: &Path, name: &str) -> std::io::Result<TempDir> {
     with_temporary_name(name, 0o777, |builder| builder.tempdir_in(dir))
 }
 
-/// Exchanges two folders atomically. Returns whether the system supports it.
+/// Tries to exchange two folders atomically. Returns whether the exchange succeeded.
 #[cfg(target_os = "linux")]
 pub fn exchanged(one: &Path, other: &Path) -> bool {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -202,7 +202,7 @@ fn with_temporary_name<T>(
     let prefix = format!(".{name}.{}.", Owner::this().tag());
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(ENDING);
-    // Temporary files are private by default; results should have the user's usual permissions.
+    // Temporary files are private by default, but results should have the user's usual permissions.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
     #[cfg(not(unix))]

@@ -22,7 +22,7 @@ pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) && !path.is_dir()
 }
 
-/// A tensor of a GGUF file.
+/// Tensor of a GGUF file: its type, shape and position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GgufTensor {
     pub dtype: GgmlDType,
@@ -33,7 +33,7 @@ pub struct GgufTensor {
     pub bytes: u64,
 }
 
-/// The header of a GGUF file.
+/// Header of a GGUF file: its tensors and metadata entries.
 pub struct Gguf {
     pub path: PathBuf,
     pub tensors: BTreeMap<String, GgufTensor>,
@@ -60,7 +60,7 @@ impl Gguf {
         let mut head = Vec::new();
         file.seek(SeekFrom::Start(0)).map_err(|error| read_error(&error, path))?;
         file.take(MAX_HEADER).read_to_end(&mut head).map_err(|error| read_error(&error, path))?;
-        // Compare with the tensor count of the header, because the map merges duplicate names.
+        // Compare with the tensor count in the header to detect duplicate names, which the map merges.
         let count = head.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let old = head.get(4..8) == Some(&[1, 0, 0, 0]);
         let content = caught::catch(|| Content::read(&mut Cursor::new(&head)))
@@ -261,19 +261,19 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Allocates space for `numbers` values, which must be a multiple of the block size.
+    /// Allocates a buffer for `numbers` values, which must be a multiple of the block size.
     pub fn new(dtype: GgmlDType, numbers: usize) -> Self {
         let bytes = numbers.div_ceil(dtype.block_size()) * dtype.type_size();
         Self { dtype, numbers, room: vec![0; bytes.div_ceil(size_of::<u64>())] }
     }
 
-    /// Returns the bytes to fill.
+    /// Returns the buffer, which the caller fills with the tensor's bytes.
     pub fn bytes(&mut self) -> &mut [u8] {
         let bytes = self.numbers.div_ceil(self.dtype.block_size()) * self.dtype.type_size();
         &mut bytemuck::cast_slice_mut(&mut self.room)[..bytes]
     }
 
-    /// Dequantizes the bytes.
+    /// Dequantizes the bytes in the buffer.
     ///
     /// # Errors
     /// Fails if candle does not support the type.

@@ -22,7 +22,8 @@ impl GgufInfo {
     }
 }
 
-/// Encodes the bytes before the first tensor. Tensors follow in order, each followed by [`padding`].
+/// Encodes everything before the data of the first tensor. The data of the tensors must follow in the same order, each
+/// followed by its [`padding`].
 ///
 /// # Errors
 /// Fails if an entry is a list of mixed types, which GGUF cannot represent.
@@ -51,7 +52,7 @@ pub fn header(entries: &[(String, Value)], tensors: &[&GgufInfo]) -> Result<Vec<
     Ok(out)
 }
 
-/// Returns the number of padding bytes after `bytes` bytes.
+/// Returns the number of padding bytes after tensor data of `bytes` bytes.
 pub fn padding(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT) - bytes
 }

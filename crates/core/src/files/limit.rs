@@ -13,7 +13,7 @@ const ROW_SHARE: u64 = 10;
 /// Maximum number of rows of task data, which are all held in memory as JSON trees.
 pub const MAX_ROWS: usize = 1_000_000;
 
-/// Maximum bytes of text that a file may hold or decompress to.
+/// Maximum number of bytes of text that a file may hold or decompress to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextLimit(u64);
 
@@ -29,7 +29,8 @@ impl TextLimit {
         MOST.store(bytes, Relaxed);
     }
 
-    /// Returns the share of the limit for one JSON tree: a row of a text, or all rows of a task.
+    /// Returns the lower limit for text that is parsed into one JSON tree, such as a row of a corpus or all rows of a
+    /// task.
     #[must_use]
     pub fn of_json(self) -> Self {
         Self(self.0 / ROW_SHARE)
@@ -71,8 +72,8 @@ impl TextLimit {
     }
 }
 
-/// Counter of the memory that rows take. Empty rows are included, because a few megabytes can decompress to a hundred
-/// million of them.
+/// Counter for the memory of rows. It includes empty rows, because a few megabytes can decompress to a hundred million
+/// of them.
 #[derive(Debug)]
 pub struct HeldRows<'a> {
     limit: TextLimit,
@@ -85,7 +86,7 @@ impl<'a> HeldRows<'a> {
         Self { limit, path, bytes: 0 }
     }
 
-    /// Adds an item of `bytes` bytes.
+    /// Counts a row of `bytes` bytes.
     ///
     /// # Errors
     /// Fails if the total exceeds the limit.
@@ -95,14 +96,14 @@ impl<'a> HeldRows<'a> {
     }
 }
 
-/// Reader that fails beyond a limit.
+/// Reader that fails once it has read more bytes than a limit.
 #[derive(Debug)]
 pub struct Bounded<R> {
     inner: R,
     left: u64,
 }
 
-/// Returns whether a read failed because of a limit.
+/// Returns whether a read failed because it exceeded a limit.
 pub fn is_exceeded(error: &io::Error) -> bool {
     error.kind() == ErrorKind::FileTooLarge
 }

@@ -1,4 +1,4 @@
-//! Serialization of `f64` that preserves infinities and NaN as strings, where plain JSON would write null.
+//! Serialization of `f64` that writes infinities and NaN as strings. Plain JSON would contain null instead.
 
 use serde::de::{Deserializer, Error, Visitor};
 use serde::ser::Serializer;

@@ -84,7 +84,7 @@ enum Seen {
     /// Running, with its start time in clock ticks.
     Since(u64),
     Gone,
-    /// Possibly running: the `hidepid` mount option hides processes of other users.
+    /// Possibly running, because the `hidepid` mount option hides processes of other users.
     Unknown,
 }
 
@@ -124,7 +124,7 @@ fn exists(pid: u32) -> bool {
     const ESRCH: i32 = 3;
     // 0 and negative numbers address process groups.
     let Some(pid) = i32::try_from(pid).ok().filter(|&pid| pid > 0) else { return false };
-    // SAFETY: `kill` only takes integers; signal 0 checks for existence without sending a signal.
+    // SAFETY: `kill` only takes integers. Signal 0 checks for existence without sending a signal.
     let asked = unsafe { kill(pid, 0) };
     asked == 0 || std::io::Error::last_os_error().raw_os_error() != Some(ESRCH)
 }

@@ -20,7 +20,7 @@ use super::limit::TextLimit;
 use crate::error::{Error, Result};
 
 /// Reads the columns that `choose` selects from the schema, and passes them with the schema to `take`. The schema has
-/// the logical types, the table the physical ones.
+/// the logical types, and the table has the physical types.
 ///
 /// Polars panics on some damaged footers (found by flipping bits), which is converted to an error. A damaged page
 /// header can also cause an allocation beyond available memory, which aborts the process and cannot be caught.
@@ -57,7 +57,7 @@ fn as_stored(metadata: &FileMetadata) -> FileMetadata {
     let schema = &metadata.schema_descr;
     let fields = schema.fields().iter().map(stored_type).collect();
     FileMetadata {
-        // The embedded Arrow schema contains dictionaries and times.
+        // Remove the embedded Arrow schema, because it contains dictionaries and times.
         key_value_metadata: None,
         schema_descr: SchemaDescriptor::new(PlSmallStr::from_str(schema.name()), fields),
         ..metadata.clone()

@@ -51,7 +51,7 @@ fn is_lfs_pointer(file: &mut File) -> io::Result<bool> {
     Ok(beginning == LFS_POINTER.as_bytes())
 }
 
-/// Opens a regular file, rejecting pipes without blocking. Needs one system call less than [`open`], which matters on
+/// Opens a regular file, rejecting pipes without blocking. Needs one fewer system call than [`open`], which matters on
 /// network file systems.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ pub fn oddity(path: &Path) -> Option<&'static str> {
     fs::metadata(path).ok().map(|data| data.file_type()).filter(|kind| !kind.is_file()).map(name_of)
 }
 
-/// Reads a settings file.
+/// Reads a settings file or a JSON file into memory.
 ///
 /// # Errors
 /// Fails like [`open`], or if the file exceeds the size limit or cannot be read.

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// Format of a row file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowForm {
-    /// Plain text. A corpus treats the file as one row, a task each line.
+    /// Plain text. A corpus reads the file as one row, and a task reads each line as a row.
     Text,
     Csv,
     Json {

@@ -10,8 +10,8 @@ use crate::error::{Error, Result, shortened};
 
 pub const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// Settings that change the decoding strategy, each with the number that disables it, if there is one. Other values are
-/// rejected.
+/// Settings that change the decoding strategy, each with the number that disables it, if there is one. All other values
+/// are rejected.
 const REFUSED: [(&str, Option<f64>); 18] = [
     ("assistant_early_exit", None),
     ("constraints", None),
@@ -40,7 +40,7 @@ pub struct GenerationConfig {
     pub end_of_text: Vec<u32>,
     /// Whether `end_of_text` differs from `config.json`.
     has_other_ends: bool,
-    /// Maximum new tokens of an answer, overriding the task.
+    /// Maximum number of new tokens of an answer. Overrides the task's value.
     pub max_new_tokens: Option<usize>,
     pub processors: LogitsProcessors,
 }

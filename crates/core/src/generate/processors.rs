@@ -10,7 +10,8 @@ pub struct LogitsProcessors {
     /// Biases added to the logit of a sequence's last token if the preceding tokens match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sequence_bias: Vec<(Vec<u32>, f64)>,
-    /// Divisor of the positive logits, and factor of the negative logits, of tokens that occurred before.
+    /// Penalty on tokens that occurred before. Positive logits are divided by it, and negative logits are multiplied by
+    /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f64>,
     /// Size of n-grams that must not repeat.
@@ -19,7 +20,7 @@ pub struct LogitsProcessors {
     /// Sequences that must not be generated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bad_words_ids: Vec<Vec<u32>>,
-    /// Minimum number of tokens of prompt and answer before the answer may end.
+    /// Minimum number of tokens of prompt and answer together before the answer may end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_length: Option<usize>,
     /// Minimum number of tokens of the answer. Overrides `min_length`.
@@ -28,7 +29,8 @@ pub struct LogitsProcessors {
     /// Forced first token of the answer if the prompt has one token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forced_bos_token_id: Option<u32>,
-    /// Tokens, one of which is forced when the answer reaches its maximum length.
+    /// Tokens that compete for the last position when the answer reaches its maximum length. All other tokens are
+    /// excluded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forced_eos_token_id: Vec<u32>,
     /// Number of new tokens after which end tokens become more likely, and the factor per token.
@@ -204,7 +206,7 @@ mod tests {
         LogitsProcessors { end_of_text: vec![5], ..LogitsProcessors::default() }
     }
 
-    /// Returns the cases of repeated tokens.
+    /// Returns the test cases for repeated tokens.
     fn repetitions() -> Vec<Case<'static>> {
         vec![
             ("nothing", with_end(), &[1, 2], &[3], PLAIN),
@@ -239,7 +241,7 @@ mod tests {
         ]
     }
 
-    /// Returns the cases of suppressed and biased tokens.
+    /// Returns the test cases for suppressed and biased tokens.
     fn biases() -> Vec<Case<'static>> {
         vec![
             (
@@ -283,7 +285,7 @@ mod tests {
         ]
     }
 
-    /// Returns the cases of lengths and forced tokens.
+    /// Returns the test cases for lengths and forced tokens.
     fn lengths() -> Vec<Case<'static>> {
         vec![
             (
@@ -329,7 +331,8 @@ mod tests {
         ]
     }
 
-    /// Expected logits: the processors of that name in transformers 5.24 on the same logits and ids, in f32.
+    /// The expected logits come from the processors of the same names in transformers 5.24, on the same logits and ids
+    /// in f32.
     #[test]
     fn processors_change_logits_as_transformers_does() {
         for (name, processors, prompt, new, expected) in [repetitions(), biases(), lengths()].into_iter().flatten() {

@@ -17,9 +17,9 @@ use crate::model::{BlockId, Config, Decoding, Engine, Run, Trie, likeliest};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// Identity that seeds the prompt's sampling, combined with the seed.
+    /// Identity of the prompt. Together with the seed, it initializes the prompt's sampling.
     pub identity: String,
-    /// Token ids; at least one.
+    /// Token ids, at least one.
     pub ids: Vec<u32>,
 }
 
@@ -67,7 +67,7 @@ pub fn generate(
     Ok(done.collect())
 }
 
-/// Blocks in order, with the number of tokens used of each.
+/// Blocks of the KV cache in order, each with the number of tokens used from it.
 type Chain = Vec<(BlockId, usize)>;
 
 /// Continuation of one prompt under one program.
@@ -105,7 +105,7 @@ struct Schedule<'a> {
     prompt_tokens: usize,
     settings: &'a Settings,
     prompts: &'a [Prompt],
-    /// Tokens to run for each prompt.
+    /// Token ids of each prompt, truncated to the context length.
     ids: Vec<&'a [u32]>,
     programs: Vec<usize>,
     waiting: VecDeque<usize>,
@@ -180,7 +180,8 @@ impl<'a> Schedule<'a> {
             && self.config.length_regime(length) != self.config.length_regime(longest)
     }
 
-    /// Returns the maximum number of tokens in the block of a sequence, which holds the tokens after the shared prompt.
+    /// Returns the maximum number of tokens in the block of a sequence. The block holds the new tokens, and also the
+    /// prompt if the sequence may be recomputed.
     fn block_tokens(&self, prompt: usize) -> usize {
         let anew = if self.may_run_anew(prompt) { self.ids[prompt].len() } else { 0 };
         self.settings.max_new_tokens + anew
@@ -212,8 +213,8 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Returns the cached blocks that a prompt shares with the most recent one, excluding its last token, which always
-    /// runs. Keys of another length regime cannot be shared.
+    /// Returns the cached blocks that a prompt shares with the most recent prompt. The last token of the new prompt
+    /// always runs and is excluded. Keys of another length regime cannot be shared.
     fn shared(&self, prompt: usize) -> Chain {
         let Some((last, chain)) = &self.last else { return Vec::new() };
         let prompt_ids = self.ids[prompt];
@@ -233,7 +234,7 @@ impl<'a> Schedule<'a> {
         shared
     }
 
-    /// Starts as many prompts as fit.
+    /// Starts as many waiting prompts as the batch size and the cache allow, and returns their runs.
     fn admit(&mut self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         let mut prefill = 0;
@@ -337,8 +338,8 @@ impl<'a> Schedule<'a> {
         Ok(chosen.collect())
     }
 
-    /// Returns the run that computes the next token of a sequence: its last token, or all of its tokens if its cached
-    /// keys have another length regime and must be recomputed.
+    /// Returns the run that computes the next token of a sequence. The run has the last token, or all tokens if the
+    /// cached keys have another length regime and must be recomputed.
     fn continuation(&mut self, sequence: &mut Sequence) -> Run {
         let prompt = self.ids[sequence.prompt];
         let length = prompt.len() + sequence.ids.len();

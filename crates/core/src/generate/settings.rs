@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 pub struct Sampling {
     /// Temperature, greater than 0.
     pub temperature: f64,
-    /// Cumulative probability that the kept tokens must reach; 1 keeps all.
+    /// Cumulative probability that the kept tokens must reach. A value of 1 keeps all tokens.
     pub top_p: f64,
     /// Number of most likely tokens to keep. `None` keeps all.
     pub top_k: Option<usize>,
@@ -26,8 +26,8 @@ pub struct Sampling {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub max_new_tokens: usize,
-    /// Maximum tokens of prompt and continuation. A longer prompt is truncated from the left so that `max_new_tokens`
-    /// fit.
+    /// Maximum number of tokens of prompt and continuation together. A longer prompt is truncated from the left so that
+    /// `max_new_tokens` fit.
     pub context: usize,
     /// Stop strings, which end a continuation and are removed from its text.
     pub stops: Vec<String>,

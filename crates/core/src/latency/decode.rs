@@ -9,7 +9,7 @@ use super::spread::{Speedup, TimeSpread};
 use crate::error::Result;
 use crate::model::{Config, Engine, Load, Program, Run, Trie};
 
-/// Times of a variant for decoding new tokens after one prompt.
+/// Decoding times of a variant for new tokens after one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DecodeResult {
     /// New tokens per round, summed over all sequences.
@@ -37,8 +37,8 @@ impl DecodeResult {
         TimeSpread::of(counted_rounds(self.first, self.by_channel.as_deref()?))
     }
 
-    /// Returns the throughput in tokens per second, computed from the mean time. The relative deviation is that of the
-    /// time.
+    /// Returns the throughput in tokens per second, computed from the mean time. Its relative deviation equals that of
+    /// the time.
     pub fn rate(&self) -> Option<TimeSpread> {
         let spread = self.spread()?;
         let mean = 1e3 * self.tokens as f64 / spread.mean;
@@ -87,7 +87,7 @@ pub fn decoded(
     )
 }
 
-/// Returns the time of the new tokens in milliseconds, and the tokens by step.
+/// Decodes the new tokens. Returns the time in milliseconds, and the tokens by step.
 fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Result<(f64, Vec<u32>)> {
     let mut decoding = engine.decoding(trie)?;
     let ids = prompt.as_batch(engine.config().vocab).ids;
@@ -116,7 +116,7 @@ fn next_of(likeliest: Vec<Vec<Option<u32>>>) -> Vec<u32> {
     likeliest.into_iter().map(|of_programs| of_programs.first().copied().flatten().unwrap_or(0)).collect()
 }
 
-/// Estimates the FLOPs of the new tokens: those of the extended prompts minus those of the prompts.
+/// Estimates the FLOPs of the new tokens as the FLOPs of the extended prompts minus those of the prompts.
 pub fn decode_work(config: &Config, program: &Program, prompt: Prompt, tokens: usize) -> f64 {
     let trie = Trie::new(std::slice::from_ref(program));
     let [before, after] = [prompt.length, prompt.length + tokens]
@@ -161,7 +161,7 @@ mod tests {
                 .chunks(PROMPT.length)
                 .map(|ids| generate::Prompt { identity: String::new(), ids: ids.to_vec() })
                 .collect();
-            // Prefill gives the first token, decoding the other five.
+            // Prefill gives the first token, and decoding gives the other five.
             let settings = Settings::greedy(6, 64);
             let programs = std::slice::from_ref(&program);
             let trie = Trie::new(programs);

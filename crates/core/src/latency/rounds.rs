@@ -91,12 +91,13 @@ pub(super) fn alone(programs: &[Program]) -> Vec<Trie> {
 }
 
 /// Runs rounds of one pass per program. `pass` returns milliseconds. Every round starts with a different program, so
-/// that the order varies. `after` runs after each pass and receives whether the pass was requested.
+/// that the order varies. `after` runs after each pass. Its argument is whether the pass belongs to the requested
+/// rounds.
 ///
-/// While the last rounds of any program are unstable ([`TimeSpread::is_noise`]), additional rounds follow up to the
-/// limits of `patience`. Only the last rounds are counted. If the times never stabilize, the consecutive rounds with the
-/// fewest unstable programs are counted instead, the same for all programs. Source: Georges, Buytaert and Eeckhout,
-/// "Statistically rigorous Java performance evaluation", OOPSLA 2007, section 4.2.
+/// While the last rounds of any program are unstable ([`TimeSpread::is_noise`]), additional rounds follow, up to the
+/// limits of `patience`. Only the last rounds are counted. If the times never stabilize, the consecutive rounds with
+/// the fewest unstable programs are counted instead. The counted rounds are the same for all programs. Source: Georges,
+/// Buytaert and Eeckhout, "Statistically rigorous Java performance evaluation", OOPSLA 2007, section 4.2.
 pub(super) fn in_rounds(
     programs: usize,
     rounds: Rounds,
@@ -155,7 +156,7 @@ fn unrest(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
     )
 }
 
-/// Returns the index of the first of the `count` consecutive rounds that are most stable.
+/// Returns the start of the most stable run of `count` consecutive rounds.
 fn quietest(timed: &[Timed], count: usize) -> usize {
     let made = timed
         .iter()
@@ -189,7 +190,7 @@ impl Prompt {
     }
 
     /// Builds the prompt as a batch with the head at every position, as in the paper's code. The ids are fixed and
-    /// spread over the vocabulary; the time does not depend on them.
+    /// spread over the vocabulary, and the time does not depend on them.
     pub fn as_batch(&self, vocab: usize) -> Batch {
         let mut batch = Batch::default();
         for sequence in 0..self.batch {

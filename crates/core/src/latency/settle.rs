@@ -3,10 +3,11 @@
 use super::result::LatencyResult;
 use crate::error::Result;
 
-/// Maximum sessions per prompt for a recorded result.
+/// Maximum number of sessions per prompt for a recorded result.
 pub const MAX_SESSIONS: usize = 8;
 
-/// Measures a session of all variants and repeats it while a variant is unstable, at most `max_sessions` times.
+/// Measures a session of all variants and repeats it while a variant is unstable, up to `max_sessions` sessions in
+/// total.
 ///
 /// All variants use the last session even if it is unstable, because speedups compare times of one session. Earlier
 /// sessions are never used, so that no time is the best of several attempts. `again` runs before each repetition with

@@ -1,8 +1,8 @@
 //! Statistics of timed rounds, and the stability criterion.
 
-/// Maximum stable deviation relative to the mean. Larger deviations indicate load from other programs. The paper's
-/// deviations are below 0.02, except for one of 0.13. For ten rounds 0.05 corresponds to a 95 % confidence interval of
-/// ±3.6 % of the mean.
+/// Maximum deviation of stable times, relative to the mean. Larger deviations indicate load from other programs. The
+/// paper's deviations are below 0.02, except for one of 0.13. For ten rounds, 0.05 corresponds to a 95 % confidence
+/// interval of ±3.6 % of the mean.
 pub const NOISE: f64 = 0.05;
 
 /// Mean and spread of times.
@@ -91,7 +91,8 @@ mod tests {
         let half: Vec<f64> = drifting.iter().map(|time| time / 2.0).collect();
         let speedup = Speedup::of(&drifting, &half).unwrap();
         assert!((speedup.ratio - 2.0).abs() < 1e-12 && speedup.half_width.unwrap() < 1e-12, "{speedup:?}");
-        // Ratios 1 and 3: mean 2, deviation √2; half width 12.706 (t for one degree of freedom) · √2/√2.
+        // The ratios 1 and 3 have mean 2 and deviation √2. The half width is 12.706 · √2/√2, where 12.706 is the
+        // quantile for one degree of freedom.
         let speedup = Speedup::of(&[1.0, 3.0], &[1.0, 1.0]).unwrap();
         assert!((speedup.half_width.unwrap() - 12.706).abs() < 1e-9, "{speedup:?}");
         assert_eq!(Speedup::of(&[1.0], &[1.0, 2.0]), None);

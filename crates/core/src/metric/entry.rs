@@ -37,7 +37,7 @@ pub enum Unit {
     One,
 }
 
-/// Measure of how close two values are.
+/// Way to measure the distance between a value and a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nearness {
     /// Absolute difference.
@@ -144,7 +144,7 @@ impl TaskSample<'_> {
 /// Repair metrics of a variant.
 #[derive(Debug)]
 pub struct RepairSample<'a> {
-    /// Metrics of each boundary; never empty.
+    /// Metrics of each boundary, never empty.
     pub boundaries: Vec<&'a RepairMetrics>,
     /// Metrics of the same cut without repair, if the grid includes it.
     pub unrepaired: Option<Vec<&'a RepairMetrics>>,
@@ -167,7 +167,7 @@ pub enum Of {
     /// Decoding of tokens after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
-    /// Program of the variant, compared with the dense model.
+    /// Size of the variant's program, compared with the dense model.
     Size(fn(&Savings) -> f64),
     /// Task or group of lm-evaluation-harness. Its definition includes the computation.
     Defined,

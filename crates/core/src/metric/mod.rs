@@ -100,7 +100,7 @@ pub struct Metric {
     member: Option<String>,
 }
 
-/// A timed prompt: sequence length, number of sequences, and number of decoded tokens.
+/// Timed prompt: sequence length, number of sequences, and number of decoded tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromptName {
     pub length: usize,
@@ -168,7 +168,7 @@ impl MetricEntry {
 }
 
 impl Metric {
-    /// Finds the metric with an id.
+    /// Finds the metric with the given id.
     ///
     /// # Errors
     /// Fails if the id is unknown, with the nearest known id.
@@ -280,12 +280,12 @@ impl Metric {
         tasks.map(str::to_owned).chain(texts()).chain(words.map(str::to_owned)).collect()
     }
 
-    /// Returns the accuracy of the task that a grid calls `name`, whether the task is built in or not.
+    /// Returns the accuracy metric of the task that a grid calls `name`, whether the task is built in or not.
     pub fn task(name: &str) -> Self {
         TASK.on(name)
     }
 
-    /// Returns the perplexity on a text that a grid calls `name`.
+    /// Returns the perplexity metric of the text that a grid calls `name`.
     pub fn perplexity(name: &str) -> Self {
         TEXT.on(name)
     }
@@ -326,12 +326,12 @@ pub fn is_damage(name: &str) -> bool {
     ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Damage(..)))
 }
 
-/// Returns whether the metric called `name` is a share of the size of the dense model.
+/// Returns whether the metric called `name` compares the variant's size with the dense model's.
 pub fn is_size(name: &str) -> bool {
     ENTRIES.iter().any(|entry| entry.name == name && matches!(entry.of, Of::Size(_)))
 }
 
-/// Returns the metrics that a run shows only if its grid names them.
+/// Returns the names of the metrics that a grid can enable by name.
 pub fn opt_in_names() -> impl Iterator<Item = &'static str> {
     ENTRIES
         .iter()
@@ -344,12 +344,12 @@ pub fn style(id: &str) -> Option<Style> {
     ENTRIES.iter().find(|entry| entry.id == id)?.style
 }
 
-/// Returns the tasks of the paper's average accuracy, in column order.
+/// Returns the names of the tasks in the paper's average accuracy, in column order.
 pub fn tasks() -> Vec<&'static str> {
     TASKS.iter().filter(|task| task.in_paper).map(|task| task.name).collect()
 }
 
-/// Returns the metrics of the texts of the paper's average perplexity, in column order.
+/// Returns the metric ids of the texts in the paper's average perplexity, in column order.
 pub fn texts() -> Vec<String> {
     TEXTS.iter().map(|(text, _)| TEXT.on(text).id).collect()
 }

@@ -12,7 +12,7 @@ const PROMPT: usize = 512;
 pub struct Savings {
     pub parameters: f64,
     pub kv_cache: f64,
-    /// Operations of a pass over [`PROMPT`] tokens, according to the cost model.
+    /// Share of the operations of a pass over [`PROMPT`] tokens, according to the cost model.
     pub operations: f64,
 }
 

@@ -2,7 +2,7 @@
 
 use super::entry::{BARE, Direction, MetricEntry, Nearness, Of, Shown, Unit};
 
-/// Defaults of a metric of the size, in percent of the dense model.
+/// Defaults of size metrics, in percent of the dense model's size.
 const OF_SIZE: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     direction: Direction::Neither,

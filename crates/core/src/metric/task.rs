@@ -13,7 +13,7 @@ pub static TASK: MetricEntry = MetricEntry {
     ..OF_TASK
 };
 
-/// `acc_average`: mean over the tasks.
+/// `acc_average`: mean accuracy over the tasks.
 pub static ACCURACY: MetricEntry = MetricEntry {
     id: "acc_average",
     name: "accuracy_average",
@@ -29,8 +29,8 @@ fn average(samples: &[TaskSample<'_>]) -> Option<Measure> {
     tasks::average(samples.iter().map(|task| &task.answers.result)).map(Measure::in_percent)
 }
 
-/// `mmlu_anatomy(shots=5)/acc,none`: metrics of lm-evaluation-harness, under their names there. An id is a task or
-/// group as written in the grid, a `/`, the metric, and the filter pipeline.
+/// Metrics of lm-evaluation-harness under their original names, such as `mmlu_anatomy(shots=5)/acc,none`. An id
+/// consists of a task or group as written in the grid, a `/`, the metric, a comma, and the filter pipeline.
 pub(super) static DEFINED: [MetricEntry; 15] = [
     percent("acc", "task.acc"),
     percent("acc_norm", "task.acc_norm"),
@@ -46,7 +46,7 @@ pub(super) static DEFINED: [MetricEntry; 15] = [
     MetricEntry { unit: Unit::Bits, ..harness_metric("bits_per_byte", "task.bits_per_byte", Direction::Lower) },
     harness_metric("bleu", "task.bleu", Direction::Higher),
     harness_metric("chrf", "task.chrf", Direction::Higher),
-    // The harness declares that higher is better.
+    // The harness declares higher values to be better, although TER is an error rate.
     harness_metric("ter", "task.ter", Direction::Higher),
 ];
 

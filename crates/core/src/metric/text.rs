@@ -31,8 +31,8 @@ pub static BITS_PER_BYTE: MetricEntry = MetricEntry {
     ..OF_TEXT
 };
 
-/// `byte_ppl_c4`: perplexity per byte of the predicted text, as in lm-evaluation-harness: 2 to the power of the bits
-/// per byte.
+/// `byte_ppl_c4`: perplexity per byte of the predicted text, as in lm-evaluation-harness. It is 2 to the power of the
+/// bits per byte.
 pub(super) static BYTE_PERPLEXITY: MetricEntry = MetricEntry {
     id: "byte_ppl",
     name: "byte_perplexity",

@@ -74,7 +74,7 @@ impl Placement {
     }
 }
 
-/// A span of a selection with the surrounding calibration activations, in sequences of equal length.
+/// Span of a selection with the calibration activations on both sides. All sequences have equal length.
 pub struct Boundary<'a> {
     pub backbone: &'a dyn Engine,
     pub activations: &'a Activations,
@@ -89,7 +89,7 @@ pub struct Boundary<'a> {
     pub starts: &'a [Start],
 }
 
-/// A remaining layer of a pruned backbone.
+/// Remaining layer of a pruned backbone, with the repairs folded into it.
 #[derive(Debug, Clone)]
 pub struct RemainingLayer {
     pub layer: usize,
@@ -171,7 +171,7 @@ impl Boundary<'_> {
         self.activations.rows(self.span.output(), rows)
     }
 
-    /// Computes the stream `[rows, C]` that enters the span in the model in which preceding spans are already repaired.
+    /// Computes the stream `[rows, C]` that enters the span in the model with all preceding spans repaired.
     ///
     /// Starts with the dense stream at the first span, and runs the repairs and the layers between them on one
     /// sequence.
@@ -243,7 +243,7 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     }
 }
 
-/// Maximum range of the values of a constant channel, in f32 rounding errors.
+/// Maximum range of the values of a channel that counts as constant, in f32 rounding errors.
 const CONSTANT_ROUNDINGS: f32 = 16.0;
 
 /// Returns the reasons why the activations cannot determine a repair: fewer tokens than channels, or constant channels.
@@ -285,8 +285,8 @@ pub enum Repair {
     Cut,
     /// An operator on the stream that replaces the span: `x ← x·W`.
     Stream(Arc<Operator>),
-    /// An operator on branches of the layer before the span: `branch ← branch·T` in its MLP, and in its attention if
-    /// `attention`.
+    /// An operator on branches of the layer before the span. It maps `branch ← branch·T` in the layer's MLP, and also
+    /// in its attention if `attention` is set.
     Branches { operator: Arc<Operator>, attention: bool },
     /// Merged weights in the layer before the span.
     Merged(Arc<MergedLayer>),
@@ -409,7 +409,7 @@ pub(super) mod tests {
             method.solve(&Boundary { backbone, activations, span, fitted: *fitted, earlier: &[], before: None, starts })
         }
 
-        /// Returns the reasons of [`degenerate`](crate::recovery::degenerate) at `[start, end)`.
+        /// Returns the reasons that [`degenerate`](crate::recovery::degenerate) gives at `[start, end)`.
         pub(in crate::recovery) fn degenerate(&self, (start, end): (usize, usize)) -> Vec<String> {
             let backbone = &self.engine;
             let activations = &self.activations;
@@ -436,7 +436,7 @@ pub(super) mod tests {
         assert_eq!(reasons(&[1.0, 2.0, 3.0, 1.0]), Vec::<String>::new());
         assert_eq!(reasons(&[1.0, 0.0, 3.0, 0.0]), Vec::<String>::new(), "a zero channel");
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.0]), ["1 of 2 channels are constant in the calibration"]);
-        // A difference of the size of a rounding error is ignored, a larger one is not.
+        // A channel that varies by a rounding error counts as constant. A larger difference does not.
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.000_002]).len(), 1);
         assert!(reasons(&[1.0, 5.0, 3.0, 5.001]).is_empty());
         let one_token = reasons(&[1.0, 2.0]);

@@ -1,7 +1,7 @@
 //! Ghosted Layers: replaces removed layers by the least-squares map of their update (paper §3, Theorem 1; design §7).
 //!
-//! With `input: normed`, an extension beyond the paper, the map reads `H = RMSNorm(X)` instead of `X`: the repaired
-//! stream is `x + h·M (+ b)`. The norm is that of the first removed layer; it has no weight if the layer does not start
+//! With `input: normed`, an extension beyond the paper, the map reads `H = RMSNorm(X)` instead of `X`. The repaired
+//! stream is `x + h·M (+ b)`. The norm is that of the first removed layer. It has no weight if the layer does not start
 //! with a norm.
 
 use schemars::JsonSchema;
@@ -162,7 +162,7 @@ impl Recovery for Ghosted {
 }
 
 impl Ghosted {
-    /// Solves for the map of the normed stream.
+    /// Solves for the map of the normalized stream.
     fn solve_normed(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let norm = boundary.backbone.stream_norm(boundary.span.start)?;

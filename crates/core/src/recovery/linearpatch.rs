@@ -186,7 +186,7 @@ impl Ratios {
 
     /// Averages the ratios over sequences.
     ///
-    /// Skips a channel in sequences where it is zero before the region; the reference code would divide by zero. A
+    /// Skips a channel in sequences in which it is zero before the region. The reference code would divide by zero. A
     /// channel that is zero in all sequences keeps scale 1.
     fn mean_over_sequences(&self) -> (Vec<f32>, Vec<String>) {
         let always = self.per_sequence.iter().filter(|(_, count)| *count == 0).count();

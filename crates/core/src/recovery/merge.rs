@@ -67,7 +67,7 @@ impl Recovery for Merge {
         let factors = match self.form {
             Form::Released => vec![(removed.end - 1, 1)],
             Form::Paper | Form::Norms => {
-                // A single removed layer replaces the weights of `layer`: θ + (θ_k − θ).
+                // With a single removed layer, the factor of `layer` is 0, because θ + (θ_k − θ) = θ_k.
                 let kept = (layer, 1 - removed.len() as i64);
                 let all = std::iter::once(kept).chain(removed.map(|layer| (layer, 1)));
                 all.filter(|(_, factor)| *factor != 0).collect()
@@ -77,7 +77,7 @@ impl Recovery for Merge {
     }
 
     fn sites(&self, span: Span) -> Vec<HookPoint> {
-        // The errors of the repair need the input of the merged layer.
+        // Computing the errors of the repair requires the input of the merged layer.
         span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain([span.input(), span.output()]).collect()
     }
 

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::model::{Config, MergedLayer, StepForm, Sublayer};
 use crate::options::{self, Options};
 
-/// A method that repairs the boundary of removed layers without training.
+/// Method that repairs the boundary of removed layers without training.
 pub trait Recovery: Send + Sync {
     /// Rejects a backbone that the method cannot repair. Called before anything is computed.
     fn check(&self, config: &Config) -> Result<()> {
@@ -72,8 +72,8 @@ pub trait Recovery: Send + Sync {
     /// Returns which calibration sequences the repairs of a cut are fitted on.
     ///
     /// `one_block` is set if the criterion removes one block
-    /// ([`Criterion::one_block`](crate::criterion::Criterion::one_block)). The result is part of an operator's key, so
-    /// it must not depend on the selected layers.
+    /// ([`Criterion::one_block`](crate::criterion::Criterion::one_block)). The result is part of an operator's cache
+    /// key, so it must not depend on the selected layers.
     fn fitted_on(&self, one_block: bool) -> Fitted {
         let _ = one_block;
         Fitted::All
@@ -110,7 +110,8 @@ pub(super) const ELEMENT_COST: f64 = 50.0;
 pub(super) fn least_squares_operations(channels: usize, rows: usize) -> f64 {
     let c = channels as f64;
     let rows = rows as f64;
-    // Half of XᵀX, and XᵀY; conversion of both to f64; a factorization with two solves; eigenvalues up to 512 channels.
+    // Half of XᵀX, and XᵀY. Conversion of X and Y to f64. A factorization with two solves. Eigenvalues of at most 512
+    // channels.
     let eigenvalues = 350.0 * c.min(512.0).powi(3);
     3.0 * F64_COST * rows * c * c + 6.0 * ELEMENT_COST * rows * c + 3.0 * F64_COST * c.powi(3) + eigenvalues
 }

@@ -120,8 +120,8 @@ fn is_tunable(entry: &RecoveryEntry) -> bool {
     entry.build(&Options::new()).is_ok_and(|recovery| recovery.tunable())
 }
 
-/// Builds a recovery and returns it with its complete options, including defaults, as they appear in keys. Also returns
-/// the fine-tuning settings, if the operator is to be trained.
+/// Builds a recovery and returns it with its complete options, including defaults, as they appear in cache keys. Also
+/// returns the fine-tuning settings, if the operator is to be trained.
 ///
 /// # Errors
 /// Fails like [`build`], or if the fine-tuning settings are invalid.
@@ -135,7 +135,7 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Recovery>, Opt
     Ok((recovery, resolved, training))
 }
 
-/// Returns the spans of a cut, each of which gets an operator.
+/// Returns the spans of a cut. Each span gets an operator.
 pub fn spans(recovery: &dyn Recovery, removed: &Cut) -> Vec<Span> {
     match recovery.sublayer() {
         None => {
@@ -154,7 +154,7 @@ pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
 }
 
-/// Returns the deviations between the official code and the paper that apply in a case.
+/// Returns the deviations of the official code from the paper that apply to `case`.
 pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
     options::deviations(name, ENTRIES, case)
 }

@@ -1,10 +1,10 @@
 //! Neural Block Linearization (arXiv 2505.21077), an extension beyond the paper: an affine map replaces a removed
 //! attention.
 //!
-//! The attention adds `a` to the stream. Its linear minimum mean square error estimate from `z` is `z·Wᵀ + b` with `W =
-//! C_az·C_zz⁻¹` and `b = E[a] − W·E[z]`, without a ridge. The published scripts estimate from the stream, `z = x`, and
-//! also remove the norm of the attention. `input: normed` estimates from `z = RMSNorm(x)`, like `layer_drop_norm
-//! False`.
+//! The attention adds `a` to the stream. Its linear minimum mean square error estimate from `z` is `z·Wᵀ + b`, where
+//! `W = C_az·C_zz⁻¹` and `b = E[a] − W·E[z]`, without a ridge. The published scripts estimate from the stream, `z = x`,
+//! and also remove the norm of the attention. `input: normed` estimates from `z = RMSNorm(x)`, like the published option
+//! `layer_drop_norm False`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -42,8 +42,8 @@ pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Optio
     Ok(Some(repairs))
 }
 
-/// Returns the repairs of a recovery that merges layers. Returns `None` if the recovery does not, or a region has no
-/// layer before it.
+/// Returns the repairs of a recovery that merges layers. Returns `None` if the recovery does not merge layers, or a
+/// region has no layer before it.
 pub fn merged_layers(recovery: &dyn Recovery, removed: &Cut) -> Option<Repairs> {
     let regions = removed.regions().into_iter().map(|(start, end)| {
         let layer = layer_before(removed, start)?;
@@ -59,7 +59,7 @@ pub(crate) fn layer_before(removed: &Cut, start: usize) -> Option<usize> {
 }
 
 /// Inserts an operator, or composes it with an existing one. The layer before a region absorbs the maps of all layers
-/// in it.
+/// of the region.
 fn add<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: &Arc<Operator>) -> Result<()> {
     match entry {
         Entry::Vacant(free) => drop(free.insert(Arc::clone(operator))),

@@ -1,4 +1,4 @@
-//! Low-rank variant of ghosted, beyond the paper.
+//! Low-rank variant of ghosted, an extension beyond the paper.
 //!
 //! Among all maps `N` of rank `r`, `(M·V)·Vᵀ` minimizes `‖X·(N − M)‖` for ghosted's `M`, where `V` holds the first `r`
 //! eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::thin`]). Ghosted's residual is orthogonal to the columns

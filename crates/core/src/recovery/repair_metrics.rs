@@ -17,23 +17,23 @@ use crate::model::{Batch, HostRows, Operator, Step, Sublayer};
 /// Norms and errors of a repair at one boundary, over all calibration sequences.
 ///
 /// `X̂` is the repair's estimate of `X_post` from the dense stream, even if the repair was fitted on another stream.
-/// `M` is the matrix of the update without its bias: `W − I`, or the map of the normed stream.
+/// `M` is the matrix of the update without its bias: `W − I`, or the map of the normalized stream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RepairMetrics {
     /// Mean of |X̂ − X_post| over tokens and channels.
     pub boundary_mae: f64,
     /// Mean of |X̂ − X_post| over tokens, for each channel (paper figure 4).
     pub boundary_mae_by_channel: Vec<f64>,
-    /// ‖X̂ − X_post‖ / ‖Δ‖. NaN if the removed layers did not change the stream.
+    /// Relative residual, ‖X̂ − X_post‖ / ‖Δ‖. NaN if the removed layers did not change the stream.
     #[serde(with = "number")]
     pub relative_residual: f64,
-    /// ‖Δ‖
+    /// Norm of the update of the removed layers, ‖Δ‖.
     pub delta_norm: f64,
-    /// ‖M‖
+    /// Norm of the repair's update, ‖M‖.
     pub m_norm: f64,
-    /// ‖(M + Mᵀ)/2‖ (paper figure 3)
+    /// Norm of the symmetric part of `M`, ‖(M + Mᵀ)/2‖ (paper figure 3).
     pub m_symmetric_norm: f64,
-    /// ‖(M − Mᵀ)/2‖ (paper figure 3)
+    /// Norm of the antisymmetric part of `M`, ‖(M − Mᵀ)/2‖ (paper figure 3).
     pub m_antisymmetric_norm: f64,
 }
 
@@ -130,7 +130,7 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
     }
 }
 
-/// Runs the steps that take the place of a layer on the stream that enters it.
+/// Runs the steps that replace a layer on the stream that enters the layer.
 fn rerun(boundary: &Boundary<'_>, layer: usize, steps: &[Step], rows: Range<usize>) -> Result<HostRows> {
     let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
     let batch = Batch::windows([vec![0; rows.len()].as_slice()]);

@@ -208,7 +208,8 @@ fn subtract(out: &mut [f32], x: &[f32], y: &[f32]) {
     out.iter_mut().zip(x.iter().zip(y)).for_each(|(out, (x, y))| *out = x - y);
 }
 
-/// Returns the cosine of one token, and replaces `mapped` with the derivative of the batch's loss with respect to it.
+/// Returns the cosine of one token, and replaces `mapped` with the derivative of the batch's loss with respect to
+/// `mapped`.
 fn cosine_to_gradient(mapped: &mut [f32], target: &[f32], rows: usize) -> f64 {
     let mut dot = 0.0f64;
     let mut pp = 0.0f64;

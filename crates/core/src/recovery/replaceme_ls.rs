@@ -40,8 +40,8 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     Ok(Box::new(settings))
 }
 
-/// Returns the streams that ReplaceMe needs: both sides of the span, and the stream before the MLP of the preceding
-/// layer.
+/// Returns the sites of the streams that ReplaceMe needs: both sides of the span, and the stream before the MLP of the
+/// preceding layer.
 pub(super) fn sites(span: Span) -> Vec<HookPoint> {
     let middle = span.start.checked_sub(1).map(HookPoint::Middle);
     [HookPoint::Stream(span.start), HookPoint::Stream(span.end)].into_iter().chain(middle).collect()

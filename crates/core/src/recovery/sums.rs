@@ -34,7 +34,7 @@ impl Sums {
         Self { normal: NormalEquations::new(channels), device }
     }
 
-    /// Adds rows with right-hand sides `y`.
+    /// Adds the rows `x` with right-hand sides `y`.
     ///
     /// # Shapes
     /// `x`, `y [rows, C]`.
@@ -58,7 +58,7 @@ impl Sums {
     pub(super) fn add_difference(&mut self, x: &[f32], y: &[f32]) -> Result<()> {
         let c = self.normal.channels();
         let added = self.device.as_mut().map(|device_sums| -> Result<()> {
-            // f32 halves the transferred bytes.
+            // Transfer f32 values, which take half the bytes of f64 values.
             let [x, y] = [x, y].map(|rows| Tensor::from_slice(rows, (rows.len() / c, c), &device_sums.device));
             let [x, y] = [x?.to_dtype(device_sums.dtype)?, y?.to_dtype(device_sums.dtype)?];
             let difference = (y - &x)?;

@@ -54,7 +54,7 @@ impl Stratified {
         )
     }
 
-    /// Computes the two-sided p-value of the mean being zero. Returns 1 if nothing varies.
+    /// Computes the two-sided p-value of the null hypothesis that the mean is zero. Returns 1 if nothing varies.
     pub fn p(&self) -> f64 {
         if self.error > 0.0 { two_sided(self.mean / self.error, self.freedom) } else { 1.0 }
     }
@@ -71,8 +71,8 @@ fn count_mean_squares(values: &[f64]) -> (f64, f64, f64) {
     (count, mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>())
 }
 
-/// Returns which tests reject at family-wise error rate `level` (Holm 1979): the smallest p-value is compared with
-/// level / m, the next with level / (m − 1), until one does not reject.
+/// Returns which tests reject at family-wise error rate `level` (Holm 1979). The smallest p-value is compared with
+/// level / m, the next with level / (m − 1), until a test does not reject.
 pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));
@@ -161,7 +161,7 @@ fn at_least_tiny(value: f64) -> f64 {
     if value.abs() < TINY { TINY } else { value }
 }
 
-/// Computes ln Γ(x) for x > 0 by Stirling's series from 16 on, and by the recurrence below.
+/// Computes ln Γ(x) for x > 0 by Stirling's series for x ≥ 16, and by the recurrence for smaller x.
 fn ln_gamma(x: f64) -> f64 {
     let mut x = x;
     let mut product = 1.0;

@@ -3,7 +3,7 @@
 use super::result::DocumentResult;
 use super::task::AccuracyKind;
 
-/// A kind of change in a document's answer.
+/// Kind of change in a document's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flip {
     /// A different choice is selected.

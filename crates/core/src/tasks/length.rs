@@ -26,7 +26,8 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     });
     let Some((key, value)) = stated else { return Ok(DEFAULT) };
     let length = value.as_u64().and_then(|length| usize::try_from(length).ok()).filter(|length| *length > 0);
-    // lm-eval treats such a number as unlimited. The bound has the same effect, because it exceeds any text.
+    // lm-eval treats very large numbers as unlimited. The bound has the same effect, because it exceeds the length of
+    // any text.
     let length = length.map(|length| length.min(MAX_LENGTH));
     length.ok_or_else(|| {
         Error::bad_input(format!("invalid `{key}`, the model's context length"))
@@ -35,7 +36,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     })
 }
 
-/// Upper bound that exceeds any text and prevents overflow of sums.
+/// Upper bound that exceeds the length of any text and prevents overflow of sums.
 const MAX_LENGTH: usize = 1 << 30;
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::quantity::{self, MAX};
 pub struct DocumentLimit(f64);
 
 impl DocumentLimit {
-    /// Parses a limit: an integer of at least 1 is a number of documents, a number below 1 a fraction.
+    /// Creates a limit. An integer of at least 1 is a number of documents, and a number between 0 and 1 is a fraction.
     ///
     /// # Errors
     /// Fails for any other number, or if the number is too large.

@@ -2,8 +2,8 @@
 //!
 //! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that numbers are comparable. Documents and their
 //! texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`] convert
-//! texts to token ids, a model returns a [`Score`] for each, [`Solutions`] and [`TaskResult::of`] convert scores to
-//! accuracies.
+//! texts to token ids. A model returns a [`Score`] for each of the resulting requests. [`Solutions`] and
+//! [`TaskResult::of`] convert scores to accuracies.
 //!
 //! ```
 //! use ghostlab_core::tasks::{ChoiceResult, DocumentResult, Task, TaskResult};

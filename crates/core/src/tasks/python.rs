@@ -24,11 +24,11 @@ pub fn words(text: &str) -> impl Iterator<Item = &str> {
 /// Implements `str.capitalize()`: the first character in title case, the rest in lower case.
 pub fn capitalize(text: &str) -> String {
     let Some(head) = text.chars().next() else { return String::new() };
-    // Lowercase the whole text before replacing the first character: the form of a final sigma depends on the preceding
-    // characters, including the first.
+    // Lowercase the whole text before replacing the first character, because the form of a final sigma depends on the
+    // preceding characters, including the first.
     let lower = text.to_lowercase();
     let lowered_head: usize = head.to_lowercase().map(char::len_utf8).sum();
-    // This also holds for texts that start with a sigma, whose forms all have the same length.
+    // The length is also correct for texts that start with a sigma, because all forms of sigma have the same length.
     let rest = lower.get(lowered_head..).unwrap_or_default();
     let mut capital = titlecase(head);
     capital.push_str(rest);
@@ -42,7 +42,7 @@ pub fn lower_first(text: &str) -> Option<String> {
     Some(head.to_lowercase().chain(characters).collect())
 }
 
-/// Returns the title case of a character. The standard library only has upper case; the match lists where the two
+/// Returns the title case of a character. The standard library only has upper case. The match lists where the two
 /// differ (UnicodeData.txt and SpecialCasing.txt: digraphs, Georgian, iota subscripts, ligatures).
 pub fn titlecase(character: char) -> String {
     match character {

@@ -52,7 +52,7 @@ pub struct Tokenised {
     pub input_ids: Vec<u32>,
     /// Ids of the continuation before truncation, including whitespace moved from the end of the context.
     pub continuation_ids: Vec<u32>,
-    /// Ids truncated from the left.
+    /// Ids removed from the left by truncation.
     pub cut_ids: Vec<u32>,
 }
 
@@ -78,9 +78,9 @@ pub fn continuation(
     coder.cut((context, continuation), &context_ids, continuation_ids)
 }
 
-/// Splits a text into windows that predict each token once. The first window follows the prefix token, later ones the
-/// last token of the previous window. A short last window includes as much preceding text as fits. A BOS added by the
-/// tokenizer is also predicted, as in lm-eval.
+/// Splits a text into windows that predict each token once. The first window is conditioned on the prefix token, and
+/// each later window on the last token of the previous window. A short last window includes as much preceding text as
+/// fits. A BOS added by the tokenizer is also predicted, as in lm-eval.
 ///
 /// # Errors
 /// Fails if the text has no tokens or the tokenizer has no prefix token.
@@ -124,9 +124,9 @@ struct Coder<'a, E> {
 }
 
 impl<E: Encoder> Coder<'_, E> {
-    /// Encodes context and continuation as lm-eval does. The context is encoded alone. The continuation is what follows
-    /// that number of ids in the encoding of the joined text. If a token spans the boundary, context and continuation
-    /// together differ from the encoding of the joined text.
+    /// Encodes context and continuation as lm-eval does. The context is encoded alone. The continuation consists of the
+    /// ids that remain after skipping the same number of ids in the encoding of the joined text. If a token spans the
+    /// boundary, context and continuation together differ from the encoding of the joined text.
     fn pair(
         &self,
         context: &str,
@@ -151,7 +151,8 @@ impl<E: Encoder> Coder<'_, E> {
         Ok((context_ids, continuation_ids))
     }
 
-    /// Uses the prefix token as context. If the continuation begins with it, its first token becomes the context.
+    /// Uses the prefix token as context. If the continuation begins with the prefix token, this first token becomes the
+    /// context.
     fn unconditional(&self, continuation: &str) -> Result<(Vec<u32>, Vec<u32>)> {
         let prefix = self.prefix()?;
         let mut ids = self.encoder.encode(continuation, false)?;
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(windows("QRSTUVWXYZ", 4), [pair("^QRS", "QRST"), pair("TUVW", "UVWX"), pair("VWXY", "YZ")]);
         assert_eq!(windows("QRS", 4), [pair("^QR", "QRS")]);
         assert_eq!(windows("QRST", 4), [pair("^QRS", "QRST")]);
-        // A BOS added by the tokenizer is predicted from the prefix token and counts.
+        // A BOS added by the tokenizer is predicted from the prefix token and scored like the other tokens.
         let with_bos = rolling("Q", &letters(), Bos::Tokenizer, 9).unwrap();
         assert_eq!((with_bos[0].input_ids.len(), with_bos[0].continuation_ids.len()), (2, 2));
         let none = Letters { prefix: None, adds: false };

@@ -280,8 +280,8 @@ mod tests {
 
     #[test]
     fn the_average_weighs_each_task_alike() {
-        // The column of arc_easy is acc_norm, which selects choice 0 of these documents. That of rte is acc, which selects
-        // choice 1.
+        // The column of arc_easy is acc_norm, which selects choice 0 of these documents. The column of rte is acc,
+        // which selects choice 1.
         let easy = TaskResult::of(Task::find("arc_easy").unwrap(), 2, &[document_with_gold(0), document_with_gold(1)])
             .unwrap();
         let rte = TaskResult::of(

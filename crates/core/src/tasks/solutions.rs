@@ -26,9 +26,9 @@ pub struct Questions {
     /// Index of the document in the split.
     pub id: usize,
     /// Index of the correct choice. An invalid index, such as -1 for hidden answers, never matches. lm-eval silently
-    /// counts such documents as wrong; here they are also reported, see [`TaskResult::unanswered`].
+    /// counts these documents as wrong. Here they are also reported, see [`TaskResult::unanswered`].
     pub gold: i64,
-    /// Characters, bytes, continuation tokens and truncated tokens of each choice.
+    /// Numbers of characters, bytes, continuation tokens and truncated tokens of each choice.
     pub choices: Vec<[usize; 4]>,
 }
 

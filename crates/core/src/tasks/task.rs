@@ -63,7 +63,7 @@ const PLAIN: Task =
 /// The nine tasks in the order of the paper's columns, followed by the RACE task of lm-eval 0.4.11 and older.
 ///
 /// If the choices are texts, the chance level of both metrics is one divided by the number of choices. WinoGrande has 2
-/// choices, and the other tasks have 4; a few ARC documents have 3 or 5. A model that prefers short or common words
+/// choices, and the other tasks have 4. A few ARC documents have 3 or 5. A model that prefers short or common words
 /// scores above the chance level.
 pub static TASKS: &[Task] = &[
     Task {
@@ -155,7 +155,7 @@ pub static TASKS: &[Task] = &[
 ];
 
 impl Task {
-    /// Returns the files of the task's split at `path`, a file or a folder.
+    /// Returns the files of the task's split at `path`, which is a file or a folder.
     ///
     /// # Errors
     /// Fails if there are none, or a file is named after another split.

@@ -42,7 +42,7 @@ struct Splitter {
     names: &'static [&'static str],
     /// Regular expression, or `None` for GPT-2's, which is built into the byte-level step.
     pattern: Option<&'static str>,
-    /// Whether digits are split individually first.
+    /// Whether each digit is first split into a separate piece.
     digits: bool,
     /// Whether a word that is in the vocabulary becomes one token without applying merges.
     ignore_merges: bool,

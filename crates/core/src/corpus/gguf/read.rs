@@ -118,7 +118,7 @@ impl GgufVocabulary<'_> {
         }))
     }
 
-    /// Maps tokens to ids, excluding the embedding's padding rows.
+    /// Maps tokens to ids. Skips unused tokens, which only pad the embedding.
     fn vocab(&self) -> Map<String, Value> {
         let used = self.tokens.iter().enumerate().filter(|(id, _)| self.kinds[*id] != UNUSED);
         // The first of duplicate tokens wins, as in llama.cpp.

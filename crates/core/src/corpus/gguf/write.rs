@@ -67,7 +67,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
             "eos" => after,
             _ => None,
         };
-        // The post-processor's tokens take precedence.
+        // The post-processor's tokens take precedence over `ids`.
         if let Some(id) = put.map(u64::from).or(*id).and_then(|id| u32::try_from(id).ok()) {
             say(&format!("{name}_token_id"), Entry::U32(id));
         }
@@ -193,7 +193,7 @@ fn read_merge(merge: &Value) -> Result<(String, String)> {
     pair.ok_or_else(|| refused("model.merges", "two tokens", merge))
 }
 
-/// Returns the steps of a sequence, or the single step.
+/// Returns the steps listed under `key`, or `value` itself if it is a single step.
 fn steps<'a>(value: &'a Value, key: &str) -> Vec<&'a Value> {
     value[key].as_array().map_or_else(|| vec![value], |steps| steps.iter().collect())
 }

@@ -73,7 +73,7 @@ pub(super) fn real(path: &Path) -> PathBuf {
     real
 }
 
-/// Returns the device and inode of a folder, which can be mounted at several paths.
+/// Returns the device and inode, which identify a folder even if it is mounted at several paths.
 #[cfg(unix)]
 fn id(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

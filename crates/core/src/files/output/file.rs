@@ -1,5 +1,5 @@
-//! Single output files. They replace only files that this program wrote, unless forced, and never inputs, links or
-//! devices.
+//! Single output files. An output file never replaces an input, a link or a device. It replaces another file only if
+//! this program wrote it, or if forced.
 
 use std::path::{Path, PathBuf};
 
@@ -68,7 +68,8 @@ fn already_exists(path: &Path) -> Error {
     Error::bad_input("the output file already exists").at(path.display())
 }
 
-/// Key of the JSON entry with the hash of the object that contains it. [`UNSEALED`] is the placeholder of the hash.
+/// Key of the JSON entry that holds the hash of its own object. The hash is computed with the placeholder [`UNSEALED`]
+/// as the value.
 pub const SEAL: &str = "ghostlab_sha256";
 pub const UNSEALED: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 

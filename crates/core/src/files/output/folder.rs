@@ -12,7 +12,7 @@ use crate::files::atomic::{WholeFile, ensure_writable, exchanged, may_be_written
 use crate::files::owner::Owner;
 use crate::files::sha256;
 
-/// Folder for results. Other files in it are kept.
+/// Output folder. Files in it that this program did not write are kept.
 #[derive(Debug, Clone)]
 pub struct OutputFolder {
     path: PathBuf,
@@ -28,7 +28,7 @@ pub struct Draft {
     shown: PathBuf,
     kind: &'static str,
     seen: Arc<Seen>,
-    /// Whether `folder` now holds the previous content.
+    /// Whether the draft was published, after which `folder` no longer holds it.
     swapped: bool,
 }
 
@@ -110,7 +110,7 @@ impl OutputFolder {
         free(&self.path, &self.path, self.kind, &names, &self.seen)?;
         fs::create_dir_all(&self.path).map_err(|error| Error::io("create", &self.path, &error))?;
         let hashes: Vec<String> = files.iter().map(|(_, bytes)| sha256::of_bytes(bytes)).collect();
-        // Stage all files first: a full disk then fails before anything is listed or replaced.
+        // Stage all files first, so that a full disk causes a failure before anything is listed or replaced.
         let staged = files.iter().map(|(name, bytes)| WholeFile::stage(&self.path.join(name), bytes));
         let staged = staged.collect::<Result<Vec<_>>>()?;
         let mut manifest = Manifest::read(&self.path).for_kind(self.kind);
@@ -133,7 +133,8 @@ impl Draft {
         file.strip_prefix(&self.folder).map_or_else(|_| file.to_owned(), |name| self.shown.join(name))
     }
 
-    /// Moves the finished draft into place. Unchanged files of the previous output are removed; other files are kept.
+    /// Moves the finished draft into place. Unchanged files of the previous output are removed. All other files are
+    /// kept.
     ///
     /// # Errors
     /// Fails with exit code 2 if a name is taken by a file that this program did not write, and with exit code 3 if the
@@ -159,7 +160,7 @@ impl Draft {
         let old = if exchanged(&self.folder, &self.place) {
             self.folder.clone()
         } else {
-            // Fallback for file systems without atomic exchange. `sweep` recovers from a crash in between.
+            // Fallback for file systems without atomic exchange. `sweep` recovers from a crash between the two renames.
             let aside = self.folder.with_extension(&swap::OLD[1..]);
             fs::rename(&self.place, &aside).map_err(|error| self.replace_error(&error))?;
             if let Err(error) = fs::rename(&self.folder, &self.place) {

@@ -170,7 +170,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     left.sort();
     assert_eq!(left, [".out.5.part", "out"]);
     assert_eq!(files(output.path()), of(&[("one", "1"), ("mine", "mine"), ("notes/mine", "mine"), ("late", "mine")]));
-    // Simulates a kill between the two renames, when the output folder does not exist.
+    // Simulate a kill between the two renames, when the output folder does not exist.
     fs::rename(output.path(), leftover(2, swap::OLD)).unwrap();
     drop(output.stage().unwrap());
     assert_eq!(files(output.path()).len(), 4, "the file was not restored");

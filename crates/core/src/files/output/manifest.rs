@@ -1,5 +1,5 @@
-//! Manifest of the files that this program wrote into a folder. Only listed, unchanged files may be replaced; all
-//! others belong to the user. The format is readable by `sha256sum -c`.
+//! Manifest of the files that this program wrote into a folder. Only listed, unchanged files may be replaced. All other
+//! files belong to the user. The format is readable by `sha256sum -c`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, Metadata};
@@ -20,7 +20,7 @@ pub struct Manifest {
     kind: Option<String>,
 }
 
-/// State of a name in a folder relative to the manifest.
+/// State of a file in a folder, compared with the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     Nothing,
@@ -113,7 +113,7 @@ impl Manifest {
         write_whole(&path, text.as_bytes())
     }
 
-    /// Compares a name in the folder with the manifest.
+    /// Compares the file called `name` in `folder` with the manifest.
     pub(super) fn standing(&self, folder: &Path, name: &str, seen: &Seen) -> Standing {
         let path = folder.join(name);
         let Ok(data) = path.symlink_metadata() else { return Standing::Nothing };

@@ -1,4 +1,5 @@
-//! Output folders and files at user-chosen paths. Files that this program did not write are never replaced or removed.
+//! Output folders and files at user-chosen paths. Files that this program did not write are never removed, and are
+//! replaced only if forced.
 //!
 //! | file | content |
 //! | --- | --- |

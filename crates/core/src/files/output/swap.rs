@@ -29,8 +29,8 @@ fn prefix(output: &Path) -> String {
     if file_name.len() > MAX_NAME_BYTES { format!(".{}.", name::of(&file_name)) } else { format!(".{file_name}.") }
 }
 
-/// Hard-links the user's files of an old folder into the draft, so that they exist throughout the swap. Folders, and
-/// files on some file systems, cannot be hard-linked; [`clear`] moves them afterwards.
+/// Hard-links the user's files of an old folder into the draft, so that they exist throughout the swap. Folders cannot
+/// be hard-linked, and some file systems have no hard links. [`clear`] moves these entries afterwards.
 pub(super) fn take_along(old: &Path, draft: &Path, seen: &Seen) {
     link_below(old, draft, Path::new(""), &Manifest::read(old), seen);
 }
@@ -48,8 +48,8 @@ fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, seen:
     }
 }
 
-/// Removes a replaced folder: files of this program and files that exist in the new folder are deleted, all others are
-/// moved there.
+/// Removes a replaced folder. Deletes files of this program and files that were hard-linked into the new folder. Moves
+/// all other files to the new folder, unless their names are taken there.
 pub(super) fn clear(old: &Path, output: &Path, seen: &Seen) {
     if old.join(MARK).symlink_metadata().is_ok() {
         fs::remove_dir_all(old).ok();
@@ -83,7 +83,7 @@ fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, see
     if below.as_os_str().is_empty() && manifest.kind().is_some() && entries(old, below).len() == 1 {
         fs::remove_file(old.join(Manifest::FILE)).ok();
     }
-    // Ignore errors: a folder that is not empty must be kept.
+    // Ignore errors, because a folder that is not empty must be kept.
     fs::remove_dir(old.join(below)).ok();
 }
 
@@ -93,7 +93,7 @@ fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &Seen) -> bool
     text || name.file_name().and_then(|file_name| file_name.to_str()).is_some_and(is_temporary)
 }
 
-/// Lists a subfolder. Returns relative names, each with whether it is a folder.
+/// Lists a subfolder. Returns pairs of a relative name and whether the entry is a folder.
 fn entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
     let listed = fs::read_dir(folder.join(below)).into_iter().flatten().flatten();
     listed.map(|entry| (below.join(entry.file_name()), entry.file_type().is_ok_and(|kind| kind.is_dir()))).collect()
