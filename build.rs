@@ -23,8 +23,8 @@ fn main() {
     for path in of_git.chain(sources).filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
-    // Function names take up a third of the program, and no message shows them. The profile sets `strip` too, but cargo
-    // ignores it for packages with their own `opt-level`.
+    // Strip function names, which take up a third of the program and are not used in messages. The profile sets `strip`
+    // too, but cargo ignores it for packages with their own `opt-level`.
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
         println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
     }

@@ -10,8 +10,7 @@
 //! | 3 | [`results`], [`search`], [`cluster`] |
 //! | 2 | [`pipeline`] |
 //! | 1 | [`grid`] |
-//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`package`], [`sandbox`], [`hub`],
-//! `ghostlab_core` |
+//! | 0 | `ghostlab_store`, [`heap`], [`machine`], [`clock`], [`installed`], [`package`], [`sandbox`], [`hub`], `ghostlab_core` |
 
 pub use ghostlab_core::{
     calibrate, checkpoint, corpus, criterion, deviation, distill, error, evaluate, files, generate, iterative, latency,

@@ -12,7 +12,7 @@ use crate::clock;
 use crate::files::{self, owner};
 use crate::model::{DeviceName, Gpu};
 
-/// Machine properties that can affect a number or a time.
+/// Machine properties that can affect a result or a timing.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     pub os: &'static str,
@@ -22,7 +22,7 @@ pub struct Machine {
     /// Models of all GPUs of the machine, used or not; `None` if the drivers report none.
     pub gpu: Option<String>,
     pub threads: usize,
-    /// Instruction sets that determine which kernels run, and therefore the last digits of numbers.
+    /// Instruction sets that determine which kernels run, and therefore the last digits of results.
     pub cpu_features: Vec<&'static str>,
 }
 
@@ -39,8 +39,8 @@ impl Machine {
     }
 }
 
-/// Returns the identity of the machine for latencies: its host name, and everything that determines its speed. It
-/// includes the `device`, so two GPUs count as two machines.
+/// Returns the identity of the machine for latencies: its host name, and everything that determines its speed. The
+/// identity includes the `device`, so two GPUs count as two machines.
 pub fn identity(device: DeviceName) -> Value {
     let Machine { cpu, threads, .. } = Machine::this();
     json!({"host": owner::host(), "cpu": cpu, "gpu": of_device(device, device.gpu()), "threads": threads})
@@ -83,8 +83,8 @@ pub fn scheduler_job() -> Option<String> {
     job_of(|name| std::env::var(name).ok())
 }
 
-/// Returns the job ID. For an array task, it includes the index of the task, because the ID of the array refers to all
-/// its tasks.
+/// Returns the job ID. The ID of an array task includes the index of the task, because the ID of the array refers to
+/// all its tasks.
 fn job_of(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let task = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
     task.map(|(array, task)| format!("{array}_{task}")).or_else(|| variable("SLURM_JOB_ID"))
@@ -228,7 +228,8 @@ pub fn program() -> String {
     format!("ghostlab {} {commit}{dirty}", env!("CARGO_PKG_VERSION")).trim_end().to_owned()
 }
 
-/// Returns the version, commit and command line of this program, for the record of an artifact.
+/// Returns the provenance of an artifact: version, commit and command line of this program, machine, time, and peak
+/// memory.
 pub fn signature() -> Value {
     let commit = option_env!("GHOSTLAB_COMMIT").filter(|commit| !commit.is_empty());
     json!({
@@ -274,8 +275,8 @@ mod tests {
     #[test]
     fn each_gpu_is_a_machine_named_by_its_driver() {
         let first = machine_of(DeviceName::Cuda(0), Some(gpu("ab")));
-        // A different index; a different GPU at the same index, as with CUDA_VISIBLE_DEVICES; an unknown GPU; and the
-        // CPU.
+        // Compare with another index, another GPU at the same index (as with CUDA_VISIBLE_DEVICES), an unknown GPU, and
+        // the CPU.
         let others = [
             machine_of(DeviceName::Cuda(1), Some(gpu("ab"))),
             machine_of(DeviceName::Cuda(0), Some(gpu("cd"))),

@@ -3,8 +3,8 @@ use std::process::ExitCode;
 use ghostlab::installed::{self, Embedded};
 use ghostlab::sandbox;
 
-/// mimalloc keeps freed memory for the next step. The system allocator maps each large intermediate again, page by
-/// page.
+/// Allocator based on mimalloc, which keeps freed memory for the next step. The system allocator maps each large
+/// intermediate again, page by page.
 #[global_allocator]
 static ALLOCATOR: ghostlab::heap::Heap = ghostlab::heap::Heap;
 

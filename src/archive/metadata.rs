@@ -1,6 +1,6 @@
 //! RO-Crate 1.2 metadata of an archive (w3id.org/ro/crate/1.2): its contents and provenance in a standard format.
 //!
-//! All data comes from the records in the results directories; nothing is read from this machine.
+//! All data comes from the records in the results directories. Nothing is read from this machine.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Layer 4: archives of results directories that others can read without this program.
+//! Archives of results directories, which can be read without this program (layer 4 of the architecture).
 //!
 //! An archive is a zip of uncompressed entries, with RO-Crate 1.2 metadata and a list of hashes. Packing the same
 //! directories yields the same bytes.

@@ -1,7 +1,7 @@
-//! Layer 3: submission of a grid to a scheduler, which starts many workers.
+//! Submits a grid to a scheduler, which starts many workers (layer 3 of the architecture).
 //!
-//! The scheduler only starts, stops and lists jobs; progress is read from the store. This module manages the frozen
-//! copies of the program, which are kept as long as a job may run them.
+//! The scheduler only starts, stops and lists jobs. Progress is read from the store. This module also manages the
+//! frozen copies of the program, which are kept as long as a job may run them.
 
 mod options;
 mod profile;

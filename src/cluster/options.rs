@@ -9,7 +9,7 @@ const LOGS: &str = "logs are stored next to the submission; run `ghostlab status
 const AGAIN: &str = "ghostlab requeues workers two minutes before their time limit";
 const ONE: &str = "a worker runs as one process on one machine";
 
-/// Reserved options: long name, short name, and what to use instead or why.
+/// Options that only ghostlab may set, each with its long name, short name, and the reason or an alternative.
 const OWN: [(&str, Option<char>, &str); 20] = [
     ("array", Some('a'), "use --workers and --at-a-time instead"),
     ("comment", None, "ghostlab uses it to identify jobs"),
@@ -33,7 +33,7 @@ const OWN: [(&str, Option<char>, &str); 20] = [
     ("wrap", None, ONE),
 ];
 
-/// Short sbatch options without a value. Further options may follow in the same word.
+/// Short sbatch options that take no value, so that further options may follow in the same word.
 const FLAGS: &str = "HIOQWhksuvV";
 
 /// Checks that no option overrides one that this program sets. Abbreviated option names are checked as well, because

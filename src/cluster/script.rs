@@ -86,8 +86,8 @@ impl JobScript<'_> {
         set.chain(exported).collect::<Vec<_>>().join(",")
     }
 
-    /// Returns the sbatch options of the workers. Passed as arguments, they need no quoting and override environment
-    /// variables.
+    /// Returns the sbatch options of the workers. Options that are passed as arguments need no quoting and override
+    /// environment variables.
     ///
     /// # Errors
     /// Fails if the path of the log directory cannot be passed to the scheduler.

@@ -1,4 +1,4 @@
-//! Submissions: grid, lock file, inputs and program, frozen in the store.
+//! Submissions. Each one freezes a grid, a lock file, the hashes of the inputs, and the program in the store.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -54,7 +54,8 @@ pub struct ArtifactCall {
 pub struct SubmittedJobs {
     /// Job type (`array` or `report`) and number, oldest first.
     pub jobs: Vec<(String, String)>,
-    /// Type of a job being submitted. After a crash, the scheduler must be queried to find out whether it was accepted.
+    /// Type of the job that is being submitted. After a crash, the scheduler must be queried to find out whether it
+    /// accepted the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handing: Option<String>,
 }
@@ -211,8 +212,8 @@ impl Submission {
         Ok((thawed_path(&self.grid)?, self.gate.as_ref().map(thawed_path).transpose()?))
     }
 
-    /// Fails if the program or inputs differ from those at submission, because one table would then mix results of two
-    /// versions.
+    /// Fails if the program or an input differs from that at submission, because one table would then mix results of
+    /// two versions.
     pub fn check(&self, store: &Store) -> Result<()> {
         let this = Binary::this(store)?;
         if this.sha256 != self.binary.sha256 {
@@ -267,7 +268,7 @@ impl Submission {
         self.note(store, &jobs).map(|()| number)
     }
 
-    /// Adds jobs of this submission that the scheduler lists and that were not recorded.
+    /// Records the jobs of this submission that the scheduler lists and that are not recorded yet.
     pub fn find_jobs(&self, store: &Store, queue: &Queue) -> Result<SubmittedJobs> {
         let mut jobs = self.jobs(store);
         for job in queue.of(&self.comment()) {

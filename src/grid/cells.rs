@@ -84,7 +84,7 @@ impl Axes {
         Ok(())
     }
 
-    /// Returns the names of the cut axes that are present, and of those that are missing.
+    /// Returns the names of the cut axes that are present, and the names of the missing ones.
     pub(super) fn of_cuts(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let Self { criterion, depth, recovery, calibration, .. } = self;
         let written = [criterion.is_some(), depth.is_some(), recovery.is_some(), calibration.is_some()];
@@ -213,7 +213,7 @@ struct PrunedCell {
     position: YamlPosition,
 }
 
-/// Axes of a grid, with the settings that add cells to their product or remove some.
+/// Axes of a grid, with the settings that add cells to their product or remove cells from it.
 #[derive(Debug)]
 pub(super) struct GridAxes {
     pub(super) product: Axes,
@@ -374,7 +374,7 @@ impl Axes {
         candidates
     }
 
-    /// Resolves the depths for a number of layers. Of equal depths, the first is kept.
+    /// Resolves the depths for a backbone with `layers` layers. If several depths are equal, only the first is kept.
     fn depths(&self, layers: usize) -> Vec<(criterion::Depth, &Positioned<Depth>)> {
         let mut counts: Vec<(criterion::Depth, &Positioned<Depth>)> = Vec::new();
         for depth in self.depth.iter().flatten() {

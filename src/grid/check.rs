@@ -35,7 +35,8 @@ pub(super) struct CheckedGrid {
 }
 
 impl CheckedGrid {
-    /// Returns the inputs of the grid: the backbones, and the corpora and tasks in use.
+    /// Returns the inputs of the grid: the backbones, the calibration corpora, and the evaluated corpora and tasks that
+    /// `shown` includes.
     pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<InputRef> {
         let calibrated: BTreeSet<&str> =
             self.axes.all().flat_map(|axes| &axes.corpora).map(|corpus| corpus.value.as_str()).collect();
@@ -100,7 +101,7 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     Ok(CheckedGrid { name, axes, evaluate, search, definitions, meant: used.meant })
 }
 
-/// Rejects `latency` for rounded weights: they are computed as floats, so times and memory would not be those of the
+/// Rejects `latency` for rounded weights. These are computed as floats, so times and memory would not be those of the
 /// rounded types.
 fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()> {
     match weights.iter().find(|weight| weight.value.rounding().is_some() && !evaluate.latency.is_empty()) {
@@ -137,7 +138,7 @@ fn name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
     Ok(name)
 }
 
-/// Reads the `search` key. If depths are missing, they follow from the budget.
+/// Reads the `search` key. If the axis `depth` is missing, the depths are taken from the budget.
 fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes) -> Result<Search> {
     let at = root.key("search");
     if schema.evaluate.is_some() {
@@ -174,7 +175,7 @@ fn all_or_none(axes: &Axes) -> Result<()> {
         .hint("add the missing axes, or remove the others to score only the dense backbones"))
 }
 
-/// Reads an entry of `include`, with the axes of the grid where it has none.
+/// Reads an entry of `include`. Missing axes are taken from the grid.
 fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
     let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entry;
     let axes = Axes::read(at, backbone, criterion, depth, recovery, calibration)?;

@@ -164,7 +164,7 @@ impl Meant {
         Ok(meant)
     }
 
-    /// Returns the inputs of the shown tasks.
+    /// Returns the inputs of the tasks for which `shown` returns true.
     pub(super) fn needs(&self, shown: &dyn Fn(&str) -> bool) -> Vec<InputRef> {
         let tasks = self.tasks.iter().filter(|(name, _)| shown(name));
         tasks
@@ -226,7 +226,7 @@ fn check_supported(definition: &Definition) -> Result<()> {
     }
 }
 
-/// Returns the tasks and groups of an entry: a file, all files of a directory, or a name in the given directory.
+/// Returns the tasks and groups of an entry. The entry names a file, a directory of files, or a definition in `folder`.
 fn select(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let named = at.key("definition");
     let path = resolve_path(Path::new(&entry.definition), &named).value;
@@ -245,7 +245,7 @@ fn select(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     selection.map_err(add_position)
 }
 
-/// Returns the location of an entry's rows, by default the one in the definition.
+/// Returns the location of an entry's rows, which defaults to the location in the definition.
 fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Result<RowsOrigin> {
     let name = &definition.name;
     let at = at.key("data");
@@ -317,9 +317,9 @@ fn files_from_here(at: &At<'_>, entry: &OneOrMore) -> Vec<PathBuf> {
     files.iter().map(|file| resolve_path(file, at).value).collect()
 }
 
-/// Builders of `datasets` whose local files are supported.
+/// Builders of the Python package `datasets` whose local files are supported.
 const BUILDERS: [&str; 4] = ["csv", "json", "parquet", "text"];
-/// Builders of `datasets` whose files are not supported.
+/// Builders of the Python package `datasets` whose files are not supported.
 const OTHER_BUILDERS: [&str; 11] = [
     "arrow",
     "audiofolder",
@@ -334,7 +334,8 @@ const OTHER_BUILDERS: [&str; 11] = [
     "xml",
 ];
 
-/// Rejects names of `datasets` builders as Hub datasets. The Hub has no dataset of that name, or an unrelated one.
+/// Rejects the name of a `datasets` builder as a Hub dataset. The Hub has either no dataset of that name or an
+/// unrelated one.
 fn check_builder(definition: &Definition, path: &str) -> Result<()> {
     let position = format!("{}, dataset_path", definition.place);
     if OTHER_BUILDERS.contains(&path) {
@@ -352,7 +353,7 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files of the splits, in the directory layouts of hub datasets.
+/// Returns patterns of the files of the splits, for all directory layouts that hub datasets use.
 fn split_files(want: RepoFiles, definition: &Definition, splits: &[&str]) -> RepoFiles {
     let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|folder| format!("{folder}/"));
     let folder = folder.unwrap_or_default();
@@ -369,7 +370,7 @@ fn split_files(want: RepoFiles, definition: &Definition, splits: &[&str]) -> Rep
     RepoFiles { files, ..want }
 }
 
-/// Returns the given files of the splits.
+/// Returns the files that the grid or the definition lists for the splits.
 fn given_rows(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str) -> Result<FileRows> {
     Ok(FileRows { splits: splits.iter().map(|split| split_rows(files, position, split)).collect::<Result<_>>()? })
 }

@@ -1,4 +1,4 @@
-//! Resolution of names in a grid. Only the files of used names must exist, which is checked later.
+//! Resolves names in a grid to entries with files. Only the files of names in use must exist, which is checked later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

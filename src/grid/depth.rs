@@ -56,7 +56,7 @@ impl Depth {
     }
 }
 
-/// Formats `7`, `12.5%` or `{attention: 8}`.
+/// Formats the depth as in a grid file: `7`, `12.5%` or `{attention: 8}`.
 impl fmt::Display for Depth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.unit {

@@ -1,4 +1,5 @@
-//! Serde deserializer from the tree to typed structs, whose errors give path, position, expected and found value.
+//! Serde deserializer from the tree to typed structs. Its errors give the path, the position, and the expected and
+//! found values.
 
 use std::fmt::{self, Display};
 

@@ -20,7 +20,7 @@ use crate::tasks::{Bos, Task};
 /// Settings of a task's evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asking {
-    /// Number of few-shot examples; the definition's own if absent. A definition with 0 shots keeps 0.
+    /// Number of few-shot examples; by default, that of the definition. A definition with 0 shots always uses 0.
     pub shots: Option<usize>,
     /// Seed for drawing examples.
     pub seed: u64,
@@ -32,7 +32,7 @@ pub struct Asking {
     pub limit: Option<f64>,
     /// Whether contexts begin with the tokenizer's special tokens.
     pub bos: Bos,
-    /// Context length in tokens; that of the backbone's config if absent.
+    /// Context length in tokens; by default, the length in the backbone's config.
     pub max_length: Option<usize>,
     /// Subset of the documents. Only searches set it; grid files cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ impl fmt::Display for Asking {
     }
 }
 
-/// Task to evaluate, and how: a built-in task, or one by a definition of lm-evaluation-harness.
+/// Task to evaluate, with its settings. The task is built in, or described by a definition of lm-evaluation-harness.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "WrittenTask", into = "WrittenTask")]
 pub struct EvalTask {
@@ -169,7 +169,7 @@ pub enum TaskSource {
     },
     Defined {
         definition: Box<Definition>,
-        /// Splits in use.
+        /// Files of the splits in use.
         rows: FileRows,
     },
 }
@@ -179,7 +179,7 @@ fn built_in<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<&
 }
 
 impl TaskData {
-    /// Returns the built-in task, or `None` for a task by a definition.
+    /// Returns the built-in task, or `None` for a defined task.
     pub fn native(&self) -> Option<&'static Task> {
         match self.source {
             TaskSource::Native { task, .. } => Some(task),
@@ -187,6 +187,8 @@ impl TaskData {
         }
     }
 
+    /// Returns the definition of the task.
+    ///
     /// # Errors
     /// Fails only if a built-in definition is invalid.
     pub fn definition(&self) -> Result<&Definition> {
@@ -196,7 +198,7 @@ impl TaskData {
         }
     }
 
-    /// Returns whether the task is answered by generated texts.
+    /// Returns whether the answers to the task are generated texts.
     pub fn generates(&self) -> bool {
         matches!(&self.source, TaskSource::Defined { definition, .. } if definition.output == Output::Generate)
     }

@@ -20,13 +20,13 @@ use crate::tasks::Bos;
 /// Evaluations that are run for every variant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluate {
-    /// Perplexities under the protocol `windows`, each a column of the table.
+    /// Perplexities to measure under the protocol `windows`. Each is a column of the table.
     pub perplexity: Vec<Perplexity>,
-    /// Built-in tasks, with one column each and one for their average, and then tasks by definitions, with one column
-    /// for each metric.
+    /// Built-in tasks, followed by defined tasks. Tables have a column for each built-in task, a column for their
+    /// average, and a column for each metric of a defined task.
     #[serde(flatten, with = "super::eval_task::lists")]
     pub tasks: Vec<EvalTask>,
-    /// Groups of the tasks in `definitions`.
+    /// Groups of defined tasks with aggregate scores.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupUse>,
     /// Prompts to time. Each adds columns for time, speedup and memory to the tables.
@@ -38,7 +38,7 @@ pub struct Evaluate {
 }
 
 impl Evaluate {
-    /// Returns whether anything is scored: a text or a task.
+    /// Returns whether any text or task is scored.
     pub fn scores(&self) -> bool {
         !(self.perplexity.is_empty() && self.tasks.is_empty())
     }
@@ -133,7 +133,7 @@ pub(super) struct PerplexityEntry {
     pub(super) damage: bool,
 }
 
-/// Task by name or by a map with options, or tasks of a definition.
+/// Task given by name or by a map with options, or the tasks of a definition.
 #[derive(Debug, Clone)]
 pub(super) enum TaskUseEntry {
     Known(EvalTask),

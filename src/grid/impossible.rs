@@ -10,7 +10,7 @@ use crate::criterion::{self, Criterion, DepthUnit, PruneSpec};
 use crate::error::{Error, Result};
 use crate::recovery::{Place, Recovery};
 
-/// Cell whose criterion or recovery rejects its depth, although the depth is below the number of layers.
+/// Cell with a depth that its criterion or recovery rejects, although the depth is below the number of layers.
 pub(super) struct Impossible {
     cell: Cell,
     position: YamlPosition,
@@ -24,7 +24,7 @@ impl Impossible {
     }
 }
 
-/// Returns the cells whose depth their criterion or recovery rejects, without duplicates.
+/// Returns the cells with a depth that the criterion or recovery rejects, without duplicates.
 pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
     let mut seen = HashSet::new();
     let mut impossible = Vec::new();

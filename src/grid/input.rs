@@ -42,7 +42,7 @@ impl EntryKind {
         }
     }
 
-    /// Returns the names of this kind that a tree uses, ignoring malformed values.
+    /// Returns the names of entries of this kind to which a grid's tree refers. Ignores malformed values.
     pub(super) fn used_names(self, root: &YamlNode) -> BTreeSet<String> {
         let includes = items_below(root, "include");
         let axis =
@@ -67,13 +67,13 @@ fn items_below(node: &YamlNode, key: &str) -> Vec<YamlNode> {
     node.get(key).map(YamlNode::items).unwrap_or_default().to_vec()
 }
 
-/// File settings of an entry.
+/// Settings that locate the files of a named entry.
 pub(super) struct SourceEntry<'a> {
     pub(super) path: Option<&'a Path>,
     pub(super) hub: Option<&'a str>,
     pub(super) revision: Option<&'a str>,
     pub(super) files: &'a [String],
-    /// Python package with the same file.
+    /// Python package that contains the same file.
     pub(super) package: Option<&'a str>,
     pub(super) shards: Option<ShardsEntry>,
 }
@@ -102,14 +102,15 @@ impl<'a> SourceEntry<'a> {
 pub struct InputRef {
     pub kind: EntryKind,
     pub name: String,
-    /// Source on the hub.
+    /// Repository and files on the hub.
     pub want: Option<RepoFiles>,
     /// Python package whose wheel contains the hub's file: `name==version`.
     pub package: Option<String>,
     /// Path relative to the current directory, whether or not it exists.
     pub path: Option<PathBuf>,
     position: YamlPosition,
-    /// Whether the same file gives a path and a hub source. The hub is then used if the path does not exist.
+    /// Whether one YAML file gives both a path and a hub source. In that case, the hub is used if the path does not
+    /// exist.
     either: bool,
     shards: Option<ShardsEntry>,
     /// Whether the input is the whole repository directory rather than specific files.
@@ -411,7 +412,8 @@ impl InputRef {
     }
 }
 
-/// Resolves a path relative to its file, or to the current directory on the command line.
+/// Resolves a path relative to the file that contains it. A path from the command line is relative to the current
+/// directory.
 pub(super) fn resolve_path(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
     let position = at.position();
     let value = match &position {

@@ -321,7 +321,7 @@ fn schema(root: &node::YamlNode) -> Result<schema::Schema> {
     schema::Schema::deserialize(deserialize::FromNode::root(root)).map_err(deserialize::Fault::into_error)
 }
 
-/// Merged layers of a grid.
+/// Grid tree after named entries, a profile and overrides are merged, with the files and the profile in use.
 struct Layers {
     root: node::YamlNode,
     library: named::Library,

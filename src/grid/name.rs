@@ -185,7 +185,7 @@ fn kinds(neighbours: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &BTreeSet
         .len()
 }
 
-/// Builds a cell name without collision handling. A part looks like `solver-svd` or `layers-3-4-5`; a map gives
+/// Builds a cell name without collision handling. A part looks like `solver-svd` or `layers-3-4-5`. A map gives
 /// `finetune` and `finetune-seed-1`.
 fn plain(begins: &str, settings: &NameSettings, telling: &BTreeSet<SettingPlace>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();

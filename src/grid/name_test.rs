@@ -146,7 +146,7 @@ impl Dice {
     }
 }
 
-/// Backbones distinct in letters and digits (`TAME`), and backbones that resemble each other or parts of names
+/// Backbone names that differ in letters and digits (`TAME`), and names that resemble each other or parts of cell names
 /// (`WILD`).
 const TAME: [&str; 4] = ["llama-3.1-8b", "a", "b", "a.b"];
 const WILD: [&str; 14] = [

@@ -18,7 +18,7 @@ use crate::installed;
 /// Maximum number of ancestor directories to search.
 const LEVELS: usize = 3;
 
-/// Files of named entries around a grid.
+/// Index of the files that define named entries for a grid.
 #[derive(Debug)]
 pub(super) struct Library {
     /// Searched directories, nearest first.
@@ -57,7 +57,7 @@ impl Library {
         file.is_file().then_some(file)
     }
 
-    /// Iterates over the names of a kind that have a file.
+    /// Iterates over the names of entries of a kind that are defined in a file.
     pub(super) fn names(&self, kind: EntryKind) -> impl Iterator<Item = &str> {
         self.files.keys().filter(move |(known, _)| *known == kind).map(|(_, name)| name.as_str())
     }
@@ -75,8 +75,8 @@ impl Library {
         found.cloned().unwrap_or_else(|| Lock::FILE.into())
     }
 
-    /// Adds the entries that `use_of` refers to and that are defined only in a file. An entry in `root` without `path`
-    /// or `hub` is merged over the file's entry. Returns the files read.
+    /// Adds entries that are defined only in a file, if `use_of` refers to them. If the entry in `root` has other keys
+    /// but no `path` or `hub`, these keys are merged over the file's entry. Returns the paths of the files read.
     pub(super) fn load(&self, root: &mut YamlNode, use_of: &YamlNode) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
@@ -118,7 +118,7 @@ pub struct BackboneFile {
     pub path: Option<PathBuf>,
     /// Description of where to obtain the backbone.
     pub source: Option<String>,
-    /// Source on the hub.
+    /// Repository and files on the hub.
     pub want: Option<RepoFiles>,
     /// Python package whose wheel contains the hub's file: `name==version`.
     pub package: Option<String>,
@@ -161,7 +161,7 @@ fn read_backbone_file(folder: &Path, path: &Path) -> Result<BackboneFile> {
     })
 }
 
-/// Returns the names of a kind that a grid at `grid` would find.
+/// Returns the names of all entries of a kind to which a grid at `grid` can refer.
 pub fn names_around(grid: &Path, kind: EntryKind) -> Vec<String> {
     Library::around(grid).names(kind).map(str::to_owned).collect()
 }

@@ -61,7 +61,8 @@ pub(super) fn one_or_list(one: &Schema, least: usize) -> Schema {
     json_schema!({"anyOf": [one, {"type": "array", "items": one, "minItems": least}]})
 }
 
-/// Requires the pruning axes together. `depth` is optional if the search budget has `layers`.
+/// Builds the schema rule that requires all pruning axes or none. `depth` is optional if the search budget has
+/// `layers`.
 pub(super) fn all_or_none() -> Map<String, Value> {
     let layers = json!({"required": ["search"], "properties": {
         "search": {"required": ["budget"], "properties": {"budget": {"required": ["layers"]}}},
@@ -78,7 +79,7 @@ fn other_keys(layers: &Value, key: &str) -> Value {
     json!({"required": others, "anyOf": [{"required": [DEPTH]}, layers]})
 }
 
-/// References a definition that `schema_json` adds.
+/// Returns a reference to a definition that `schema_json` adds.
 fn to(name: &str) -> Schema {
     json_schema!({"$ref": format!("#/definitions/{name}")})
 }

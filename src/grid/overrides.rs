@@ -9,7 +9,7 @@ use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use super::yaml::parse;
 use crate::error::{Error, Result, nearest};
 
-/// Applies `overrides` in order. Later ones win.
+/// Applies `overrides` in order. Later overrides win.
 pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
     for text in overrides {
         let (key, node) = read(text)?;

@@ -210,7 +210,7 @@ fn means_calibration(pattern: &CalibrationPattern, calibration: &Calibration) ->
         && has(&pattern.operator_sequences, &calibration.operator_sequences)
 }
 
-/// Formats `corpus: c4, sequences: 16 or 32`.
+/// Formats a pattern like `corpus: c4, sequences: 16 or 32`.
 fn describe(pattern: &CalibrationPattern) -> String {
     fn of<T: ToString>(key: &str, values: &Many<T>) -> Option<String> {
         let values: Vec<String> = values.iter().map(ToString::to_string).collect();

@@ -41,7 +41,7 @@ fn names(names: &[&str], what: &str) -> Value {
     json!({"description": what, "type": "string", "enum": names})
 }
 
-/// Builds the schema of methods: names, and maps with options, single or as lists.
+/// Builds the schema of a method, which is a name or a map with options. Each option accepts a value or a list.
 fn methods(methods: &[Described], what: &str) -> Value {
     let names: Vec<Value> = methods
         .iter()
@@ -97,7 +97,7 @@ fn profile(grid: &Value) -> Value {
     profile
 }
 
-/// Removes the required keys from all maps that a merge reaches.
+/// Makes all keys of a map and of its inner maps optional, because maps that are merged may omit keys.
 fn partial(schema: &mut Value, definitions: &Value) {
     let reference = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/definitions/"));
     if let Some(definition) = reference.and_then(|name| definitions.get(name)) {

@@ -52,7 +52,7 @@ impl fmt::Display for Unselectable {
     }
 }
 
-/// Requirements on a variant. A variant must satisfy all bounds; each entry of `layers` starts a separate search.
+/// Requirements on a variant. A variant must satisfy all bounds. Each entry of `layers` starts a separate search.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Budget {
     /// Numbers of layers to remove.

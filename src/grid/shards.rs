@@ -1,4 +1,4 @@
-//! Sharded texts, of which a grid reads the first shards of a shuffled list. The order depends only on seeds, so the
+//! Sharded texts. A grid reads only the first shards of a shuffled list. Their order depends only on seeds, so the
 //! needed files are known before any of them is downloaded.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ const MAX_SHARDS: usize = 100_000;
 pub(super) struct ShardsEntry {
     order: ShardOrder,
     read: usize,
-    /// Shard names in the hub's order. Empty for all files of a directory.
+    /// Shard names in the hub's order. If empty, all files of a directory are shards.
     names: Vec<String>,
     seeds: BTreeSet<u64>,
 }

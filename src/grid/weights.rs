@@ -85,7 +85,7 @@ impl<'de> Visitor<'de> for WeightsVisitor {
     }
 }
 
-/// Value of the axis. `None` means as stored.
+/// Value of the axis `weights`. `None` stands for the stored weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Weights(Option<(WeightType, CalibratedOn)>);
 

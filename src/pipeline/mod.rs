@@ -1,8 +1,8 @@
-//! From a grid's cells to stored objects and their results.
+//! Turns the cells of a grid into stored objects, and reads their results.
 //!
 //! | module | content |
 //! | --- | --- |
-//! | [`identity`] | everything that a number depends on |
+//! | [`identity`] | settings and inputs that determine a result |
 //! | [`env`] | environment of a job: inputs, models, store, leases, limits and reporter |
 //! | [`stage`] | kinds of stored objects, and the jobs that compute them |
 //! | [`plan`] | keys of all required objects, which of them are stored, and the costs |

@@ -45,8 +45,8 @@ impl BackboneKeyParts<'_> {
             // Keys of versions without fused operations lack this field.
             identity["operations"] = json!(FUSED);
         }
-        // Earlier versions computed the output projection in f32, and even earlier versions also attention. Their keys
-        // lack these fields.
+        // Earlier versions computed the output projection in f32, and the earliest versions also computed attention in
+        // f32. Their keys lack these fields.
         if self.is_half() {
             identity["head"] = json!(dtype);
             identity["attention"] = json!(dtype);
@@ -98,14 +98,14 @@ pub struct BackbonePlan {
 /// Calibration of a backbone.
 #[derive(Clone)]
 pub struct CalibrationPlan {
-    /// Calibration as written by the first cell that uses it. The number of sequences for solving is specific to each
-    /// variant.
+    /// Calibration as written in the first cell that uses it, but with all sequences for solving. The number of
+    /// sequences for solving is specific to each variant ([`Variant::fitted`]).
     pub calibration: Calibration,
     pub identity: Arc<CalibrationId>,
     pub tokens: Arc<Key>,
 }
 
-/// Scored part of a text or task, and whether the values compare variants with the dense model.
+/// Part of a text or task that is scored, and whether the values compare variants with the dense model.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScoredExtent {
     /// Scored sample. `None` if all items are scored.
@@ -148,16 +148,16 @@ impl EvalTarget {
 /// Evaluation of a backbone.
 pub struct Evaluation {
     pub target: EvalTarget,
-    /// Measurement. Together with a variant's identity it identifies its scores ([`Identity::measured`]).
+    /// Identity of the measurement. [`Identity::with_measure`] combines it with a variant to identify the scores.
     pub measure: Arc<MeasureId>,
     pub tokens: Arc<Key>,
-    /// Name of the journal, and prefix of the leases.
+    /// Name of the journal, which is also the prefix of the lease names.
     pub journal: String,
     /// Whether variants generate text.
     pub generates: bool,
 }
 
-/// Formats `c4@512`, or a task as written in the grid.
+/// Formats a text like `c4@512`, and a task as written in the grid.
 impl std::fmt::Display for EvalTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -177,15 +177,16 @@ pub struct Variant {
     pub calibration: Option<usize>,
     pub selection: Option<Arc<Key>>,
     pub operator: Option<Arc<Key>>,
-    /// Number of calibration sequences, from the first, for solving the operator.
+    /// Number of leading calibration sequences on which the operator is solved.
     pub fitted: usize,
     /// Training of the operator. `None` if it is used as solved.
     pub trained: Option<TrainingPlan>,
-    /// Keys by evaluation.
+    /// Keys of the scores, one per evaluation of the backbone.
     pub scores: Vec<Arc<Key>>,
-    /// Keys by timed prompt.
+    /// Keys of the latencies, one per timed prompt of the backbone.
     pub latencies: Vec<Arc<Key>>,
-    /// Latency measurements by prompt. They include the hash of the variants that are timed together.
+    /// Identities of the latency measurements, one per timed prompt. They include the hash of the variants that are
+    /// timed together.
     pub prompts: Vec<Arc<MeasureId>>,
 }
 
@@ -198,7 +199,7 @@ pub struct TrainingPlan {
 }
 
 impl CalibrationPlan {
-    /// Returns the load of the text, which is known without reading it.
+    /// Returns the load of the text. Does not read the text.
     pub fn load(&self) -> Load {
         let Calibration { sequences, length, .. } = self.calibration;
         Load::windows(sequences.saturating_mul(length), length)
@@ -209,7 +210,7 @@ impl CalibrationPlan {
         format!("calibrate {} on {}", plan.calibrated().name, self.calibration)
     }
 
-    /// Returns the shape of a site's activations.
+    /// Returns the shape of the activations at one site.
     pub fn shape(&self, config: &Config) -> ActivationShape {
         let Calibration { sequences, length, .. } = self.calibration;
         ActivationShape { sequences, length, channels: config.hidden }
@@ -243,7 +244,7 @@ impl Variant {
         self.selection.iter().chain(&self.operator).chain(self.trained.iter().map(|trained| &trained.key))
     }
 
-    /// Returns the key of the operators in use: the trained ones, or the solved ones.
+    /// Returns the key of the trained operators or, without training, the key of the solved operators.
     pub fn repair(&self) -> Option<&Arc<Key>> {
         self.trained.as_ref().map(|trained| &trained.key).or(self.operator.as_ref())
     }
@@ -258,7 +259,7 @@ impl BackbonePlan {
         BackboneKeyParts { name, content, engine, weights, batch_tokens: *batch_tokens }
     }
 
-    /// Returns the backbone for calibration: the unquantized one, if set.
+    /// Returns the backbone on which calibrations run. This is the unquantized backbone, if there is one.
     pub fn calibrated(&self) -> &Self {
         self.unquantized.as_deref().unwrap_or(self)
     }

@@ -45,7 +45,7 @@ pub(crate) struct RunContext<'a> {
     idle: Mutex<Idle>,
     /// Reasons of failed cells, by cell index.
     failures: Mutex<BTreeMap<usize, String>>,
-    /// Cells without remaining work.
+    /// Indices of the cells without remaining work.
     complete: Mutex<BTreeSet<usize>>,
     jobs: AtomicUsize,
     /// Messages about damaged objects and contended leases that were already reported.

@@ -5,14 +5,14 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// Job with progress in tokens.
+/// Start of a job whose progress is counted in tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobStarted {
     /// Job id, which is unique within the run. Several jobs may run at a time.
     #[serde(rename = "job")]
     pub id: usize,
     pub label: String,
-    /// Piece of the plan that the job belongs to.
+    /// Name of the piece of work that the job belongs to ([`Work::work`]).
     pub work: String,
     /// Number of remaining tokens, each counted once for all variants.
     pub tokens: usize,
@@ -34,7 +34,7 @@ pub enum WorkKind {
     Time,
 }
 
-/// Remaining piece of a plan.
+/// Remaining piece of work of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// Lease name prefix, or name of the prompt.
@@ -69,7 +69,8 @@ pub enum Event {
         text: String,
     },
     Started(JobStarted),
-    /// Tokens done since the last event of the job. `elsewhere` indicates another process or an earlier run.
+    /// Tokens done since the last event of the job. `elsewhere` is true if another process or an earlier run did the
+    /// work.
     Advanced {
         job: usize,
         tokens: usize,

@@ -208,7 +208,7 @@ fn read_config(config: &Path) -> Result<Value> {
     if is_gguf(config) { model::gguf_config(config) } else { read_json(config) }
 }
 
-/// Reads a JSON file; null if it is missing.
+/// Reads a JSON file. Returns null if the file does not exist.
 fn read_json(path: &Path) -> Result<Value> {
     if !path.exists() {
         return Ok(Value::Null);

@@ -1,4 +1,4 @@
-//! Layer 1: the environment of a job: backbones, engines, the store, leases, limits, and the reporter.
+//! Environment of a job (layer 1 of the architecture): backbones, engines, store, leases, limits and reporter.
 
 pub mod backbone;
 pub(crate) mod context;

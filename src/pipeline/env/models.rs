@@ -1,4 +1,4 @@
-//! Backbones in memory.
+//! Cache of loaded backbones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -82,7 +82,7 @@ fn task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answer>]) -
     Ok(samples)
 }
 
-/// Returns the arguments of a document's requests, by the harness's names.
+/// Returns the arguments of a document's requests, under the names that lm-evaluation-harness uses.
 fn arguments(requests: &[Request]) -> Map<String, Value> {
     requests
         .iter()

@@ -1,4 +1,5 @@
-//! Layer 3: runs a grid (order, preflight checks, limits, events, interruption). Layer 2 computes the jobs.
+//! Runs a grid: preflight checks, job order, limits, events and interruption. The jobs themselves are in
+//! [`stage`](super::stage).
 
 mod harness_samples;
 mod overview;

@@ -29,7 +29,7 @@ pub enum Where {
     Elsewhere,
 }
 
-/// Plan that passed the checks, with its state and expected sizes.
+/// Store state and cost estimate of a plan that passed the checks.
 pub struct Preflight {
     pub state: StoreState,
     pub estimate: Estimate,
@@ -69,7 +69,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Sto
     };
     let estimate = Estimate::of(plan, &state, settings.spool_bytes, memory)?;
     let coming = estimate.coming();
-    // Space freed by enforcing the store's limit.
+    // Space that enforcing the store's size limit will free.
     let goes = settings.store_limit.map(|limit| -> Result<u64> {
         let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);
         Ok(quota.going.iter().map(InventoryItem::bytes).sum())
@@ -267,7 +267,7 @@ struct MemoryNeed<'a> {
     reserve: u64,
 }
 
-/// Rejects a job that can never fit in `limit` or, without one, in the `free` memory.
+/// Rejects a job that does not fit in `limit` or, if there is no limit, in the `free` memory.
 fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let wanted = needs.weights + needs.reserve;
     if limit.or(free).is_none_or(|most| wanted <= most) {

@@ -50,16 +50,17 @@ pub struct RunRecord {
     pub stage: RunState,
     pub cells: usize,
     pub complete: usize,
-    /// Number of scores that the cells need, and how many are stored.
+    /// Number of scores that the cells need.
     #[serde(default)]
     pub scores: usize,
+    /// Number of stored scores.
     #[serde(default)]
     pub scored: usize,
-    /// Reasons of failures, by cell or for the run.
+    /// Failure reasons by cell name. A failure of the whole run has the key `the run`.
     pub failures: BTreeMap<String, String>,
-    /// Running jobs: label, completed tokens, total tokens.
+    /// Running jobs by id, each with its label, completed tokens and total tokens.
     pub jobs: BTreeMap<usize, (String, usize, usize)>,
-    /// Total and completed work estimated by the cost model, in floating-point operations, and elapsed seconds.
+    /// Total and completed work according to the cost model, in floating-point operations, and elapsed seconds.
     pub flops: f64,
     pub flops_done: f64,
     pub seconds: f64,
@@ -74,12 +75,12 @@ pub struct RunRecord {
     /// Whether the process is a worker, which writes no results.
     #[serde(default)]
     pub worker: bool,
-    /// Host name, and scheduler job id: `45_1`, `46`.
+    /// Host name.
     #[serde(default)]
     pub host: String,
     #[serde(default)]
     pub scheduler_job: Option<String>,
-    /// Id of the stored outline of the plan.
+    /// Id of the plan's outline in the store.
     #[serde(default)]
     pub plan: Option<String>,
 }
@@ -121,7 +122,7 @@ pub struct Recorder<'a> {
 struct RecorderState {
     record: RunRecord,
     left: TimeLeft,
-    /// Times of the store's clock.
+    /// Start of the run and time of the last write, on the store's clock.
     started: Duration,
     written: Duration,
 }
@@ -176,7 +177,7 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
-    /// Records how the run ended if no event reported it.
+    /// Records the failure or interruption of a run that reported no [`Event::Ended`].
     pub fn end(&self, error: &Error) {
         let mut state = lock(&self.state);
         let record = &mut state.record;

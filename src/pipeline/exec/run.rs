@@ -44,7 +44,7 @@ pub fn run(
 /// Outcome of a worker. Workers do not load scores, because each would have to read all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerOutcome {
-    /// No work is left. Holds the number of all, complete and failed cells.
+    /// No work is left. Holds the total number of cells, and how many are complete and how many failed.
     Done { cells: usize, complete: usize, failed: usize },
     /// Other workers hold the leases of all remaining jobs, and the idle timeout has expired.
     IdleTimeout,
@@ -52,7 +52,7 @@ pub enum WorkerOutcome {
 
 /// Works on a grid with other workers until no work is left for this process.
 ///
-/// Latencies are only measured by `run`, without other load.
+/// Only [`run`] measures latencies, which must be timed without other load.
 ///
 /// # Errors
 /// Fails like [`run`].
@@ -123,8 +123,8 @@ fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Op
     chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
-/// Runs the missing jobs, then calls `end`, which returns the number of complete cells, the number of failed cells, and
-/// the result of this function.
+/// Runs the missing jobs, then calls `end`, which returns the numbers of complete and failed cells, and the value to
+/// return.
 fn run_all<T>(
     grid: &Grid,
     env: RunEnv<'_>,
@@ -223,7 +223,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
     let programs = &Programs::default();
     let tools = JobContext { run: context, models, programs };
     let head = GridHead { plan, tools, spread: context.worker_limits.map(|_| Spread::default()) };
-    // Run the jobs that must run alone last, one at a time.
+    // Jobs that must run alone come last, one at a time.
     for alone in [false, true] {
         let tasks = tasks(plan, tools, state, alone);
         if let (Some(_), Some((_, Order::Alone(reason)))) =
@@ -318,7 +318,7 @@ impl TaskHooks for GridHead<'_> {
     }
 }
 
-/// Runs a job as far as currently possible, and reports what it finished.
+/// Runs as much of a job as is currently possible, and reports which cells it completed.
 pub(super) fn attempt(
     plan: &Plan<'_>,
     tools: &JobContext<'_>,

@@ -1,5 +1,5 @@
-//! Recomputes a sample of a grid's scores: some chunks of each evaluation, with the selections and operators of its
-//! cells. Stored scores are not read.
+//! Recomputes a sample of a grid's scores: some chunks of each evaluation, and the selections and operators that they
+//! need. Stored scores are not read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -44,7 +44,7 @@ pub struct SampledCell {
     pub selection: Option<Selection>,
     pub boundaries: Vec<BoundaryResult>,
     pub scores: Vec<SampledScores>,
-    /// Reason why other parts are missing.
+    /// Reason why scores are missing, if the cell failed.
     pub failure: Option<String>,
 }
 
@@ -67,11 +67,11 @@ pub enum SampledItems {
     /// Values of each window: its loss in nats per token, and differences from the dense model.
     Windows(Vec<(usize, Vec<f64>)>),
     Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
-    /// Metrics of a definition (`acc,none`) that are computed per document.
+    /// Per-document metrics of a defined task, by metric and filter (`acc,none`).
     Defined(BTreeMap<String, DefinedItems>),
 }
 
-/// Values of documents under one metric of a definition.
+/// Per-document values of one metric of a defined task.
 #[derive(Debug, Clone)]
 pub enum DefinedItems {
     /// Whether each document is answered correctly.
@@ -109,7 +109,7 @@ pub struct SampleCost {
     pub flops: f64,
 }
 
-/// Estimates the work of [`sample`]. Only missing tokens are computed and stored.
+/// Estimates the work of [`sample`]. Tokenizes and stores missing texts, but computes nothing else.
 ///
 /// # Errors
 /// Fails like [`sample`].
@@ -146,8 +146,8 @@ pub fn sample_cost(
     Ok(all)
 }
 
-/// Computes the selections and operators of a grid's cells, and their scores in the drawn chunks. Reuses selections and
-/// operators in `store`, which should therefore be the caller's own store.
+/// Computes the selections and operators of a grid's cells, and their scores in the drawn chunks. Selections and
+/// operators in `store` are reused, so the store should contain only objects that the caller trusts.
 ///
 /// # Errors
 /// Fails if the whole run fails. A failure of one cell is reported in its result.
@@ -231,7 +231,7 @@ fn scores(
         if drawn.is_empty() {
             continue;
         }
-        // Two cells may share a variant.
+        // Cells with the same score key are computed once.
         let programs: BTreeMap<&str, (&Arc<Key>, &Program)> = members
             .iter()
             .map(|(variant, program)| (variant.scores[index].hash(), (&variant.scores[index], program)))
@@ -316,14 +316,14 @@ impl SampledValues {
         Self { values: eval_set.assemble(&filled), drawn }
     }
 
-    /// Returns the drawn windows of `width` values each.
+    /// Returns the drawn windows, each with `width` values, and the number of all windows.
     fn windows(&self, width: usize) -> (SampledItems, usize) {
         let windows = self.values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
         let drawn = windows.filter(|(at, _)| self.drawn[width * at]);
         (SampledItems::Windows(drawn.collect()), self.values.len() / width)
     }
 
-    /// Returns the drawn documents of a built-in task.
+    /// Returns the drawn documents of a built-in task, and the number of all documents.
     fn documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
         let each = self.values.len() / solutions.requests().max(1);
         let answers = evaluate_answers(&self.values, solutions)?;
@@ -341,7 +341,8 @@ impl SampledValues {
         Ok((SampledItems::Documents(drawn, answers.result.task.column), count))
     }
 
-    /// Returns the metrics of a definition for the drawn documents. `scored` holds the token count of each text.
+    /// Returns the metrics of a defined task for the drawn documents, and the number of all documents. `scored` holds
+    /// the token count of each text.
     fn defined(
         &self,
         definition: &Definition,
@@ -362,8 +363,8 @@ impl SampledValues {
             .map(|span| self.drawn[2 * span.start..2 * span.end].iter().all(|is_drawn| *is_drawn))
             .collect();
         let task = documents.task(definition)?;
-        // A perplexity is normalized by the length of all documents. With generation, filters apply only to documents
-        // with a generated answer.
+        // A perplexity is normalized by the length of all documents. Filters of generated answers only get documents
+        // whose answer was generated.
         let indices: Vec<usize> = (0..documents.len()).filter(|at| generations.is_none() || complete[*at]).collect();
         let answered = indices.iter().map(|&at| (at, answers[at].as_slice()));
         let mut all = BTreeMap::new();

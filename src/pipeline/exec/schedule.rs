@@ -7,10 +7,10 @@ use crate::error::{Error, Result};
 use crate::pipeline::env::progress::{JobStatus, caught, lock};
 
 pub(super) struct Scheduled<'a> {
-    /// Tasks that must finish first.
+    /// Indices of the tasks that must finish first.
     pub(super) after: Vec<usize>,
     pub(super) model: usize,
-    /// Memory in addition to the model, in bytes.
+    /// Memory that the task needs in addition to its model, in bytes.
     pub(super) bytes: u64,
     /// Prefix of the task's lease names.
     pub(super) lease_name: String,
@@ -28,7 +28,7 @@ pub(super) struct Limits {
 
 /// Callbacks of the scheduler.
 pub(super) trait TaskHooks: Sync {
-    /// Called when no task currently needs a model.
+    /// Unloads a model that no task currently needs.
     fn forget(&self, model: usize);
 
     fn choose(&self, models: &[usize]) -> usize {
@@ -51,7 +51,7 @@ pub(super) trait TaskHooks: Sync {
 struct TaskQueue {
     waiting: BTreeSet<usize>,
     running: BTreeSet<usize>,
-    /// Waiting tasks that other processes were working on.
+    /// Waiting tasks whose remaining work was leased by other processes at the last attempt.
     busy: BTreeSet<usize>,
     /// Model of the most recently started task.
     chosen: Option<usize>,
@@ -62,7 +62,7 @@ struct TaskQueue {
     error: Option<Error>,
 }
 
-/// Runs all tasks. `models` are the model sizes in bytes.
+/// Runs all tasks. `models` holds the size of each model in bytes.
 ///
 /// # Errors
 /// Fails with the first error of a task. Running tasks finish, and no further task starts.
@@ -122,7 +122,8 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
 }
 
-/// Returns the next task to run, preferring the chosen model. Evicts models whose tasks only wait for other workers.
+/// Returns the next task to run, preferably one of the model started last. Unloads models without running tasks if the
+/// task needs their memory.
 fn next(
     tasks: &[Scheduled<'_>],
     models: &[u64],

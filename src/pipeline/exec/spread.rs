@@ -16,14 +16,13 @@ pub(super) struct Spread {
     pub(super) sightings: Sightings,
 }
 
-/// Lease of this worker's seat at a backbone. Seats spread workers over backbones: a worker takes the backbone with the
-/// fewest workers and stays with it until it is finished, so that only one backbone is loaded at a time.
+/// Lease of one of a backbone's numbered slots, called seats. A worker takes the backbone with the fewest workers and
+/// stays with it until it is finished, so that it loads only one backbone at a time.
 #[derive(Default)]
 pub(super) struct SeatClaim(Mutex<Option<Lease>>);
 
 impl SeatClaim {
-    /// Chooses one of `backbones` (indices into the plan). A worker holds the lease of a numbered seat, so the backbone
-    /// with the lowest free number has the fewest workers.
+    /// Chooses the one of `backbones` (indices into the plan) with the fewest workers, and leases its lowest free seat.
     pub(super) fn choose(&self, plan: &Plan<'_>, backbones: &[usize], store: &Store) -> usize {
         let mut seat = lock(&self.0);
         // Release the current seat first, because it may be the best choice.
@@ -52,13 +51,13 @@ impl SeatClaim {
 /// Prefix of seat lease names.
 const SEAT: &str = "at-";
 
-/// Last observed leases of other workers, by job. As long as the leases of a job do not change, no part of the job
-/// becomes free, so the job is not tried again.
+/// Last observed leases of other workers, by job. A job is not retried while its leases are unchanged, because no part
+/// of it can have become free.
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<HashMap<String, (Vec<String>, Duration)>>);
 
 impl Sightings {
-    /// Time after which an unchanged job is polled anyway, because its workers may have died.
+    /// Time after which a job is retried even if its leases are unchanged, because its workers may have died.
     const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
     pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use crate::pipeline::env::event::{Event, Work, WorkKind};
 
-/// Backbone and kind of work, which determine the rate.
+/// Backbone name and kind of work. All work of a group is assumed to run at the same rate.
 type RateGroup = (String, WorkKind);
 
-/// Estimator that is updated by the events of a run. The times may come from any clock.
+/// Estimator of the remaining time, updated with the events of a run. Event times may come from any clock.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
     pieces: BTreeMap<String, PlanPiece>,
     rates: BTreeMap<RateGroup, MeasuredRate>,
     jobs: BTreeMap<usize, RunningJob>,
-    /// Time of the last event, and the group running since then.
+    /// Time of the last event, and the rate group of the work that has run since then.
     last: Option<(f64, Option<RateGroup>)>,
 }
 
@@ -21,7 +21,7 @@ pub struct TimeLeft {
 struct PlanPiece {
     group: RateGroup,
     planned: f64,
-    /// Work of started jobs, and its completed part.
+    /// Work of all started jobs, and the part of it that is done, in floating-point operations.
     begun: f64,
     done: f64,
     over: bool,
@@ -40,7 +40,7 @@ struct RunningJob {
     flops_per_token: f64,
 }
 
-/// Minimum remaining share of a piece until it is finished.
+/// Minimum share of a piece that is reported as remaining until the piece is finished.
 const AT_LEAST: f64 = 0.02;
 
 impl TimeLeft {
@@ -74,7 +74,7 @@ impl TimeLeft {
                 {
                     let flops = running.flops_per_token * *tokens as f64;
                     piece.done += flops;
-                    // Other processes' work would inflate the rate of this one.
+                    // Exclude the work of other processes, which would inflate the rate of this process.
                     if !elsewhere {
                         self.rates.entry(piece.group.clone()).or_default().flops += flops;
                     }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::pipeline::exec::JobStarted;
 
-    /// Planned cost, actual cost and duration of a simulated piece, and the duration of its part without progress.
+    /// Simulated piece of work, with its planned and actual cost. For `silent` seconds, it reports no progress.
     struct Played {
         work: &'static str,
         kind: WorkKind,
@@ -223,7 +223,7 @@ mod tests {
         estimates
     }
 
-    /// Simulates two backbones with different rates, parts without progress, and a third more work than planned.
+    /// Returns the work of two backbones with different rates, where scoring costs a third more than planned.
     fn grid() -> Vec<Played> {
         vec![
             calibrate("small c4", 1.0),

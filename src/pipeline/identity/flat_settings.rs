@@ -1,5 +1,5 @@
-//! Flattens identities and other JSON values to leaves, and compares them as canonical text. Comparisons cover all
-//! leaves, so that new settings are included automatically.
+//! Flattens identities and other JSON values to maps from paths to leaves, and compares these maps. The maps contain
+//! all leaves, so comparisons include new settings automatically.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,7 +99,7 @@ pub fn differs(one: &FlatSettings, other: &FlatSettings) -> Vec<Difference> {
         .collect()
 }
 
-/// Returns all settings that the type [`Identity`] allows. Free-form method options count as one.
+/// Returns the paths of all settings of the type [`Identity`]. Free-form method options count as one setting.
 pub fn setting_paths() -> Vec<SettingPath> {
     let settings = SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<Identity>();

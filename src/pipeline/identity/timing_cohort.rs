@@ -9,8 +9,8 @@ use super::Identity;
 use crate::files::sha256;
 use ghostlab_store::canonical;
 
-/// Returns, for each variant, a hash of the whole cohort relative to that variant. Changes common to all variants do
-/// not affect it.
+/// Returns, for each variant, a hash of the cohort relative to that variant. A change common to all variants does not
+/// affect the hashes.
 pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
     let all: Vec<VariantParts> = all.iter().map(|identity| variant_parts(identity)).collect();
     all.iter()

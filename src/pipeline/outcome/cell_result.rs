@@ -102,7 +102,7 @@ pub struct TaskScores {
     pub non_finite: usize,
     /// Number of documents without an answer.
     pub unanswered: usize,
-    /// Every metric of every filter pipeline.
+    /// Scores for every metric of every filter pipeline.
     pub scores: Vec<Score>,
     pub answers: Answers,
 }
@@ -152,11 +152,11 @@ pub fn harness_scores(scores: &[Score]) -> Map<String, Value> {
     each.collect()
 }
 
-/// Measurement of a cell, with the request it answers. The identity of the cell and `measure` together identify its
-/// numbers ([`Identity::measured`]).
+/// Measurement of a cell, with the request that it answers. [`Identity::with_measure`] combines the identity of the
+/// cell with `measure` to identify the measured values.
 #[derive(Debug, Clone)]
 pub struct Measured<A, E, S> {
-    /// Request, as in the grid.
+    /// Text, task or prompt, as requested in the grid.
     pub requested: A,
     pub measure: Arc<MeasureId>,
     /// Amount of data that the backbone reads, which is the same for all variants; `None` if it is not stored.

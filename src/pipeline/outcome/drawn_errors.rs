@@ -81,7 +81,7 @@ impl<'a> DrawnErrors<'a> {
         Ok(error)
     }
 
-    /// Saves new standard errors. A failed write is ignored, and they are recomputed next time.
+    /// Saves new standard errors. If the write fails, they are recomputed next time.
     pub(super) fn keep(&self) {
         let Some(path) = self.path.as_deref().filter(|_| self.drawn.get()) else { return };
         // Merge with standard errors that another process has saved in the meantime.
@@ -110,7 +110,7 @@ mod tests {
         let errors = DrawnErrors::of(&store, &key);
         assert_eq!(errors.error(aggregation, &sound).unwrap(), Some(expected));
         errors.keep();
-        // Replace the cached value by one that cannot be computed, to show that the cache is used.
+        // Replace the cached value by a wrong one, to show that the cache is used.
         let path = errors.path.clone().unwrap();
         let mut known = read(&store, &path);
         assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);

@@ -1,4 +1,4 @@
-//! Reader of a grid's results in the store.
+//! Reads the results of a grid from the store.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::pipeline::stage::{distilled, latency, operator, scores, selection};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 impl GridOutcome {
-    /// Reads the stored results of a plan. Cells in `failures` count as failed; other cells with missing parts are
+    /// Reads the stored results of a plan. Cells in `failures` count as failed. Other cells with missing parts are
     /// incomplete.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl<'a> BackboneReader<'a> {
         Ok(is_solved)
     }
 
-    /// Adds the scores of the evaluation with this index.
+    /// Adds the scores of the evaluation at `index`.
     fn read_scores(&self, index: usize, key: &Key, result: &mut CellResult) -> Result<()> {
         let evaluation = &self.backbone.evaluations[index];
         let known = &self.scored[index];

@@ -67,8 +67,8 @@ impl<'a> BackboneContents<'a> {
         files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect()
     }
 
-    /// Returns the identity of a text. For a streamed text it includes the order of the shards, which depends on the
-    /// seed.
+    /// Returns the identity of a text. The identity of a streamed text includes the order of the shards, which depends
+    /// on the seed.
     fn text(&self, corpus: &str, seed: u64) -> Result<TextId> {
         let entry = &self.grid.corpora[corpus];
         let files = entry.files_of(seed)?;
@@ -122,8 +122,8 @@ impl<'a> BackboneContents<'a> {
         Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
     }
 
-    /// Identifies the measurement of a task, and returns the key of its requests. The key does not include the metrics
-    /// and filters of a definition, so a new metric can reuse stored answers.
+    /// Returns the identity of a task's measurement and the key of the task's requests. The key does not include the
+    /// metrics and filters of a definition, so a new metric can reuse stored answers.
     pub(super) fn task(&self, task: &EvalTask) -> Result<(MeasureId, Key)> {
         let data = self.grid.task(task);
         let definition = data.definition()?;
@@ -221,7 +221,7 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
     }
 }
 
-/// Returns the identity of a cut. For criteria that remove layers one by one it includes the repair.
+/// Returns the identity of a cut. If the criterion removes layers one by one, the identity includes the repair.
 pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repair: Option<&RepairId>) -> Result<CutId> {
     Ok(CutId {
         criterion: criterion.name.clone(),

@@ -31,8 +31,8 @@ pub struct Estimate {
 /// with grids of tiny backbones.
 const PROGRAM: u64 = 92 << 20;
 
-/// Additional memory in bytes that is used if available. 30 runs with a small backbone used 128 to 160 MB in total
-/// (2026-11-27), of which 50 or 57 MB were pages of the executable, depending on the page cache.
+/// Additional memory in bytes that the program uses if it is available. 30 runs with a small backbone used 128 to 160
+/// MB in total (2026-11-27). Pages of the executable took 50 or 57 MB of that, depending on the page cache.
 const AND_MORE: u64 = 30 << 20;
 
 /// Returns a placeholder for an unknown operator. Each index gives a different operator, because a trie merges equal
@@ -42,8 +42,8 @@ pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
 }
 
 impl Estimate {
-    /// Estimates the cost of a plan. `spool_bytes` limits the temporary activations of a calibration pass, `memory` the
-    /// memory of jobs and weights.
+    /// Estimates the cost of a plan. `spool_bytes` limits the temporary activations of a calibration pass. `memory`
+    /// limits the memory of jobs and weights.
     pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
         let mut total = Self::default();
         for backbone in &plan.backbones {
@@ -91,7 +91,7 @@ pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreSta
     // Solving holds at most four f64 matrices. Scoring holds an operator per variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
     let left = memory.saturating_sub(PROGRAM + batch_bytes(plan, backbone, state, memory) + matrices);
-    // For rounded weights, the unquantized weights are also held for calibration.
+    // If weights are rounded, the unquantized weights are also held for calibration.
     let left = if backbone.unquantized.is_some() { left / 2 } else { left };
     left.min(backbone.engine.weight_bytes(config))
 }
@@ -117,8 +117,8 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
     calibrations.chain(evaluations).max().unwrap_or(0)
 }
 
-/// Returns the size of the KV caches of concurrent prompts in bytes: limited to a share of `memory`, but at least one
-/// prompt. Returns 0 without generation.
+/// Returns the size in bytes of the KV caches of concurrent prompts, or 0 without generation. The caches may use a
+/// share of `memory`, but always hold at least one prompt.
 fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreState, memory: u64) -> u64 {
     let evaluation = &backbone.evaluations[position];
     let Some(load) = load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
@@ -138,7 +138,7 @@ struct BackboneEstimator<'a> {
     state: &'a StoreState,
 }
 
-/// Costs of a calibration and of the jobs that read it.
+/// Costs of all work on one calibration text.
 #[derive(Default)]
 struct CalibrationCost {
     /// Cost of the calibration job; `None` if the text is only read by a training.
@@ -247,7 +247,7 @@ impl BackboneEstimator<'_> {
     fn add_trainings(&self, cost: &mut Cost, variants: &[&Variant], pass: f64) {
         let Self { backbone, state, .. } = self;
         let config = &backbone.config;
-        // The result of a pass is stored once for all methods with the same boundary.
+        // The teacher outputs of a pass are stored once for all methods with the same boundary.
         let mut read = BTreeSet::new();
         for (variant, trained) in variants.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
             let text = &backbone.calibrations[trained.text];
@@ -361,8 +361,8 @@ fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load,
     Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
 }
 
-/// Returns the number of activation sites that a pass keeps in the store, and of further sites that it only spools,
-/// because the selection is not known yet.
+/// Returns the number of activation sites that a pass stores, and the number of other sites that it only spools because
+/// the layers are not selected yet.
 fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
     let [kept, now] = [true, false].map(|guess| {
         Needs::of(variants.iter().filter_map(|variant| {

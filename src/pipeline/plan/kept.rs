@@ -1,4 +1,5 @@
-//! Objects that plans use and `cache gc --keep` keeps, and eviction of other objects to stay within a size limit.
+//! Determines which objects plans use, which `cache gc --keep` keeps. Also evicts other objects to keep a store within
+//! its size limit.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use ghostlab_store::{Found, InventoryItem, Key, Store};
 #[derive(Debug, Default)]
 pub struct KeepSet {
     used: BTreeSet<String>,
-    /// Keys of unfinished objects, whose intermediate results are kept.
+    /// Hashes of missing objects whose intermediate results are kept.
     unfinished: BTreeSet<String>,
     /// Hashes of the files that the plans read.
     contents: BTreeSet<String>,
@@ -39,7 +40,7 @@ impl KeepSet {
         self.add_plan(plan, store, &|key| !store.has(key));
     }
 
-    /// Adds the objects of a plan, and their transitive inputs as long as `goes_on` returns true.
+    /// Adds the objects of a plan. Also adds the inputs of each object for which `goes_on` returns true, recursively.
     fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, goes_on: &dyn Fn(&Key) -> bool) {
         plan.keys().for_each(|key| self.add_key(key, goes_on));
         self.unfinished.extend(
@@ -59,8 +60,8 @@ impl KeepSet {
         }
     }
 
-    /// Returns whether an object is kept. If one member of a family is used, all members are kept, because cells with
-    /// other depths or recoveries may use them.
+    /// Returns whether an object is kept. If one member of a [`Family`](crate::pipeline::stage::Family) is used, all
+    /// its members are kept, because cells with other depths or recoveries may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
         let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
         self.used.contains(&entry.hash)
@@ -110,7 +111,7 @@ pub struct Quota {
     pub limit: u64,
     /// Bytes of objects that the plan or a running process needs.
     pub needed: u64,
-    /// Bytes of other objects that fit within the limit.
+    /// Bytes of other objects that are not evicted.
     pub kept: u64,
     /// Objects to evict, cheapest to recompute per byte first.
     pub going: Vec<InventoryItem>,
@@ -119,8 +120,8 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Determines the evictions before `coming` bytes are written. `in_use` are the hashes reserved by running
-    /// processes.
+    /// Determines the evictions that make space for `coming` bytes. `in_use` contains the hashes that running processes
+    /// have reserved.
     pub fn of(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, coming: u64) -> Self {
         let mut needed = KeepSet::default();
         needed.add_needed(plan, store);
@@ -136,7 +137,7 @@ impl Quota {
         let (needed, mut others): (Vec<_>, Vec<_>) = entries.into_iter().partition(needed);
         let needed = sum_of_sizes(&needed);
         let mut kept = sum_of_sizes(&others);
-        // Leave objects of other program versions alone.
+        // Never evict objects of other program versions.
         others.retain(|entry| !entry.older() && !entry.later());
         // Damaged objects have no known cost and are evicted first.
         others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));

@@ -1,5 +1,5 @@
-//! Layer 1: the plan of a grid: keys of all required objects, which of them are stored, why others are missing, and the
-//! costs. Planning computes no results.
+//! Plan of a grid (layer 1 of the architecture). It contains the keys of all required objects, their state in the
+//! store, the reasons why objects are missing, and the costs. Planning computes no results.
 
 mod contents;
 mod cost;

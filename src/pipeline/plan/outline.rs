@@ -1,5 +1,5 @@
-//! Summary of a plan that is stored for `ghostlab status`, which counts finished objects without reading the grid and
-//! its inputs.
+//! Stored summary of a plan. With it, `ghostlab status` counts finished objects without reading the grid and its
+//! inputs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub struct OutlineCell {
     artifacts: Vec<usize>,
 }
 
-/// Job: calibration of a backbone, or scoring of a text or task.
+/// Job that calibrates a backbone, or scores a text or task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineJob {
     /// Label in events and records.
@@ -98,7 +98,7 @@ impl Outline {
         for JobCost { backbone, job, cost } in job_costs(plan, state)? {
             let backbone = &plan.backbones[backbone];
             let keys = backbone.variants.iter().flat_map(|variant| job.produced_keys(variant));
-            // Machine-specific results are not shared.
+            // Exclude machine-specific results, because workers do not share them.
             let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::is_here(key)).map(&mut at).collect();
             if artifacts.is_empty() {
                 continue;

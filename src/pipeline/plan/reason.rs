@@ -1,7 +1,7 @@
 //! Explains why an object must be computed.
 //!
-//! Compares it with stored objects that have the same input names and differ in at most one setting. Objects that
-//! differ in more settings are treated as unrelated.
+//! The missing object is compared with stored objects that have the same input names. An object that differs in more
+//! than one setting is treated as unrelated.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -80,7 +80,7 @@ struct KeyParts {
     inputs: BTreeSet<String>,
 }
 
-/// Index of stored objects for comparison with missing ones.
+/// Index of the stored objects with which missing objects are compared.
 pub struct Reasons {
     stored: HashMap<&'static str, Vec<KeyParts>>,
     /// Index of an object in `stored`, by the hash of its input names and all fields except one.
@@ -158,8 +158,8 @@ fn inputs(key: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Flattens a key to its fields by path. Paths skip the level `of` of each key, and kinds are omitted. An ancestor or
-/// input hash that occurs several times is listed only at its shortest path.
+/// Returns the fields of a key and its ancestors by path. Paths omit the level `of` of each key, and kinds are omitted.
+/// An ancestor or input hash that occurs several times is listed only at its shortest path.
 fn flat_key(key: &Value) -> FlatSettings {
     let mut found = FlatSettings::new();
     let mut seen = HashSet::new();

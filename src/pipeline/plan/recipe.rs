@@ -1,4 +1,4 @@
-//! Derives the keys of all objects that a grid needs, without computing anything.
+//! Derives the keys of all objects that a grid needs, without computing any of the objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Plan<'g> {
 
 impl<'g> Plan<'g> {
     /// Hashes the inputs and builds all keys. The number of tokens per batch is part of the keys of scores, because it
-    /// affects the last digits. By default it depends on the engine.
+    /// affects the last digits. By default, this number depends on the engine.
     ///
     /// # Errors
     /// Fails if an input cannot be read or the engine is not available on this machine.
@@ -70,15 +70,15 @@ impl<'g> Plan<'g> {
     }
 }
 
-/// Returns the text for training a cell's operator, from the corpus of its calibration. Returns `None` if the operator
-/// is not trained.
+/// Returns the text for training a cell's operator, which comes from the corpus of the cell's calibration. Returns
+/// `None` if the operator is not trained.
 fn training_text(cell: &Cell) -> Option<Calibration> {
     let Finetune { sequences, length, seed } = cell.recovery.as_ref()?.training?;
     let corpus = cell.calibration.as_ref()?.corpus.clone();
     Some(Calibration { corpus, sequences, length, seed, operator_sequences: sequences })
 }
 
-/// Rejects cuts of an exported backbone.
+/// Rejects pruned cells of an exported backbone.
 fn reject_cuts_of_export(config: &Config, cells: &[(usize, &Cell)]) -> Result<()> {
     match cells.iter().find(|(_, cell)| !cell.is_dense() && !config.is_plain()) {
         None => Ok(()),
@@ -356,7 +356,7 @@ struct PlannedParts {
     dense: Identity,
     /// Identity of the backbone that calibrations run on.
     calibrated: Identity,
-    /// Indices of the calibrations.
+    /// Index of each calibration in [`BackbonePlan::calibrations`].
     calibrations: HashMap<Calibration, usize>,
     /// Cuts with the keys of their selections, by calibration, criterion (including the recovery that it depends on)
     /// and depth.

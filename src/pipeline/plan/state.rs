@@ -15,7 +15,7 @@ use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 #[derive(Debug)]
 pub enum ObjectState {
     Absent,
-    /// Stored but damaged; the next run computes it again.
+    /// Stored but damaged. The next run recomputes the object.
     Damaged(Error),
     Whole(StoredObject),
 }

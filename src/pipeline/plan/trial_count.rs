@@ -1,4 +1,4 @@
-//! Counts the trials that criteria need, and those that are stored.
+//! Counts the trials that criteria need, and how many of them are stored.
 
 use std::sync::Arc;
 
@@ -40,10 +40,10 @@ impl TrialCount {
 pub(super) struct CriterionTrials {
     criterion: String,
     /// Removed sublayers of each trial at the greatest depth, which include the trials of smaller depths. The later
-    /// trials of a greedy criterion depend on earlier results, so only their number and sizes are exact; their
-    /// sublayers are examples.
+    /// trials of a greedy criterion depend on earlier results. Only their number and sizes are exact, and their
+    /// sublayers are placeholders.
     pub(super) all: Vec<Cut>,
-    /// Trials that are not stored, in the same form.
+    /// Removed sublayers of each trial that is not stored.
     pub(super) missing: Vec<Cut>,
 }
 
@@ -105,9 +105,9 @@ fn criterion_uses<'g>(
     uses
 }
 
-/// Returns the trials that a selection lacks. Follows a greedy selection through its stored trials up to the first step
-/// with a missing trial. All trials of later steps count as missing, because they depend on that step. Iterative
-/// selections do not store trials.
+/// Returns the trials that are missing for a selection. Follows a greedy selection through its stored trials up to the
+/// first step with a missing trial. All trials of later steps count as missing, because they depend on that step.
+/// Iterative selections do not store trials.
 fn missing_trials(
     rule: &dyn Criterion,
     cut: &PruneSpec<'_>,

@@ -30,7 +30,7 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Key fields that identify a site's activations, or some similarity sums, over some sequences.
+/// Key fields of activations (site and sequences) and of similarity sums (pairs and sequences).
 const SITE: &str = "site";
 const PAIRS: &str = "pairs";
 const SEQUENCES: &str = "sequences";
@@ -110,8 +110,8 @@ pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
 
 /// Plans the first pass.
 ///
-/// The pass keeps all sites if they fit the limit or nothing has to be selected. Otherwise, it keeps the sites that the
-/// selection reads, if they fit.
+/// The pass collects all sites if they fit the spool limit or if nothing has to be selected. Otherwise, it collects the
+/// sites that the selection reads, if they fit.
 pub(crate) fn first_pass(
     job: &CalibrationJob<'_>,
     pairs: BTreeSet<Pair>,
@@ -273,7 +273,7 @@ fn commit_rows(
     committed.into_iter().collect()
 }
 
-/// Uncommitted rows of some sites. Dropping the value discards them.
+/// Uncommitted rows of some sites. Dropping this value discards the rows.
 struct Drafts(BTreeMap<HookPoint, (Draft, Payload)>);
 
 impl Drafts {
@@ -368,8 +368,8 @@ fn vanished_error() -> Error {
     Error::job("activations are missing from the store")
 }
 
-/// Removes sites that no selection chose and the sums used for selecting, but keeps the training inputs of other
-/// calibrations.
+/// Deletes the activations of sites that no selection chose, and the similarity sums. Keeps activations that other
+/// calibrations use as training inputs.
 pub(crate) fn clear(job: &CalibrationJob<'_>, pass: &PassRequest, chosen: &BTreeSet<HookPoint>) -> Result<()> {
     let mut keys = Vec::new();
     for shard in job.shape.shards() {

@@ -10,7 +10,7 @@ use crate::model::{Program, Trie};
 use crate::pipeline::env::progress::{JobStatus, caught};
 use ghostlab_store::{Journal, JournalRecord, Lease, LeaseResult, fault};
 
-/// Maximum time between flushes, which bounds the work lost when a run is killed.
+/// Minimum time between flushes. A killed run loses about this much finished work.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 impl ChunkRun<'_> {
@@ -75,7 +75,7 @@ impl ChunkRun<'_> {
         format!("{}-{chunk}", self.journal)
     }
 
-    /// Acquires the lease of a chunk that is missing from some candidates.
+    /// Acquires the lease of a chunk, unless all candidates have it.
     fn lease(
         &self,
         job: Option<usize>,
@@ -236,7 +236,7 @@ struct ChunkGroup {
     tokens: usize,
 }
 
-/// State of one visit to all remaining chunks.
+/// State of one sweep over the remaining chunks.
 #[derive(Default)]
 struct Sweep {
     /// Next group of chunks to compute.

@@ -50,15 +50,14 @@ impl ChunkRun<'_> {
         Ok(ChunkState { job: None, journal: Some(journal), candidates, left, caught_up: true })
     }
 
-    /// Returns the chunks missing from some candidates.
+    /// Returns the chunks that at least one candidate lacks.
     fn missing_chunks(&self, candidates: &[ScoredVariant]) -> Vec<usize> {
         let mut chunks = self.sample.map_or_else(|| (0..self.eval_set.chunks()).collect(), <[usize]>::to_vec);
         chunks.retain(|&chunk| candidates.iter().any(|candidate| candidate.lacks_chunk(chunk)));
         chunks
     }
 
-    /// Loads the programs and reports the start of the job before the first chunk is computed here. Returns the number
-    /// of the job.
+    /// Loads the programs and reports the start of the job before the first chunk is computed here. Returns the job id.
     pub(super) fn started(&self, job: &mut Option<usize>, candidates: &mut [ScoredVariant]) -> Result<usize> {
         if let Some(job) = *job {
             return Ok(job);
@@ -100,7 +99,7 @@ impl ChunkRun<'_> {
         Ok(scoring.candidates)
     }
 
-    /// Repeats [`Self::advance`] until nothing is left.
+    /// Repeats [`Self::advance`] until all chunks are done.
     pub(crate) fn finish(&self, scoring: &mut ChunkState) -> Result<()> {
         loop {
             match self.advance(scoring)? {
@@ -125,7 +124,7 @@ impl ChunkRun<'_> {
             if lease.is_none() {
                 return Ok(JobStatus::Contended);
             }
-            // Another process may have stored them in the meantime.
+            // Another process may have stored the scores in the meantime.
             all_stored = stored(&left);
         }
         if !all_stored {
@@ -201,12 +200,12 @@ impl ChunkRun<'_> {
 
 /// State of a scoring job, kept while other processes work on the rest.
 pub(crate) struct ChunkState {
-    /// Number of the job; `None` until something is computed here.
+    /// Job id; `None` until something is computed here.
     pub(super) job: Option<usize>,
     /// Journal; `None` once the scores are stored.
     pub(super) journal: Option<Journal>,
     pub(super) candidates: Vec<ScoredVariant>,
-    /// Chunks missing from some candidates.
+    /// Chunks that at least one candidate lacks.
     pub(super) left: Vec<usize>,
     /// Whether the other processes' results have just been read.
     pub(super) caught_up: bool,

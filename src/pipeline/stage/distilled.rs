@@ -76,7 +76,7 @@ pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
 
 /// Training cost of the elementwise operations between matrix products, forward and backward, in floating-point
 /// operations per value. It is high because unfused operations read and write each value many times. Measured in nine
-/// trainings with C = 128.
+/// trainings with a hidden size of 128.
 const NUMBER: f64 = 650.0;
 
 /// Returns the cost of training through the given layers: the forward pass, and twice as much for the backward pass.

@@ -42,8 +42,8 @@ pub struct Group {
 /// Scheduling order of a group's jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Runs before all other jobs of the backbone. Each job has a single lease and may write up to as many bytes as
-    /// the previous one.
+    /// Runs before all other jobs of the backbone. Each job has a single lease. Disk space is freed after each job,
+    /// because the next one may write as many bytes.
     First,
     Then,
     /// Runs while no other job runs. If one variant is missing, all variants run again. Workers never run these jobs.
@@ -57,7 +57,7 @@ type Make = fn(&JobContext<'_>, &BackbonePlan, usize, &[&Variant], &mut ResumeSt
 /// State from which a job resumes after waiting for other processes.
 pub(crate) type ResumeState = Option<(Text, ChunkState)>;
 
-/// Dependencies of jobs.
+/// State that all jobs of a run share.
 #[derive(Clone, Copy)]
 pub(crate) struct JobContext<'a> {
     pub(crate) run: &'a RunContext<'a>,
@@ -97,7 +97,7 @@ impl BackbonePlan {
         GROUPS.into_iter().flat_map(|group| (0..(group.places)(self)).map(move |index| Job { group, index }))
     }
 
-    /// Iterates over the objects of a variant, in order: the job, the object's names, and its key.
+    /// Iterates over the objects of a variant in order of computation. Yields the job, the object's names, and its key.
     pub fn inputs_of<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
         let made = self.jobs().flat_map(|job| job.produced_keys(variant).into_iter().map(move |key| (job, key)));
         made.filter_map(|(job, key)| Some((job, Stage::of(key.kind()).ok()?.words?, key)))
@@ -145,7 +145,7 @@ fn find_required(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject>
 }
 
 /// Cache of programs and selections, so that each is read once for all texts. Programs are cached by the hash of their
-/// operator, or by the backbone's content hash if the backbone has operators of its own.
+/// operator. The program of a backbone's files is cached by the backbone's content hash.
 #[derive(Default)]
 pub(crate) struct Programs {
     programs: Mutex<HashMap<String, Program>>,
@@ -199,7 +199,7 @@ impl Programs {
         }
     }
 
-    /// Returns the program of a backbone's folder.
+    /// Returns the program that the files of a backbone describe.
     fn folder_program(&self, run: &RunContext<'_>, backbone: &BackbonePlan) -> Result<Program> {
         if backbone.config.is_plain() {
             return Ok(Program::dense(backbone.config.layers));

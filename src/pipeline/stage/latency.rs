@@ -67,14 +67,14 @@ pub fn key(
 }
 
 /// Estimates the fixed cost of a decoding step, as an equivalent number of prefill rows. A step reads all weights, and
-/// its matrix products are too small to fill the tiles of the kernels and to use all cores. Fitted to times with C =
-/// 128, 256 and 4096.
+/// its matrix products are too small to fill the tiles of the kernels and to use all cores. Fitted to times with hidden
+/// sizes of 128, 256 and 4096.
 fn beside_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }
 
-/// Estimates the cost of timing a variant alone, and the whole cohort if one is missing, without additional rounds for
-/// noisy timings.
+/// Estimates the cost of timing a cohort, where each variant runs separately. If a latency is missing (`left`), the
+/// whole cohort is timed again. Additional rounds for noisy timings are not included.
 pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
     let pass_flops = |length: usize| flops(config, all, length * prompt.batch, length);
     let pass = pass_flops(prompt.length)
@@ -144,7 +144,7 @@ pub const GROUP: Group = Group {
     lease_name: label,
     on: |backbone, index| Some(backbone.latencies[index].to_string()),
     made: |variant, index| variant.latencies.get(index).into_iter().collect(),
-    // Insufficient memory is recorded as a result.
+    // Reserve no memory, because running out of memory is recorded as a result.
     bytes: |_, _| 0,
     order: Order::Alone("workers do not measure latencies; use `ghostlab run`"),
     make,
@@ -227,7 +227,7 @@ fn candidates(
         let Some(program) = programs.or_failed(run, backbone, variant)? else { continue };
         let program = deployed(&program, &backbone.config).program;
         let key = Arc::clone(&variant.latencies[position]);
-        // Two cells may share a variant.
+        // Cells with the same key are timed once.
         if !seen.insert(key.hash().to_string()) {
             continue;
         }
@@ -245,14 +245,14 @@ struct TimedComparison<'a> {
     choice: EngineChoice,
     engine: &'a dyn Engine,
     prompt: Prompt,
-    /// Prompt as in `prompt`, with the number of tokens to decode.
+    /// Same prompt as `prompt`, with the number of tokens to decode.
     latency: Latency,
     label: &'a str,
     /// Memory available for weights and intermediates, in bytes.
     memory: u64,
 }
 
-/// Outcomes of a session, in the order of its variants.
+/// Results of a session, in the order of its variants.
 struct SessionTimes {
     /// Index of the first counted round.
     first: usize,

@@ -39,7 +39,7 @@ pub struct Stage {
     /// Returns the maximum number of files and folders of an object, including the folder named after the first digits
     /// of its hash. `small` is whether an operator of the backbone fits into one file with its record.
     pub inodes: fn(small: bool) -> u64,
-    /// Relations of objects that no plan names to objects that a plan names.
+    /// Rules that relate objects outside of any plan to objects in a plan, so that garbage collection keeps both.
     pub members: &'static [Member],
     /// Whether objects are valid on one machine only. Outlines do not count such objects, and workers do not compute
     /// them.
@@ -53,7 +53,7 @@ pub struct Stage {
 pub struct Words {
     /// Kind of the jobs that compute the input.
     pub group: WorkKind,
-    /// Part of the cell, followed by its description.
+    /// Name in JSON output, and its description in the schema.
     pub part: &'static str,
     pub about: &'static str,
     /// Name in messages, followed by the text or task, if any.
@@ -62,30 +62,31 @@ pub struct Words {
     pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<Read>,
 }
 
-/// Name of tokens, with their key.
+/// Label of tokens, with their key.
 pub type Read = (String, Arc<Key>);
 
-/// Extent of the verification of a stored object before a run uses it.
+/// Rule for verifying a stored object before a run uses it.
 #[derive(Debug, Clone, Copy)]
 pub enum Check {
+    /// Verifies all payloads.
     Whole,
     /// Verifies all payloads if an object derived from this one is missing. Otherwise, verifies only the named payload,
     /// because the others are large.
     Only(&'static str),
-    /// Verified by its reader.
+    /// Verifies nothing, because the reader verifies the object.
     Never,
 }
 
-/// Relation of an object to one that a plan names.
+/// Rule that relates an object outside of any plan to an object in a plan.
 #[derive(Debug, Clone, Copy)]
 pub enum Member {
-    /// Member of a [`Family`], with these fields in addition to the family's.
+    /// Member of a [`Family`]. Its key has these fields in addition to those of the family key.
     Of(&'static [&'static str]),
     /// Intermediate result for the parent with this name, needed until the parent is stored.
     Toward(&'static str),
 }
 
-/// All stages. A new kind needs a file and an entry here.
+/// All stages. A new kind of object needs its own file and an entry here.
 const STAGES: &[Stage] = &[
     tokens::STAGE,
     activations::STAGE,
@@ -101,7 +102,7 @@ const STAGES: &[Stage] = &[
 /// Groups in the order in which their jobs start.
 pub const GROUPS: [&Group; 3] = [&calibration::GROUP, &scoring::GROUP, &latency::GROUP];
 
-/// Kinds of all stages. A stage whose output changes must increase its version; `tests/golden.rs` fails otherwise.
+/// Kinds of all stages. A stage whose output changes must increase its version. Otherwise, `tests/golden.rs` fails.
 pub const KINDS: [ObjectKind; STAGES.len()] = {
     let mut kinds = [STAGES[0].kind; STAGES.len()];
     let mut index = 0;
@@ -115,7 +116,8 @@ pub const KINDS: [ObjectKind; STAGES.len()] = {
 /// Settings with which this program opens stores.
 pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
 
-/// Returns whether a lease whose owner died counts towards the crash limit: leases of calibrations and chunks.
+/// Returns whether the death of a lease's owner counts towards the crash limit. Only leases of calibrations and chunks
+/// count.
 fn counts_death(lease_name: &str) -> bool {
     activations::is_lease(lease_name) || scores::is_lease(lease_name)
 }
@@ -164,8 +166,8 @@ impl Stage {
     }
 }
 
-/// Group of objects of which only some are computed, depending on the data. The key of the family itself represents all
-/// members in the keys of derived objects. No object is stored under it.
+/// Group of related objects, of which a run computes only those that it needs. Keys of derived objects refer to the
+/// family key, which represents all members. No object is stored under the family key.
 #[derive(Debug, Clone)]
 pub struct Family {
     kind: ObjectKind,
@@ -294,7 +296,7 @@ mod tests {
         }));
     }
 
-    /// Covers scores with an operator solved before rounding, whose key is that of the stored weights.
+    /// The operator is solved before rounding, so its key does not depend on the weight type.
     #[test]
     fn what_rounded_weights_score_has_keys_of_its_own() {
         use crate::model::WeightType;

@@ -104,8 +104,8 @@ impl Needs {
     }
 }
 
-/// Estimates the cost of repairing variants on one calibration: one pass, and solving. `all` has the cost of solving
-/// each variant, and `missing` that of each variant that is not stored.
+/// Estimates the cost of repairing variants on one calibration, which takes one pass and the solving. `all` holds the
+/// cost of solving each variant, and `missing` the cost of solving each variant that is not stored.
 pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     let [every, left] = [all, missing].map(|solves| solves.iter().sum::<f64>());
     Cost {
@@ -137,7 +137,7 @@ pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted
 /// times of 18 operators.
 const MEASURED: f64 = 450.0;
 
-/// Returns the size of one C × C matrix in f32, in bytes.
+/// Returns the size in bytes of a square f32 matrix with as many rows as the hidden size.
 pub fn matrix_bytes(config: &Config) -> u64 {
     4 * (config.hidden * config.hidden) as u64
 }
@@ -377,7 +377,7 @@ pub(crate) fn solve_one_by_one(
     results.keep(job, key, started)
 }
 
-/// Reports the start of several passes over a calibration, with trials in some of them. Returns the number of the job.
+/// Reports the start of several passes over a calibration, with trials in some of them. Returns the job id.
 pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize, trials: &[Cut]) -> usize {
     let tokens = job.shape.sequences * job.shape.length;
     let load = Load::windows(tokens, job.shape.length);

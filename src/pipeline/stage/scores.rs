@@ -50,7 +50,7 @@ const REMOVED: &str = "removed";
 /// Key field that distinguishes trials that measure logit distances from those that measure perplexities.
 const DISTANCE: &str = "distance";
 
-/// Key field for comparisons with the dense program of the same backbone.
+/// Value of the key field `compared` for comparisons with the dense program of the same backbone.
 const COMPARED: &str = "dense";
 
 /// Payload with scores as little-endian `f64`: one value per window, two values per choice, or the values of
@@ -63,8 +63,8 @@ fn dense(backbone: BackboneKeyParts<'_>) -> Value {
     identity
 }
 
-/// Returns the part of a key that describes the scored variant. The key of an operator includes its engine, unless the
-/// weights were rounded after solving.
+/// Returns the part of a key that describes the scored variant. With an operator, the engine is omitted, because the
+/// operator's key includes it. The weight type is kept, because weights may be rounded after solving.
 pub(super) fn variant_key_part(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>) -> Value {
     if operator.is_none() {
         return dense(backbone);
@@ -112,8 +112,8 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
     cost
 }
 
-/// Returns the key family of leave-one-out trials on a calibration text. The family key describes the dense backbone;
-/// each trial adds the field `removed`.
+/// Returns the key family of leave-one-out trials on a calibration text. The family key describes the dense backbone.
+/// Each trial adds the field `removed`.
 pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
@@ -135,7 +135,7 @@ pub fn trial_result(metric: TrialMetric, windows: Vec<f64>) -> f64 {
     }
 }
 
-/// Estimates the cost of all trials of a criterion, of which `missing` are not stored.
+/// Estimates the cost of all trials of a criterion. `missing` contains the trials that are not stored.
 pub fn trial_cost(config: &Config, all: &[Cut], missing: &[Cut], load: &Load) -> Cost {
     let flops = step_flops(config, all, load).iter().sum();
     let left = step_flops(config, missing, load);
@@ -161,7 +161,7 @@ pub fn journal(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: ScoredExten
     sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.other_engine()))
 }
 
-/// Returns whether a lease is for a chunk: its name is that of a journal, followed by a number.
+/// Returns whether a lease is for a chunk. Such a lease is named after a journal, followed by a number.
 pub(super) fn is_lease(name: &str) -> bool {
     name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
 }
@@ -228,7 +228,7 @@ impl ScoredVariant {
     }
 }
 
-/// Returns the display factor of a metric of a definition: proportions are shown in percent.
+/// Returns the factor for displaying a metric of a defined task. Proportions are shown in percent.
 pub(crate) fn scale(metric: &Metric) -> f64 {
     if metric.unit == Unit::Percent { 100.0 } else { 1.0 }
 }

@@ -72,7 +72,7 @@ fn make(
         let mut scoring = match begun {
             Some(scoring) => scoring,
             None => {
-                // Two cells may be the same variant and share a key. Score each key once.
+                // Several cells may be the same variant and share a key. Score each key once.
                 let mut seen = BTreeSet::new();
                 let keys = variants.iter().map(|variant| &variant.scores[index]).filter(|key| seen.insert(key.hash()));
                 job.begin(keys.cloned().collect())?
@@ -86,8 +86,8 @@ fn make(
     Ok(step)
 }
 
-/// Extracts the scores of a subset for variants that are already scored completely. Only for the f32 CPU engine, whose
-/// scores do not depend on the batch. Returns whether there were any such variants.
+/// Stores the scores of a subset for variants whose scores of the complete evaluation are already stored. Applies only
+/// to the f32 CPU engine, whose scores do not depend on the batch. Returns whether there were any such variants.
 fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) -> Result<bool> {
     let evaluation = &backbone.evaluations[index];
     let extent = evaluation.target.extent();

@@ -1,5 +1,5 @@
-//! Layers selected by a criterion, with its scores, and the trials behind the selection: perplexities on the
-//! calibration windows without some layers.
+//! Layers selected by a criterion, with the criterion's scores. Also measures the trials on which a selection is based:
+//! perplexities or logit distances of the backbone without some layers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Part of the memory limit for the activations that an iterative criterion reads in one pass, as a divisor.
+/// Divisor of the memory limit. The quotient limits the activations that an iterative criterion reads in one pass.
 const ACTIVATION_SHARE: u64 = 8;
 
 /// Payload with layers and scores.
@@ -125,7 +125,7 @@ struct SelectionSlot<'a> {
 pub(crate) enum Picked {
     Done(Selection),
     Failed(String),
-    /// Needs similarities or activations from the pass.
+    /// Waiting for similarities or activations from the pass.
     Waiting,
 }
 
@@ -166,8 +166,8 @@ impl<'a> Selections<'a> {
         Ok(Self { by_key })
     }
 
-    /// Returns the inputs that some variants need from the dense pass, given the selections so far. Nothing is needed
-    /// for a failed selection, or for a variant whose layers are removed one by one.
+    /// Returns the inputs that some variants need from the dense pass, given the selections so far. Failed selections
+    /// need no inputs, and neither do variants whose layers are removed one by one.
     pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> Needs {
         Needs::of(variants.iter().filter_map(|variant| {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
@@ -218,7 +218,7 @@ impl SelectionSlot<'_> {
         job: &CalibrationJob<'_>,
         started: Instant,
     ) -> Result<()> {
-        // Selections may use trials only if the criterion declares them, because the selection's key then refers to
+        // A criterion may use trials only if it declares them, because otherwise the selection's key does not refer to
         // them.
         let announced = !self.criterion.trials(&self.cut).is_empty();
         let mut measure = |metric: TrialMetric, cuts: &[Cut]| match announced {

@@ -33,7 +33,8 @@ const LOGITS: &str = "logits.f32";
 /// Cost of top-k selection per logit, in floating-point operations. Measured on three texts with a vocabulary of 2,048.
 const CHOSEN: f64 = 1400.0;
 
-/// Estimates the operations of a pass that computes the head, selects the top tokens, and writes tokens and stream.
+/// Estimates the operations of a pass that computes the output head, selects the top tokens, and stores these tokens
+/// and the residual stream.
 pub(super) fn read_flops(config: &Config, load: &Load) -> f64 {
     let pass = Trie::new(&[Program::dense(config.layers)]).flops(config, load).shared;
     pass + CHOSEN * (load.tokens * config.vocab) as f64 + KEPT_BYTE * read_bytes(config, load.tokens) as f64
@@ -88,7 +89,7 @@ fn damaged_error() -> Error {
 /// Number of rows whose logits are in memory at a time.
 const LOGIT_ROWS: usize = 256;
 
-/// Teacher predictions and streams of a text that are stored, by shard.
+/// Stored teacher predictions and residual streams of a text, by shard.
 struct TeacherOutputs<'t, 'a> {
     text: &'t CalibrationJob<'a>,
     site: HookPoint,

@@ -13,13 +13,13 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 /// Increase the version when the output changes.
 pub const KIND: ObjectKind = ObjectKind::new("my-stage", 1);
 
-/// The object is verified before use and belongs to no family ([`Stage`] has other options).
+/// Stage whose objects are verified before use and belong to no family. [`Stage`] has other options.
 pub const STAGE: Stage = Stage { inodes: |_| 2, ..Stage::new(KIND) };
 
 /// Payload with a little-endian `u32` for each token id.
 const COUNTS: &str = "counts.u32";
 
-/// Returns the key: everything that affects the output, and the keys of the inputs.
+/// Returns the key, which contains everything that affects the output, and the keys of the inputs.
 pub fn key(tokens: &Arc<Key>, vocab: usize) -> Key {
     Key::new(KIND, json!({"vocab": vocab}), [("tokens", Arc::clone(tokens))])
 }

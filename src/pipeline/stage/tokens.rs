@@ -26,9 +26,9 @@ mod make;
 pub use answer_key::{AnswerKey, Documents};
 pub(crate) use make::{full_text, text, tokenise_missing, windows};
 
-// Version 2: keys name the file format. Version 3: windows record the bytes that they predict. Version 4: no change of
-// tokens; all kinds were incremented together when keys began to identify a backbone by the inputs of its forward pass,
-// a task by the backbone's files that it reads, and a method by its version.
+// Version 2: keys name the file format. Version 3: windows record the bytes that they predict. Version 4: tokens are
+// unchanged, but all kinds were incremented together when keys began to identify a backbone by the inputs of its
+// forward pass, a task by the backbone's files that it reads, and a method by its version.
 pub const KIND: ObjectKind = ObjectKind::new("tokens", 4);
 
 /// Stage of tokens, which are verified completely because results are evaluated with them.
@@ -292,7 +292,7 @@ pub struct Prompts {
     tokenizer: Tokenizer,
 }
 
-/// Stored form of prompts, besides their token ids.
+/// Stored data of prompts, except for their token ids.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PromptsRecord {

@@ -33,8 +33,8 @@ use simulated::played_time::Time;
 const LENGTH: usize = 8;
 const CHANNELS: usize = 8;
 
-/// 10,001 cells: 73 backbones, each dense and with 8 depths × 17 recoveries, calibrated on 128 × 2,048 tokens and
-/// scored on 64 windows of 2,048.
+/// Grid of 10,001 cells. Each of its 73 backbones is evaluated unpruned and with 8 depths × 17 recoveries. Calibration
+/// uses 128 × 2,048 tokens, and scoring uses 64 windows of 2,048 tokens.
 const LARGE: GridDimensions = GridDimensions {
     backbones: 73,
     ridges: 12,
@@ -101,7 +101,7 @@ impl SimulatedGrid {
         plan
     }
 
-    /// Returns the plan's total time by the cost model, in seconds.
+    /// Returns the plan's total time in seconds, as estimated by the cost model.
     fn planned(&self, server: &Arc<Server>) -> f64 {
         let mut plan = self.plan(server);
         let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::WORDS);
@@ -291,8 +291,8 @@ fn results_survive_faulty_network_and_dying_workers() {
     }
 }
 
-/// Simulates 10,001 cells with `GHOSTLAB_PLAY` workers, or some of their backbones (`64/9`: 64 workers, nine
-/// backbones).
+/// Simulates [`LARGE`] with the numbers of workers given in `GHOSTLAB_PLAY`. `64/9` stands for 64 workers and nine
+/// backbones.
 #[test]
 fn workers_share_backbones_with_little_waste() {
     let requested = std::env::var("GHOSTLAB_PLAY").ok();

@@ -21,7 +21,7 @@ pub(super) const SHEET: &str = "sheet.json";
 /// Payload with the documents of a definition.
 pub(super) const DOCUMENTS: &str = "documents.json";
 
-/// Documents of a definition's task, and how many texts of each are scored.
+/// Documents of a defined task, with the number of scored texts of each.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {
@@ -63,7 +63,7 @@ impl AnswerKey {
         Ok(Some(Self::Native(Arc::new(solutions))))
     }
 
-    /// Returns the number of scored documents, and of all documents of the split.
+    /// Returns the number of scored documents and the number of all documents in the split.
     pub(crate) fn documents(&self) -> [usize; 2] {
         match self {
             Self::Native(solutions) => [solutions.documents(), solutions.original],

@@ -55,7 +55,7 @@ pub(crate) fn tokenise_missing(
     }
     // Use one lease for all texts. With one per text, a thread could deadlock with itself.
     let _lease = progress::lease(store, "tokenising", "tokenizing", reporter, stop)?;
-    // Another process may have computed them in the meantime.
+    // Another process may have computed the tokens in the meantime.
     let missing = look();
     if missing.is_empty() {
         return Ok(());
@@ -254,12 +254,12 @@ impl Sources {
     }
 }
 
-/// Returns a name that distinguishes built-in tasks from tasks by definitions.
+/// Returns a name that distinguishes a built-in task from a defined task of the same name.
 fn source_name(task: &EvalTask) -> String {
     format!("{task}{}", if task.defined { ", by its definition" } else { "" })
 }
 
-/// Tokenizes one text or task, and returns a note about it.
+/// Tokenizes one text or task. Returns a note for the user, if any.
 fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<Option<String>> {
     let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();

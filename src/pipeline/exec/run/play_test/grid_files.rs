@@ -14,13 +14,13 @@ const LAYERS: usize = 32;
 #[derive(Clone, Copy)]
 pub(super) struct GridDimensions {
     pub(super) backbones: usize,
-    /// Number of values of an option, which multiplies the recoveries.
+    /// Number of ridge penalties (`alpha`). Each adds one recovery.
     pub(super) ridges: usize,
     pub(super) depths: &'static str,
     pub(super) sequences: usize,
     /// Windows per text.
     pub(super) windows: usize,
-    /// Real tokens per simulated token.
+    /// Number of real tokens that a token of the small test files stands for.
     pub(super) scale: usize,
 }
 

@@ -15,8 +15,9 @@ use crate::model::{Batch, Config, Load, Trie};
 #[derive(Clone, Copy, Default)]
 pub(super) struct FailureRates {
     pub(super) network: Network,
-    /// Mean number of interruptions and of kills per hour, per 100 workers.
+    /// Mean number of interruptions per hour, per 100 workers.
     pub(super) preempted: f64,
+    /// Mean number of kills per hour, per 100 workers.
     pub(super) killed: f64,
     /// Mean number of pauses beyond the stale timeout per hour, per 100 workers.
     pub(super) halted: f64,
@@ -44,7 +45,7 @@ pub(super) struct WorkerProcess {
     pub(super) rates: FailureRates,
 }
 
-/// Failure of a process.
+/// Callback that makes a process fail.
 type Failure = Box<dyn FnMut() + Send>;
 
 impl WorkerProcess {
@@ -68,7 +69,7 @@ impl WorkerProcess {
         Self { disk, pace, stop: Arc::default(), rates }
     }
 
-    /// Schedules a failure that hits `percent` of all processes per hour.
+    /// Schedules a failure at a random time, so that it hits `percent` percent of all processes per hour.
     pub(super) fn at_random(&self, draws: &mut Draws, percent: f64, failure: Failure) -> Option<Timer> {
         if percent == 0.0 {
             return None;
@@ -77,7 +78,7 @@ impl WorkerProcess {
         Some(self.pace.time.after(Duration::from_secs_f64((hours * 3600.0).min(1e9)), failure))
     }
 
-    /// Returns a failure that asks the worker to stop.
+    /// Returns a failure that asks the worker to stop, like a preemption by the scheduler.
     pub(super) fn preemption(&self) -> Failure {
         let pace = Arc::clone(&self.pace);
         let stop = Arc::clone(&self.stop);
@@ -126,7 +127,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Advances the virtual clock, including any pause. Returns early if the machine goes down.
+    /// Advances the virtual clock by `time`, and beyond it to the end of a pause. Returns early if the machine goes
+    /// down.
     pub(super) fn wait(&self, time: Duration) {
         let end = self.time.now() + time;
         let until = || end.max(Duration::from_micros(self.halted.load(Relaxed)));

@@ -23,7 +23,7 @@ impl Engines for Paced {
     }
 }
 
-/// Engine that derives its streams from token and layer, so that they are reproducible.
+/// Engine whose residual streams are hashes of token, position, layer and channel, and therefore reproducible.
 struct PacedEngine {
     config: Config,
     pace: Arc<Pace>,
