@@ -12,7 +12,7 @@ use crate::artifact::{Artifact, ArtifactOutcome, GateFailure, ResultsFolder};
 use crate::grid::Grid;
 use crate::results::screen;
 
-/// Prints notes about the written files and the gate, and the cells without results.
+/// Prints the written files, the dense scores that failed the artifact's gate, and the cells without results.
 pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
     let all = out::cells(grid.cells.len());
     note!("{name}: {all} in {}; wrote {}", seconds(took), all_shown(&made.files).join(", "));
@@ -50,7 +50,7 @@ impl Done {
         Self { screen, comparison: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
     }
 
-    /// Prints the cached report.
+    /// Prints the cached report and returns the output of the command for this artifact.
     pub(super) fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
         let Self { screen, comparison, recorded, files, warnings } = self;
         warnings.iter().for_each(|text| note!("{text}"));

@@ -253,7 +253,8 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     {
         return false;
     }
-    // `--stage` selects objects by kind and version alone, including objects of earlier program versions.
+    // `--stage` selects objects by kind and version, including objects of earlier program versions. `--older` still
+    // applies.
     let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
     if let Some(stage) = &gc.stage {
         return entry.stage == *stage && old;
@@ -270,7 +271,8 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     (damaged || unused || chosen) && of_kind && old
 }
 
-/// Returns the frozen program copies to delete. With `--kind`, returns none, because program copies have no kind.
+/// Returns the program copies made for scheduler jobs that can be deleted. With `--kind`, returns none, because program
+/// copies have no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unneeded(store)
@@ -312,7 +314,8 @@ struct Kept {
     used: KeepSet,
     /// Engines and float types that this program does not support.
     unknown_engines: BTreeSet<ComputeId>,
-    /// Profiles without any backbone on this machine, with their grids. The objects that they use are unknown.
+    /// Descriptions of the profiles that have no backbone on this machine. The objects that these profiles use are
+    /// unknown.
     absent: Vec<String>,
 }
 

@@ -70,7 +70,7 @@ fn text(Comparison { first, second, differences }: &Comparison) {
     }
 }
 
-/// Returns the results directory itself, or its only profile subdirectory.
+/// Returns `path` if it contains the results of a run, or else its only subdirectory that does.
 fn folder(path: &Path) -> Result<PathBuf> {
     if path.join(StoredResults::FILE).is_file() {
         return Ok(path.to_owned());
@@ -116,7 +116,7 @@ fn data(differences: &Differences) -> String {
     }
 }
 
-/// Formats the differences between protocols, except in data hashes.
+/// Formats the differences between protocols, except differences in data hashes.
 fn protocols(differences: &Differences) -> String {
     let mut text = String::new();
     for protocol in &differences.protocols {
@@ -143,8 +143,8 @@ fn engines_text(differences: &Differences) -> String {
     }
 }
 
-/// Formats the setting differences that apply to all pairs. If a run lacks recorded identities, also states which
-/// settings are compared.
+/// Formats the setting differences that apply to all pairs. If a run did not record the settings of each number, also
+/// states which settings are compared.
 fn aside_text(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
@@ -215,7 +215,7 @@ fn backbones(all: &[Unpaired]) -> Vec<String> {
     all.into_iter().cloned().collect()
 }
 
-/// Numeric columns of the table of values.
+/// Indices of the numeric columns in the table of values.
 const NUMBERS: [usize; 3] = [2, 3, 4];
 
 fn values_text(differences: &Differences) -> String {
@@ -224,13 +224,14 @@ fn values_text(differences: &Differences) -> String {
     if differ == 0 {
         return format!("values: all {all} common values are the same\n");
     }
-    // Only pairs of different engines have tolerances.
+    // Only values from different engines have a tolerance.
     let engines_differ = !differences.engines.is_empty();
     let head = ["condition", "metric", "A", "B", "B − A", "paired test"]
         .into_iter()
         .chain(engines_differ.then_some("tolerance"));
     let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
-    // Use full names for cells with the same short name, and for several columns of one metric.
+    // Use the full name of a cell if other cells have the same short name, and of a column if its metric has several
+    // columns.
     let called = |record: &Record, cell: &String| {
         let alike = differences
             .values

@@ -8,7 +8,7 @@ use crate::significance::stratified::holm;
 /// Family-wise error rate of the paired tests.
 const LEVEL: f64 = 0.05;
 
-/// Groups of metrics that are counted together.
+/// Group of metrics whose differences are counted together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MetricKind {
     Text,

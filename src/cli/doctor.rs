@@ -160,7 +160,7 @@ fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem 
     }
 }
 
-/// Checks the hub cache, and the disk space for pending downloads whose size is known offline.
+/// Checks the hub cache, and whether the pinned files that are not yet downloaded fit on its disk. Sends no requests.
 fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let hub = Hub::new(settings.clone());
     let mut plan = FetchPlan::default();

@@ -130,7 +130,7 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
     Ok(lines)
 }
 
-/// Compares the logits of two engines.
+/// Compares two sets of logits by their relative difference.
 fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> CheckItem {
     let difference = vector_norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
     let apart = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
@@ -200,7 +200,7 @@ fn attention(config: &Config) -> String {
     lines.join(", ")
 }
 
-/// Formats the memory of weights, and of a batch with one window of 2048 tokens.
+/// Formats the memory needed for the weights, and for a batch with one window of 2048 tokens.
 fn memory(config: &Config) -> String {
     let choices = [
         ("f32", EngineChoice::Cpu(Products::F32)),

@@ -32,7 +32,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.grid_args.work()?;
     arguments.grid_args.threads.start()?;
     let store = arguments.grid_args.look()?;
-    // Search the artifact's own grid first. It is the last element, after the grid of its gate.
+    // Search the artifact's main grid first. It is the last element, after the grid of dense backbones that the gate
+    // checks.
     let mut found = None;
     for grid in grids.iter().rev() {
         let plan = Plan::new(grid, &store, arguments.grid_args.engine.request(), RunSettings::default().batch_tokens)?;
@@ -187,10 +188,10 @@ impl CellNames {
     }
 }
 
-/// Axes in the order of the old name format.
+/// Grid axes, in the order of the old name format.
 const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
 
-/// Returns the cells that match a string, using the strictest rule that has a match.
+/// Returns the indices of the cells that match a string, using the strictest rule that has a match.
 ///
 /// The rules are tried in this order: full name, suffix, parts in order, prefixes of parts. The same rules are then
 /// tried on names in the old format, where an axis name selects a part (`depth/3`). Substring matches are tried last.

@@ -1,4 +1,4 @@
-//! `ghostlab export GRID.yaml [CELL] --to FOLDER`.
+//! `ghostlab export GRID.yaml [CELL] --to FOLDER`: exports cells as Hugging Face models or GGUF files.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.grid_args.work()?;
     let chosen = selected_cells(&grids, arguments)?;
     let store = arguments.grid_args.store()?;
-    // Check all targets before writing any.
+    // Check all output paths before writing anything.
     for (grid, _, folder) in &chosen {
         match arguments.gguf {
             Some(_) => export::check_gguf(folder, home::inputs(grid, &store))?,
@@ -119,7 +119,7 @@ fn line(exported: &Exported) -> String {
 
 /// Returns the selected cells with their output paths.
 fn selected_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
-    // The artifact's own grid is the last element, after the grid of its gate.
+    // The artifact's main grid is the last element, after the grid of dense backbones that the gate checks.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);

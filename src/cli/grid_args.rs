@@ -49,7 +49,8 @@ pub(super) struct Threads {
     pub(super) threads: Option<u16>,
 }
 
-/// Returns the path of a grid file, resolving the name of an installed artifact.
+/// Returns the path of a grid file. The name of an artifact, such as `table2`, is resolved to its file in the
+/// experiments.
 fn grid_file(named: OsString) -> PathBuf {
     let file = PathBuf::from(named);
     if file.exists() || file.components().count() != 1 || file.extension().is_some() {

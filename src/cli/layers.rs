@@ -72,7 +72,7 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// Name of the generated grid in messages. It has no file; names are resolved as for a grid in the current directory.
+/// File name of the generated grid in messages. Names are resolved as for a grid in the current directory.
 const FILE: &str = "layers";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -131,7 +131,7 @@ impl Arguments {
         Ok(all.into_iter().filter(is_wanted).collect())
     }
 
-    /// Writes the grid as JSON, which is valid YAML. The grid removes one layer or sublayer by each criterion.
+    /// Formats the grid as JSON, which is valid YAML. Each criterion removes one layer or sublayer.
     fn grid(&self, rankings: &[Ranking]) -> Result<String> {
         let (name, backbones) = backbone(&self.model)?;
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
@@ -181,7 +181,7 @@ impl Arguments {
     }
 }
 
-/// Returns the format of a figure by its file extension.
+/// Returns the format of a figure from its file extension.
 fn figure_format(path: &Path) -> Result<&'static str> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     Drawing::ENDINGS.into_iter().find(|known| *known == ending).ok_or_else(|| {

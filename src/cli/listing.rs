@@ -30,7 +30,7 @@ struct ArtifactStanding {
     complete: usize,
     /// Remaining floating-point operations by engine and machine; `None` if texts are not tokenized yet.
     left: Option<Vec<(String, String, f64)>>,
-    /// Results directory; `None` if the settings do not determine it.
+    /// Results directory. `None` if it cannot be determined from the settings.
     results: Option<PathBuf>,
 }
 

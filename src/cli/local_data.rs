@@ -1,4 +1,4 @@
-//! `ghostlab fetch --data FOLDER`: copies local texts and tasks to the paths from which grids read them.
+//! `ghostlab fetch --data FOLDER`: copies local texts and tasks to the paths where grids expect them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

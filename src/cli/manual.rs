@@ -114,7 +114,7 @@ mod tests {
         undocumented.into_iter().chain(arguments).chain(inner).collect()
     }
 
-    /// Collects arguments of subcommands that have the name of a global argument.
+    /// Collects the arguments of subcommands whose ID or long name is that of a global argument.
     fn taken(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
             let inner_arguments =

@@ -1,4 +1,4 @@
-//! Layer 5: command-line arguments, exit codes and all printing.
+//! Command-line interface (layer 5 of the architecture): arguments, exit codes and all printing.
 
 /// Replacements for the standard library's macros, which panic if the output is closed or full (see `out`).
 macro_rules! print {
@@ -203,7 +203,7 @@ pub fn call(words: &[OsString]) -> Called {
     Called { code, output, errors }
 }
 
-/// Returns the name of the command with its subcommand.
+/// Returns the full name of the command, such as `cache ls`.
 fn command_name(matches: &ArgMatches) -> String {
     let inner = matches.subcommand();
     let names = std::iter::successors(inner, |(_, matches)| matches.subcommand()).map(|(name, _)| name);

@@ -17,7 +17,7 @@ use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 /// File name of the generated grid in messages. Names are resolved as for a grid in the current directory.
 const FILE: &str = "command line";
 
-/// Replaces a hint to run `ghostlab fetch` with a hint to use `--fetch`, which these commands support.
+/// Replaces a hint to run `ghostlab fetch` with a hint to use `--fetch`, which `score`, `layers` and `search` support.
 pub(super) fn fetchable(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Missing if error.advice().is_some_and(|advice| advice.contains("ghostlab fetch")) => {
@@ -27,7 +27,7 @@ pub(super) fn fetchable(error: Error) -> Error {
     }
 }
 
-/// Adds the non-empty entries of backbones, tasks and corpora to a grid.
+/// Adds backbones, tasks and corpora to a grid, except empty ones.
 pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String, Value>, corpora: Map<String, Value>) {
     let parts = [("backbones", backbones), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
     for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {
@@ -35,7 +35,7 @@ pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String
     }
 }
 
-/// Parses the window length after a text.
+/// Parses the window length of `TEXT@TOKENS`.
 fn window(flag: &str, given: &str, length: &str) -> Result<usize> {
     let known = length.parse().ok().filter(|length| (2..=MAX).contains(length));
     known.ok_or_else(|| {
@@ -80,7 +80,7 @@ impl SharedEntries {
         Ok(Self { corpora: entries(&all, folder, "corpora")?, tasks: entries(&all, folder, "tasks")? })
     }
 
-    /// Returns the entries of the tasks given on the command line, and how the grid uses them.
+    /// Returns the grid entries of the tasks given on the command line, and the list of tasks to evaluate.
     pub(super) fn tasks_of(
         &self,
         requested: &[String],
@@ -112,8 +112,8 @@ impl SharedEntries {
         Ok((tasks, used))
     }
 
-    /// Returns the entries of the texts given by an option, and how the grid uses them. The default window length is
-    /// `length` tokens.
+    /// Returns the grid entries of the texts given by an option, and the list of texts with their window lengths. The
+    /// default window length is `length` tokens.
     pub(super) fn texts_of(
         &self,
         flag: &str,
@@ -163,7 +163,7 @@ fn entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> 
     Ok(entries)
 }
 
-/// Returns the profile of the model's entry in `backbones/`, found by name or directory.
+/// Returns the profile that the model's entry in `backbones/` names. The entry is found by its name or model directory.
 fn own_profile(model: &str) -> Option<String> {
     let folder = home::experiments(None).ok()?;
     // Ignore errors, which may concern unrelated entries.
@@ -232,7 +232,8 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Returns the model's name in the grid, and its entry. The entry is empty if a file in `backbones/` defines it.
+/// Returns the model's name in the grid, and its grid entry. The entry is empty if a file in `backbones/` defines the
+/// model.
 pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if parts::is_backbone(folder) {
@@ -306,7 +307,7 @@ const KNOWN_TASKS: [(&str, &str); 9] = entries!(
 );
 const KNOWN_TEXTS: [(&str, &str); 5] = entries!("corpora", "c4", "c4-train", "ptb", "wikitext2", "wikitext2-train");
 
-/// Returns the hub entry of a known text or task, without local paths.
+/// Returns the built-in grid entry of a text or task on the hub, without its local path.
 pub(super) fn known_data(kind: EntryKind, name: &str) -> Option<Value> {
     let all = match kind {
         EntryKind::Task => &KNOWN_TASKS[..],

@@ -32,7 +32,7 @@ pub(super) fn capture<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
     (made, KEPT.take().unwrap_or_default())
 }
 
-/// Appends `text` to the captured stream at `position`. Returns false if the thread does not capture.
+/// Appends `text` to captured stdout (`position` 0) or stderr (1). Returns false if this thread is not capturing.
 fn keep(position: usize, text: &str) -> bool {
     KEPT.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[position].push_str(text)).is_some())
 }
@@ -45,10 +45,10 @@ pub(super) fn show_usage(error: &clap::Error) {
     }
 }
 
-/// First failed write to stdout.
+/// Error of the first failed write to stdout.
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 
-/// Writes to stdout.
+/// Writes text to stdout, with control characters escaped.
 pub(super) fn print(text: Arguments<'_>) {
     print_raw(&printable(&text.to_string()));
 }
@@ -65,7 +65,7 @@ fn print_raw(text: &str) {
     }
 }
 
-/// Writes to stderr.
+/// Writes text to stderr, with control characters escaped.
 pub(super) fn eprint(text: Arguments<'_>) {
     eprint_raw(&printable(&text.to_string()));
 }
@@ -210,10 +210,11 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
-/// Minimum length of a shortened name.
+/// Minimum width of a truncated column, in characters.
 const MIN_NAME: usize = 16;
 
-/// Shortens the widest strings in the middle until the rows fit the terminal width. Numbers are not shortened.
+/// Truncates strings of the widest column in the middle until the rows fit the terminal width. Numeric columns are not
+/// truncated.
 pub(super) fn shortened_columns(
     mut rows: Vec<Vec<String>>,
     numbers: &[usize],

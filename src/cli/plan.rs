@@ -1,4 +1,4 @@
-//! `ghostlab plan GRID.yaml`: shows the work of a run, the reasons and the cost.
+//! `ghostlab plan GRID.yaml`: shows what a run would compute, why, and at what cost.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

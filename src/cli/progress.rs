@@ -194,9 +194,11 @@ struct FetchProgress(Mutex<FetchMeter>);
 
 struct FetchMeter {
     bars: Bars<String>,
-    /// Bytes of all files, bytes present before the download, and bytes downloaded.
+    /// Total bytes of all files.
     planned: u64,
+    /// Bytes present before the download.
     here: u64,
+    /// Bytes downloaded.
     came: u64,
     began: Option<Instant>,
 }
@@ -276,7 +278,7 @@ impl Drop for FetchProgress {
 /// Minimum interval between plain lines about one job or file.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Progress bars of jobs or files, by event key.
+/// Progress bars of jobs or files, by job ID or file name.
 pub(super) struct Bars<K> {
     bars: Option<MultiProgress>,
     pub(super) overall: Option<ProgressBar>,
@@ -286,7 +288,8 @@ pub(super) struct Bars<K> {
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) bar: Option<ProgressBar>,
-    /// Total amount, if known. `here` is the amount present before the start, and `came` the amount added since then.
+    /// Total tokens or bytes, if known. `here` is the amount present before the start, and `came` the amount added
+    /// since then.
     pub(super) total: Option<u64>,
     pub(super) here: u64,
     pub(super) came: u64,

@@ -70,8 +70,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     })
 }
 
-/// Returns whether a file was written by `record pack`: the first entry of the zip archive has the name of the
-/// metadata.
+/// Returns whether `record pack` wrote a file, that is, whether the first entry of the zip archive is the metadata
+/// file.
 fn is_ours(bytes: &[u8]) -> bool {
     const NAME: usize = 30;
     bytes.starts_with(b"PK") && bytes.get(NAME..).is_some_and(|rest| rest.starts_with(METADATA.as_bytes()))

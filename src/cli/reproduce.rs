@@ -156,7 +156,7 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     }
 }
 
-/// Selects the named artifacts. Prints a note about artifacts of `all` that do not define the profile.
+/// Selects the named artifacts. For the name `all`, prints a note about the artifacts that do not define the profile.
 fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Artifact>> {
     let names = &arguments.artifacts;
     let profile = arguments.profile.as_deref();
@@ -172,7 +172,6 @@ fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Ve
 type ArtifactErrors = Vec<(String, Error)>;
 
 impl Call<'_> {
-    /// Lists the artifacts.
     fn list(&self, all: &[Artifact]) -> Result<u8> {
         let Arguments { profile, overrides, store, engine, .. } = self.arguments;
         let list = ArtifactList {
@@ -205,7 +204,8 @@ impl Call<'_> {
         Ok((made, errors))
     }
 
-    /// Prints the judged claims and writes the page. Returns its path, or `None` if an artifact is overridden.
+    /// Prints the judged claims and writes the page. Returns the path of the page, or `None` if a run differs from its
+    /// artifact's definition.
     fn write_page(&self, chosen: &[&Artifact], made: &[MadeArtifact], store: &Store) -> Result<Option<String>> {
         let mut apart: Vec<String> =
             made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
@@ -229,7 +229,8 @@ impl Call<'_> {
         self.arguments.events || answer::json()
     }
 
-    /// Returns the judged claims about the named artifacts, and writes the page if it changed.
+    /// Writes the page unless it is up to date. Returns the judged claims about the named artifacts, and the path of
+    /// the page.
     fn paged(&self, names: &[&str], judged: Option<&str>, store: &Store) -> Result<(String, PathBuf)> {
         let Self { arguments, results, reports, .. } = self;
         let finished = || {
@@ -343,8 +344,9 @@ impl Call<'_> {
         })
     }
 
-    /// Returns the up-to-date check of an artifact, with notes about its inputs. Returns `None` if the command does
-    /// more than write files: if it measures latencies, records a run, evicts objects, prints events or checks a gate.
+    /// Returns the up-to-date check of an artifact, with warnings about its inputs. Returns `None` if the artifact must
+    /// be processed again: with `--record`, `--stored`, `--events`, `--frozen`, `--retime` or `--store-limit`, or if a
+    /// gate must be checked.
     fn finished<'a>(
         &self,
         artifact: &Artifact,

@@ -205,7 +205,7 @@ fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
     format!("{name}: {repository}, {commit}, {}", if *pinned { "pinned" } else { "not pinned" })
 }
 
-/// Builds the grid. Windows are shortened to the model's context.
+/// Builds the grid. Without `--length`, windows are shortened to the model's context if it is below 2048 tokens.
 fn grid(arguments: &Arguments) -> Result<Grid> {
     let grid = load_grid(arguments, arguments.length.map_or(LENGTH, |length| length as usize))?;
     let context =
@@ -278,7 +278,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     Ok(grid.to_string())
 }
 
-/// Returns the grid entry of a task if it is given by a definition.
+/// Returns the grid entry of a task that is given by a definition. Returns `None` for other tasks.
 fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
     let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);

@@ -152,7 +152,8 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
     Grid::load(Path::new(&arguments.search_args.model), arguments.search_args.profile.as_deref(), &arguments.overrides)
 }
 
-/// Returns the output directory `results/NAME/search+BUDGET`. Each budget has its own directory.
+/// Returns the output directory `results/NAME/search+BUDGET`. Each budget has a separate directory, and so does each
+/// set of overrides.
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
     let results = home::default_directory(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
@@ -181,7 +182,7 @@ fn export_command() -> String {
     format!("ghostlab {} --export FOLDER", cluster::line(words))
 }
 
-/// Number of skipped cells that the terminal lists.
+/// Maximum number of skipped cells to print.
 const MAX_SKIPPED: usize = 5;
 
 fn print_searches(answer: &Searched) {
@@ -218,7 +219,7 @@ fn print_searches(answer: &Searched) {
     }
 }
 
-/// Search of an artifact, with its output directories.
+/// Search of an artifact, with its grid and directories.
 pub(super) struct Race<'a> {
     pub(super) artifact: &'a Artifact,
     pub(super) races: &'a RacesEntry,
@@ -230,7 +231,8 @@ pub(super) struct Race<'a> {
     pub(super) quiet: bool,
 }
 
-/// Runs the searches, writes their results, and compares them with the best rows of the artifact's fully scored table.
+/// Runs the searches, writes their results, and compares them with the best rows of the table in which every cell was
+/// scored.
 pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;
     let started = SystemTime::now();

@@ -78,7 +78,7 @@ pub(super) struct SearchArgs {
     pub(super) profile: Option<String>,
 }
 
-/// Name in messages of the generated grid, which has no file.
+/// File name of the generated grid in messages. Names are resolved as for a grid in the current directory.
 const FILE: &str = "command line";
 /// Default number of tokens per window and per calibration sequence.
 const LENGTH: usize = 2048;
@@ -166,7 +166,7 @@ impl SearchArgs {
         Grid::of_text(&self.text(&bounds, &depths, length)?, Path::new(FILE)).map_err(fetchable)
     }
 
-    /// Converts the bounds of `--budget` to the `budget` of a grid.
+    /// Converts the bounds of `--budget` to the `budget` entry of a grid.
     fn bounds(&self) -> Result<Map<String, Value>> {
         let forms = "`layers=8`, `speedup=1.3`, `latency=25ms`, `memory=12GB`, `params=0.8` or `kv_cache=0.5`";
         if self.tasks.is_empty() && self.texts.is_empty() {
@@ -215,7 +215,7 @@ impl SearchArgs {
         }
     }
 
-    /// Writes the grid as JSON, which is valid YAML.
+    /// Formats the grid as JSON, which is valid YAML.
     fn text(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
         let (name, entry) = backbone(&self.model)?;
         let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
@@ -285,8 +285,8 @@ impl SearchArgs {
         Ok(units)
     }
 
-    /// Returns the requested criteria. By default, these are the paper's criteria and the sublayer criteria that need
-    /// neither options nor trials.
+    /// Returns the requested criteria. The defaults are the paper's criteria and the sublayer criteria, except those
+    /// that need options or trials.
     fn criteria(&self) -> Result<Vec<(String, Box<dyn Criterion>)>> {
         let none = Options::new();
         if !self.criteria.is_empty() {
@@ -361,7 +361,7 @@ struct Axes {
     recoveries: Vec<String>,
 }
 
-/// Parses `TEXT:SEQUENCESxTOKENS@SEED`.
+/// Parses `TEXT:SEQUENCESxTOKENS@SEED`. Every part after the text may be omitted.
 fn sized(given: &str, length: usize) -> Result<(String, [usize; 3])> {
     let usual = [SEQUENCES, length, 0];
     let Some((text, size)) = given.rsplit_once(':').filter(|_| !Path::new(given).exists()) else {

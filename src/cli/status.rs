@@ -120,7 +120,7 @@ fn failure_times(count: usize) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
-/// Formats a time in seconds since 1970.
+/// Formats a Unix time in seconds.
 fn time_text(seconds: u64) -> String {
     utc(UNIX_EPOCH + Duration::from_secs(seconds))
 }

@@ -13,7 +13,7 @@ pub(super) const AGAIN: u8 = 75;
 
 pub(super) const AFTER_BATCH: &str = "stopping after this batch";
 
-/// Stop flag of the process. Signal handlers are registered only once, even for several commands.
+/// Stop flag of the process. Signal handlers are registered only once, even if the process runs several commands.
 static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
 /// Registers handlers for Ctrl-C, TERM and HUP. The first signal stops the run after the current batch and prints
@@ -40,8 +40,8 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Grace period after USR1 for a worker that has stored nothing yet: half of the two minutes requested from
-/// schedulers.
+/// Grace period after USR1 for a worker that has stored nothing yet. It is half of the two minutes between USR1 and the
+/// time limit.
 #[cfg(unix)]
 const FIRST_BATCH: Duration = Duration::from_secs(60);
 
@@ -53,8 +53,8 @@ pub(super) struct Signals {
 
 impl Signals {
     /// Registers handlers for USR1, TERM, Ctrl-C and HUP. The first signal stops the worker after the current batch, a
-    /// repeated one immediately. USR1 announces the time limit, so a worker that has stored nothing yet first finishes
-    /// a batch.
+    /// repeated one immediately. USR1 announces the time limit, so a worker that has stored nothing yet gets time to
+    /// finish a batch.
     #[cfg(unix)]
     pub(super) fn watch() -> Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -92,7 +92,7 @@ impl Signals {
         Ok(Self { any: on_ctrl_c(AFTER_BATCH)?, usr1: Arc::default(), kept: Arc::default() })
     }
 
-    /// Returns whether the scheduler announced the time limit.
+    /// Returns whether the scheduler announced the time limit with USR1.
     pub(super) fn usr1(&self) -> bool {
         self.usr1.load(Relaxed)
     }

@@ -109,7 +109,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     call.submit(&script, text, answer)
 }
 
-/// Prepared submission with the options of the call.
+/// Prepared submission, with the command-line arguments.
 struct SubmitCall<'a> {
     arguments: &'a Arguments,
     profile: SlurmProfile,
@@ -129,7 +129,7 @@ impl SubmitCall<'_> {
         let workers = arguments.workers.map(usize::from).or(profile.workers).unwrap_or(work.grid.backbone.len()).max(1);
         let at_a_time = arguments.at_a_time.map_or(workers, usize::from).min(workers);
         let cpus = arguments.grid_args.threads.threads.map(usize::from).or(profile.cpus).unwrap_or(1);
-        // Worker memory: weights, job memory, the program and cached files.
+        // A worker needs memory for the weights, its jobs, the program and cached files.
         let memory = arguments.limits.memory.map_or(memory, Gigabytes::bytes);
         let program = absolute(&program(&submission.binary, arguments.dry_run, store)?)?;
         let gres = gres(device_memory, *settings, profile)?;
@@ -238,12 +238,12 @@ fn warn_about_time_limit(script: &JobScript<'_>) {
     }
 }
 
-/// Prints the answer, with `message` as the text form.
+/// Prints `answer` with `--json`, and `message` otherwise.
 fn show(answer: Submitted, message: &str) -> Result<ExitCode> {
     answer::show(answer, Answer::SubmitSlurm, |_| println!("{message}"))
 }
 
-/// Checks and tokenizes everything, as a run does before its first job.
+/// Checks and tokenizes all inputs, as a run does before its first job.
 ///
 /// Returns the submission, the output to print (without jobs), and the required GPU memory. The memory estimates
 /// assume that a worker holds all weights of the largest backbone.
@@ -294,8 +294,8 @@ fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Su
     Ok((submission, answer, device_memory))
 }
 
-/// Returns the queued workers of the same plan, one per line. Also returns an array that has no report job, because an
-/// earlier `submit` was interrupted.
+/// Returns the queued workers of the same plan, one per line. Also returns the number of an array job that has no
+/// report job, because an earlier `submit` was interrupted.
 fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> =
         Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();
@@ -321,7 +321,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
             ));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
-        // Jobs are in submission order; the report job follows its array.
+        // Jobs are in submission order, so the report job follows its array job.
         let known = earlier.find_jobs(store, &queue)?.jobs;
         let last = known.last().filter(|(what, number)| what == SubmittedJobs::ARRAY && array.as_ref() == Some(number));
         if let Some((_, number)) = last.filter(|_| earlier.id == submission.id) {

@@ -1,4 +1,4 @@
-//! Input of a worker: a grid, an artifact, or the frozen copy of either from its submission.
+//! Grids and artifacts that commands work on, loaded from files or from the frozen copies of a submission.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::model::EngineRequest;
 use crate::results::{By, Provenance, RunDescription};
 use ghostlab_store::Store;
 
-/// Grid to work on, with its artifact and gate, if any.
+/// Grid to run, with its artifact and the dense grid of the artifact's gate, if any.
 pub(super) struct GivenWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
@@ -42,7 +42,7 @@ impl GivenWork {
         Self::of_artifact(artifact, grid_args.profile.as_deref(), &grid_args.overrides, no_gate, store)
     }
 
-    /// Loads the grids of an artifact and of its gate.
+    /// Loads the grid of an artifact, and the grid of dense backbones that its gate checks.
     ///
     /// # Errors
     /// Fails if the grid is invalid, or if a model differs from the paper's model of the same name.
@@ -93,8 +93,8 @@ impl GivenWork {
 /// Applies the checks of `run` and `reproduce` to loaded grids.
 ///
 /// # Errors
-/// Fails if a submission was created by another program or with other inputs, a model's name is taken by a different
-/// model, or hashing fails.
+/// Fails if a submission was created by another program or with other inputs, if a model differs from the paper's model
+/// of the same name, or if hashing fails.
 pub(super) fn check(grid_args: &GridArgs, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
     if let Some(submission) = grid_args.submission()? {
         return submission.check(store);
@@ -143,7 +143,7 @@ pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
     if target.as_described() { Vec::new() } else { target.description().name_parts() }
 }
 
-/// Fails if a submission would replace the results of a later run with other settings or inputs.
+/// Fails if a submission would replace the results of a later run that used other settings or inputs.
 pub(super) fn not_over_a_later_one(
     file: &Path,
     submission: &Submission,
@@ -174,7 +174,7 @@ fn modified_time(path: &Path) -> Option<std::time::SystemTime> {
 /// Returns the overrides, or none if they do not change the grid.
 ///
 /// # Errors
-/// For a loaded grid, fails only if a path is not UTF-8.
+/// Fails if a path in the grid is not UTF-8.
 fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> Result<Grid>) -> Result<&'a [String]> {
     // Without overrides, do not load the file: it may not be a grid.
     let same = match (!overrides.is_empty()).then(plain) {

@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     events: bool,
 }
 
-/// Runner of this worker's share of a grid.
+/// Runner for the jobs that this worker takes from a grid.
 struct WorkedGrid<'a> {
     store: &'a Store,
     settings: RunSettings,

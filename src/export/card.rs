@@ -55,7 +55,7 @@ struct CardValues {
     window: Option<usize>,
     /// One sentence for each repair that is folded into weights.
     folded: Vec<String>,
-    /// One sentence per attached operator.
+    /// One phrase per attached operator, such as `a full linear map on the input of layer 3`.
     attached: Vec<String>,
     notes: Vec<String>,
     numbers: Option<String>,
@@ -157,7 +157,7 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
     }
 }
 
-/// Returns the source of a registered recovery method.
+/// Returns the reference of a recovery method, such as the URL of its paper or code.
 fn source(name: &str) -> Option<String> {
     recovery::described().into_iter().find(|method| method.name == name).map(|method| method.source.to_owned())
 }
@@ -195,7 +195,7 @@ fn merged(layout: &Layout, deployed: &Deployed) -> impl Iterator<Item = String> 
     })
 }
 
-/// Formats the removed amount of a backbone with `layers` layers.
+/// Formats how much of a backbone with `layers` layers is removed.
 fn amount(removed: &Cut, layers: usize) -> String {
     if removed.is_whole_layers() {
         return format!("{} of {layers} layers", removed.whole_layers().len());

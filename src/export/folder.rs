@@ -22,7 +22,7 @@ use crate::model::FloatType;
 use crate::quantity::distinct_sizes;
 use ghostlab_store::fault;
 
-/// File that records the inputs of an export.
+/// Name of the file that records the inputs of an export.
 pub const MARK: &str = "ghostlab.json";
 /// Files that are copied unchanged if the backbone has them.
 const BESIDES: [&str; 12] = [
@@ -66,7 +66,7 @@ pub struct Exported {
     pub needs_code: bool,
 }
 
-/// Kind of the output folder in its manifest.
+/// Kind of the output folder, as recorded in its manifest.
 const KIND: &str = "a model";
 
 /// Checks that the folder is empty, absent or an earlier export.
@@ -98,7 +98,7 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
     Ok(output)
 }
 
-/// Writes the folder.
+/// Writes the export to a temporary folder and moves that folder into place.
 ///
 /// # Errors
 /// Fails if the disk is full, a file cannot be read or written, the target folder has other content, or `stop` is set.
@@ -188,8 +188,9 @@ fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, 
         .collect())
 }
 
-/// Writes the tokenizer's settings. Sets the tokenizer class for a custom model type, from which transformers cannot
-/// infer it. Removes references to custom code, which is not exported, because `tokenizer.json` is sufficient.
+/// Writes the tokenizer's settings. Sets the tokenizer class for a custom model type, because transformers cannot infer
+/// the class from it. Removes references to custom code. This code is not exported, because `tokenizer.json` is
+/// sufficient.
 fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
     let name = "tokenizer_config.json";
     let class = "tokenizer_class";

@@ -1,4 +1,5 @@
-//! Layer 4: exports a cell as a folder for transformers, lm-evaluation-harness and other programs (design §16).
+//! Export of cells as folders for transformers, lm-evaluation-harness and other programs (layer 4 of the architecture,
+//! docs/design.md §16).
 //!
 //! | file | content |
 //! | --- | --- |

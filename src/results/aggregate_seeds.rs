@@ -21,7 +21,7 @@ impl Results {
         }
     }
 
-    /// Returns the notes on these numbers: calibration seeds, equal selections and overlapping windows.
+    /// Returns notes on the calibration seeds, on criteria that remove the same layers, and on overlapping windows.
     pub fn notes(&self) -> Vec<String> {
         let numbers = || self.numbers().map(AsRef::as_ref);
         seed_notes(numbers())
@@ -31,7 +31,7 @@ impl Results {
             .collect()
     }
 
-    /// Merges cells that differ only in calibration seed. The dense cell is unchanged.
+    /// Merges cells that differ only in calibration seed. Dense cells are unchanged.
     #[must_use]
     pub fn aggregate_seeds(&self) -> Self {
         let mut cells: Vec<(Option<Settings>, Vec<&CellSummary>)> = Vec::new();
@@ -53,7 +53,7 @@ fn seedless(settings: &Settings) -> (Option<Settings>, Option<u64>) {
     (seed.map(|_| rest), seed)
 }
 
-/// Merges numbers that differ only in seed.
+/// Merges numbers that differ only in seed into their mean and standard deviation.
 fn merge_seeds(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     let first = group[0];
     let (rest, _) = seedless(&first.setup.variant);
@@ -137,7 +137,7 @@ fn merged_programs(all: &[&CellSummary]) -> Vec<MeasuredProgram> {
     all.iter().filter(|_| is_known).flat_map(|cell| cell.programs.clone()).collect()
 }
 
-/// Formats the notes for a table over seeds.
+/// Formats one note for each distinct list of seeds over which numbers are averaged.
 fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Vec<String> {
     let all: Vec<Vec<u64>> = distinct(
         numbers

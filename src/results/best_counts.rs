@@ -1,5 +1,5 @@
-//! Counts of the settings in which a method is the best row: on one calibration seed, significantly, and over several
-//! seeds.
+//! Counts of the settings in which a method is best: on one calibration seed, with statistical significance, and on
+//! average over several seeds.
 
 use std::fmt;
 
@@ -19,7 +19,8 @@ pub struct BestQuestion<'a> {
     pub method: &'a str,
     /// Filter for participating rows.
     pub keeps: &'a dyn Fn(&Condition) -> bool,
-    /// Fields of a condition that identify a setting, besides calibration and training.
+    /// Function that returns the fields by which conditions are grouped into settings. Calibration and fine-tuning are
+    /// always included.
     pub setting: &'a dyn Fn(&Condition) -> Vec<String>,
 }
 
@@ -27,13 +28,14 @@ pub struct BestQuestion<'a> {
 pub struct BestCounts {
     pub settings: usize,
     pub best: usize,
-    /// Settings in which the best other row is significantly worse; `None` if nothing could be tested.
+    /// Number of settings in which the best row of another recovery is significantly worse. `None` if no setting could
+    /// be tested.
     pub significant: Option<usize>,
     /// Calibration seed, if all rows share one.
     pub seed: Option<u64>,
     /// Counts over seeds; `None` if any setting was not measured over seeds.
     pub over_seeds: Option<SeedCounts>,
-    /// Best rows of the settings in which the method is not best.
+    /// Conditions of the best rows in the settings where the method is not best.
     pub ahead: Vec<Condition>,
 }
 
@@ -66,7 +68,8 @@ impl BestCounts {
         })
     }
 
-    /// Formats the qualification of the count: `significantly in 1 of 6; over five seeds in 2 of 6`.
+    /// Formats the counts of significant settings and of settings over several seeds: `significantly in 1 of 6; over
+    /// five seeds in 2 of 6`.
     pub fn qualified(&self) -> String {
         let total = self.settings;
         let significant = match self.significant {
@@ -98,7 +101,7 @@ struct Setting<'a> {
     key: Vec<String>,
     records: Vec<&'a Record>,
     number: &'a ResultRow,
-    /// Best row of another recovery.
+    /// Best row among the other recoveries.
     rival: &'a ResultRow,
     is_behind: bool,
 }
@@ -109,7 +112,7 @@ impl<'a> Setting<'a> {
         let groups = grouped(rows.map(|rows| (key(&rows.record.condition, question), rows)));
         let mut settings: Vec<Self> = Vec::new();
         for (key, rows) in groups {
-            // Count criteria that remove the same layers once, because they share one measurement.
+            // Count criteria that remove the same layers only once, because they share one measurement.
             let setting = Self::new(key, &rows, metric, question.method);
             settings.extend(setting.filter(|setting| !settings.iter().any(|other| setting.is_copy_of(other))));
         }
@@ -217,7 +220,7 @@ mod tests {
     use super::super::Sample;
     use super::*;
 
-    /// Builds a number of one setting with `right` correct answers of ten in each of two tasks.
+    /// Builds an average over two tasks, with `right` of 50 answers correct in each.
     fn number(depth: usize, recovery: &str, right: usize, cell: &str) -> ResultRow {
         let condition = Condition {
             backbone: "a".into(),
@@ -261,7 +264,7 @@ mod tests {
 
     fn main() -> Vec<ResultRow> {
         vec![
-            // Far ahead, slightly ahead, and behind the unrepaired row.
+            // `ghosted` is far ahead of the unrepaired row, slightly ahead, and behind.
             number(4, "ghosted", 45, "a"),
             number(4, "none", 10, "b"),
             number(6, "ghosted", 31, "c"),
@@ -309,7 +312,7 @@ mod tests {
             setting: &|condition| vec![condition.criterion.clone(), condition.depth.to_string()],
         };
         let counts = BestCounts::new(&run(numbers), None, question).unwrap();
-        // At the other depths, two rows are too few to establish equality.
+        // At the other depths, two equal rows are too few to conclude that the criteria share one measurement.
         assert_eq!((counts.settings, counts.best), (5, 3));
     }
 

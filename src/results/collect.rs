@@ -98,13 +98,13 @@ struct Numbers<'a> {
     outcome: &'a GridOutcome,
     result: &'a CellResult,
     condition: Condition,
-    /// Setup shared by all measurements of the cell, without `measure`.
+    /// Setup shared by all measurements of the cell, with an empty `measure`.
     setup: Setup,
     all: Vec<Arc<Measurement>>,
 }
 
 impl Numbers<'_> {
-    /// Builds the setup of a measurement. The setup of a mean lists all of its parts.
+    /// Builds the setup of a measurement on one text, task or prompt.
     fn setup<E, S, A>(
         &self,
         measured: Option<&Measured<A, E, S>>,
@@ -263,7 +263,7 @@ impl Numbers<'_> {
                 let scale = scale(&metric);
                 Measure { value: scale * score.score, stderr: error.map(|error| scale * error) }
             });
-            // The paired test needs a mean of ones and zeros.
+            // The paired test applies only to a score that is the mean of zeros and ones.
             let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|(score, items)| {
                 let bits = aggregate::bits(items)?;
                 let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
@@ -279,7 +279,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// Adds the shown metrics of the variant's size.
+    /// Adds the size metrics that the table shows.
     fn sizes(&mut self, shown: &[&'static MetricEntry]) {
         for entry in shown {
             let Of::Size(estimate) = entry.of else { continue };
@@ -339,7 +339,7 @@ fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric,
         .collect()
 }
 
-/// Returns the cell with the same cut and no repair.
+/// Returns the cell with the same cut and without a repair.
 fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult> {
     outcome.cells.iter().find(|other| {
         other.cell.recovery.as_ref().is_some_and(|recovery| recovery.name == recovery::NONE)
@@ -351,9 +351,9 @@ fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult
 /// Labels of conditions, which depend on the settings that vary within the grid.
 struct Labels<'a> {
     named: &'a [String],
-    /// Whether the number of sequences varies.
+    /// Whether the number of operator sequences varies among cells.
     sequences: bool,
-    /// Calibration of the first pruned cell; empty if there is none.
+    /// Calibration corpus of the first pruned cell; empty if there is none.
     calibration: String,
 }
 
@@ -385,7 +385,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// Returns the settings that a cell's condition shows in addition to its names.
+    /// Returns the names of the settings whose values appear in the labels of a cell's condition.
     fn shown_settings(&self, variant: &Settings) -> BTreeSet<String> {
         let named =
             self.named.iter().flat_map(|option| ["criterion", "recovery"].map(|axis| format!("{axis}.{option}")));
@@ -394,7 +394,7 @@ impl<'a> Labels<'a> {
     }
 
     /// Formats a method like `ghosted`, or `ghosted:svd` if an option is part of the name. A boolean option that is set
-    /// appears under its own name.
+    /// appears as its name.
     fn method<M: MethodAxis + ?Sized>(&self, method: &Method<M>) -> String {
         let mut name = method.name.clone();
         for option in self.named {

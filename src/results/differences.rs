@@ -131,7 +131,7 @@ impl Differences {
         let mut values = Vec::new();
         let mut aside = BTreeSet::new();
         for pair in &pairing.pairs {
-            // Skip engines and backbones, which are listed by name.
+            // Skip engines and backbones, which `engines` and `data` list by name.
             let notable = pair
                 .differences
                 .iter()
@@ -192,7 +192,7 @@ fn all_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {
 
 /// Returns whether two numbers have the same items: windows of equal tokens, or equal documents.
 fn have_same_items(differences: &[Difference], metric: &str) -> bool {
-    /// Fields of a measure that do not affect the items.
+    /// Fields of a `MeasureId` that do not affect the items.
     const BESIDE: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
     differences.iter().all(|Difference { path, .. }| match path.is_of("measure") {
         true => BESIDE.contains(&path.name()),
@@ -222,8 +222,8 @@ fn input_name(setting: &SettingDifference) -> Option<&str> {
     KINDS.contains(&kind).then_some(name)
 }
 
-/// Describes the differences between a stored run and the given settings and inputs. Inputs are compared by hash if
-/// both runs record it, and otherwise by path.
+/// Returns the paths of the settings and inputs in which a stored run differs from the given ones. Inputs are compared
+/// by hash if both hashes are known, and otherwise by path.
 pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
     let one = bytes(&kept.settings, &kept.inputs);
     let two = bytes(settings, inputs);
@@ -249,7 +249,8 @@ fn is_known_key(found: &[String], name: &str) -> bool {
     found.iter().any(|path| path.strip_suffix(".path") == Some(name))
 }
 
-/// Returns the hashes of a run's inputs by their grid names, such as `corpora.c4` or `backbones.mine`.
+/// Returns the hashes of a run's inputs by their grid names, such as `corpora.c4`, `backbones.mine` or
+/// `tokenizers.mine`.
 fn bytes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for kind in KINDS {

@@ -57,7 +57,7 @@ fn stored(settings: Value, numbers: Vec<ResultRow>) -> StoredResults {
     }
 }
 
-/// Builds the identity of a pruned cell whose backbone hash is its name.
+/// Builds the identity of a pruned cell. The name of the backbone serves as its content hash.
 fn identity(condition: &Condition, seed: u64) -> Identity {
     let value = json!({
         "model": {"content": condition.backbone, "tokenizer": condition.backbone},
@@ -82,7 +82,7 @@ fn with(mut run: StoredResults, change: impl Fn(&mut Value)) -> StoredResults {
     run
 }
 
-/// Changes the documents of a run.
+/// Replaces the document hashes of all task measurements of a run.
 fn with_rows(mut run: StoredResults, other: &str) -> StoredResults {
     for measure in run.measured.values_mut().flat_map(BTreeMap::values_mut).flatten() {
         let MeasureId::Task { rows, .. } = measure else { panic!("{measure:?}") };
@@ -136,7 +136,7 @@ fn uniform_setting_is_reported_and_pairs_still_match() {
 #[test]
 fn indistinguishable_values_get_no_paper_value() {
     let both = run(&[(0, 50.0), (1, 75.0)]);
-    // A run of an older program without identities.
+    // A run of an older program version, which did not record identities.
     let older = StoredResults { identities: BTreeMap::new(), ..run(&[(0, 50.0)]) };
     let found = Differences::of(&both, &older, &[]).unwrap();
     assert!(!found.identified);

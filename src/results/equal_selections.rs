@@ -1,5 +1,5 @@
-//! Table note on criteria that remove the same layers. It says which rows share one measurement, and why other rows
-//! differ.
+//! Table note on criteria that remove the same layers. The note states which rows share one measurement, and why other
+//! rows differ.
 
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ impl std::fmt::Display for SelectionKey {
     }
 }
 
-/// Selection shared by several criteria, and which of their rows are identical.
+/// Layer selection shared by several criteria, with the recoveries whose rows are identical or differ.
 #[derive(Clone, PartialEq)]
 struct SharedSelection {
     criteria: Vec<String>,
@@ -266,7 +266,7 @@ mod tests {
             cell("a", "llm-streamline", &[3, 4, 5], "ghosted", "region"),
             cell("b", "shortgpt", &[1, 2], "ghosted", "region"),
             cell("b", "shortened-llama", &[1, 2], "ghosted", "region"),
-            // Equal layers on another backbone, and a dense cell.
+            // The same layers on another backbone, and a dense cell.
             cell("b", "llm-streamline", &[3, 4, 9], "ghosted", "region"),
             CellSummary { cell: Cell::with_name("a", ""), layers: 16, ..CellSummary::default() },
         ];

@@ -103,14 +103,14 @@ pub fn failed(error: &PolarsError) -> Error {
     Error::job("cannot write the results as a table").found(error.to_string())
 }
 
-/// Parquet writer that preserves I/O errors. Polars reports a full disk as a damaged table.
+/// Parquet writer that preserves I/O errors. Polars would report a full disk as a damaged table.
 pub(super) struct ParquetFile<'a> {
     file: &'a mut File,
     error: &'a mut Option<io::Error>,
 }
 
 impl ParquetFile<'_> {
-    /// Writes a file with `write`.
+    /// Writes a file by calling `write`.
     ///
     /// # Errors
     /// Fails with exit code 3 if the file cannot be written, or if Parquet does not support the table.
@@ -151,7 +151,7 @@ impl Write for ParquetFile<'_> {
     }
 }
 
-/// Writes frames with the columns of `empty` atomically, one row group each.
+/// Writes frames to one file atomically, with one row group per frame. `empty` defines the columns.
 ///
 /// # Errors
 /// Fails if a frame is an error, or with exit code 3 if the file cannot be written.

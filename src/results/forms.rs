@@ -20,8 +20,8 @@ pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
 /// Subfolders of all formats that other programs read.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
-/// Returns whether an archived record may omit a file: bulk data, bitmaps of vector drawings, and exports that can be
-/// regenerated from the stored numbers (docs/results.md).
+/// Returns whether an archived record may omit a file. It may omit bulk data, bitmaps of vector drawings, and exports
+/// that can be regenerated from the stored numbers (docs/results.md).
 pub fn may_be_left_out(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "png")
         || [DOCUMENTS, CHANNELS, LATENCY].contains(&name)
@@ -120,7 +120,8 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
     })
 }
 
-/// Converts the scores of a task: a built-in task's own metric, or every metric of a definition.
+/// Converts the scores of a task to records: one for the metric of a built-in task, or one for each metric of a task
+/// definition.
 fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value> {
     let TaskData { hub: source, generated, .. } = grid.task(task);
     let mut details = json!({
@@ -164,7 +165,7 @@ fn evaluated(id: &str, name: &str, source: &Value, metric: &Value, score: &Value
     })
 }
 
-/// Returns the minimum and maximum of a metric of a text. The maximum is `None` if the metric is unbounded.
+/// Returns the minimum and maximum of a text metric. The maximum is `None` if the metric is unbounded.
 fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
     match metric.of {
         Of::Damage(damage, _) => damage.range(),
@@ -173,7 +174,7 @@ fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
     }
 }
 
-/// Formats a score of an Every Eval Ever record. `method` is the name of the method for the standard error.
+/// Formats a score of an Every Eval Ever record. `method` names the method by which the standard error was estimated.
 fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
     let mut score = json!({"score": value, "details": details});
     if let Some(error) = error {

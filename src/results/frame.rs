@@ -1,4 +1,4 @@
-//! Tables as data: CSV for spreadsheets and Parquet for programs. Numbers have full precision, and missing ones are
+//! Tables as data: CSV for spreadsheets and Parquet for programs. Numbers have full precision, and missing numbers are
 //! null.
 
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
     Ok(vec![csv, parquet])
 }
 
-/// Builds the data frame of a run's table. Each value is followed by its uncertainty, in a column whose name gives
-/// the kind, such as `copa stderr`.
+/// Builds the data frame of a run's table. The columns of values are followed by the columns of their uncertainties.
+/// The names of these columns state the kind of uncertainty, such as `copa stderr`.
 ///
 /// # Errors
 /// Fails if two columns have the same name.
@@ -69,8 +69,8 @@ fn header_series(table: &Table, leads: &[RowHeader], cells: &dyn Fn(&TableRow) -
         .collect()
 }
 
-/// Builds a data frame with a row per number, in the columns of the paper's tables and additional ones. A dense row
-/// shown for several depths appears once.
+/// Builds a data frame with a row per number. The columns are those of `data/paper/*.csv` and additional ones. A dense
+/// row shown for several depths appears once.
 pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFrame> {
     let mut rows: Vec<&PrintedNumber> = Vec::new();
     for (_, shown) in table.numbers() {
@@ -129,13 +129,13 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
 /// Builds the data frame of a figure, with a row per number.
 pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Result<DataFrame> {
     let mut columns = described(artifact, profile, numbers);
-    // In figures, the method name says whether an operator is trained.
+    // In figures, the method name states whether an operator is trained.
     columns.retain(|column| column.name().as_str() != "finetuned");
     columns.push(column("cell", numbers.iter().map(|number| number.cell.as_str())));
     DataFrame::new(numbers.len(), columns).map_err(|error| failed(&error))
 }
 
-/// Builds the columns that describe numbers, as in the paper's tables.
+/// Builds the columns that describe numbers, as in `data/paper/*.csv`.
 fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Column> {
     let records = || numbers.iter().map(|number| &number.record);
     let conditions = || records().map(|record| &record.condition);

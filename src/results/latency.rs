@@ -12,7 +12,7 @@ use crate::grid::Latency;
 use crate::latency::{DecodeResult, LatencyResult, NOISE, Rounds, TimeSpread};
 use crate::pipeline::outcome::{CellResult, GridOutcome};
 
-/// File name of the times in a results directory.
+/// File name of the timed passes in a results directory.
 pub const LATENCY: &str = "latency.parquet";
 
 /// Prefix of a noisy time.
@@ -21,9 +21,9 @@ pub const NOISY: &str = "~";
 /// Writes `latency.parquet` into `dir`, with one row per timed pass, in order. Writes nothing and returns
 /// `None` if no cell is timed.
 ///
-/// `form` is `full` if every operator was applied as a matrix product, and `by_channel` if diagonal operators were
-/// applied channel-wise. `what` is `prefill`, or `decode` of the `new` tokens after the prompt (0 if none are
-/// requested). `counts` marks the rounds that are used in the tables.
+/// The column `form` is `full` if every operator was applied as a matrix product, and `by_channel` if diagonal
+/// operators were applied channel-wise. The column `what` is `prefill`, or `decode` for the `new` tokens after the
+/// prompt (0 if none are requested). The column `counts` marks the rounds that are used in the tables.
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.
@@ -167,19 +167,19 @@ fn repeated(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Noisy times of a run, which suggest that other programs ran on the machine.
+/// Summary of the noisy times of a run, which suggest that other programs ran on the machine.
 #[derive(Debug)]
 pub struct NoisyTimes {
     pub noisy: usize,
     pub all: usize,
-    /// Largest relative deviation, with its cell and prompt.
+    /// Largest deviation relative to the mean. It was measured in `cell` over `prompt`.
     pub widest: f64,
     pub cell: String,
     pub prompt: Latency,
 }
 
 impl NoisyTimes {
-    /// Returns the noisy times of a run, or `None` if there are none.
+    /// Summarizes the noisy times of a run. Returns `None` if there are none.
     pub fn of(outcome: &GridOutcome) -> Option<Self> {
         Self::among(&outcome.cells.iter().flat_map(timed_prompts).collect::<Vec<_>>())
     }

@@ -15,10 +15,10 @@ const NOTES: &str = "% Protocol and notes: the file beside this one whose name e
 /// Float settings. `\emergencystretch` keeps unbreakable words from overflowing the caption.
 const SETTING: &str = "\\centering\n\\footnotesize\n\\setlength{\\emergencystretch}{4em}";
 const SHADE: &str = "\\rowcolor{gray!15} ";
-/// Cell color that excludes the column of spanning names from shading. Names are set in their last row, because cell
-/// colors cover the content of earlier rows.
+/// Cell color that excludes the column of spanning names from shading. Spanning names are typeset in the last of their
+/// rows, because cell colors cover the content of earlier rows.
 const UNSHADED: &str = "\\cellcolor{white}";
-/// Number of columns from which a table spans the page in two-column documents.
+/// Minimum number of columns of a table that spans both columns of a two-column document.
 const WIDE: usize = 9;
 /// Height of a letter of a rotated name, in table rows. Names that exceed the height of their rows are not rotated.
 const LETTER: f64 = 0.52;
@@ -73,7 +73,7 @@ fn spans(table: &Table) -> bool {
 
 #[derive(Default)]
 struct PrintedColumn {
-    /// LaTeX alignment.
+    /// Column alignment in LaTeX: `l`, `c` or `r`.
     side: char,
     head: String,
     cells: Vec<String>,
@@ -99,7 +99,7 @@ fn columns(table: &Table) -> Vec<PrintedColumn> {
     let mut columns = Vec::new();
     for (at, TextColumn { head, cells, is_number }) in texts.columns.into_iter().enumerate() {
         let number = at.checked_sub(texts.lead).filter(|number| *number < table.columns.len());
-        // Insert a spacer between two groups of numbers.
+        // Insert an empty column between two groups of numbers.
         if number.is_some_and(|number| number > 0 && ends.contains(&number)) {
             let cells = vec![String::new(); table.rows.len()];
             columns.push(PrintedColumn { side: 'c', cells, ..PrintedColumn::default() });
@@ -126,7 +126,7 @@ fn is_everywhere(lead_place: Visibility) -> bool {
     lead_place == Visibility::Everywhere
 }
 
-/// Formats the headers of column groups, with the rules below.
+/// Formats the headers of column groups, with the rules below them.
 fn group_heads(table: &Table, columns: &[PrintedColumn]) -> String {
     if table.groups.is_empty() {
         return String::new();
@@ -241,7 +241,7 @@ fn caption(table: &Table) -> String {
     parts.join(" ")
 }
 
-/// Ends a non-empty string with a period.
+/// Escapes a string for LaTeX and, unless it is empty, ends it with a period.
 fn sentence(text: &str) -> String {
     match text.trim() {
         "" => String::new(),

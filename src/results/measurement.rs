@@ -24,13 +24,13 @@ use crate::pipeline::identity::{Canonical, Identity, MeasureId};
 pub struct Results {
     /// Cells in grid order, with their numbers.
     pub cells: Vec<CellSummary>,
-    /// Columns of the run's own table: evaluations, and the average of the tasks.
+    /// Protocols of the columns in the run's table: one per evaluation, and one for the average of the tasks.
     pub protocols: Vec<Protocol>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct CellSummary {
-    /// Cell. For merged seeds, that of the first seed.
+    /// Grid cell. If cells of several seeds are merged, this is the cell of the first seed.
     pub cell: Cell,
     /// Removed layers or sublayers, counted from 0.
     pub removed: Cut,
@@ -49,7 +49,7 @@ pub struct CellSummary {
     pub numbers: Vec<Arc<Measurement>>,
 }
 
-/// Number of a cell: one row of the results, as stored in `numbers.json`.
+/// Row of the results: one number of a cell, as stored in `numbers.json`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResultRow {
     pub record: Record,
@@ -62,7 +62,7 @@ pub struct ResultRow {
     pub sample: Sample,
 }
 
-/// Row with the inputs of its number. Only the run that computed the number has these inputs.
+/// Result row with the inputs of its number. The inputs are known only during the run that computed the number.
 #[derive(Debug, Clone)]
 pub struct Measurement {
     pub row: ResultRow,
@@ -81,17 +81,19 @@ impl Deref for Measurement {
     }
 }
 
-/// Items from which a number is computed, in the same order for every variant of a backbone.
+/// Items, such as answers or losses, from which a number is computed. Their order is the same for every variant of a
+/// backbone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Sample {
     #[default]
     None,
-    /// Whether each document was answered correctly or, for a flip metric, whether it flips.
+    /// Whether each document was answered correctly or, for a flip metric, whether its answer flips relative to the
+    /// dense model.
     Right(Vec<bool>),
     /// Whether each document was answered correctly, for each task of an average.
     Tasks(Vec<Vec<bool>>),
-    /// Loss of each window in nats per token, or the window values that the metric averages. For the perplexity of a
-    /// definition, the loss of each document in nats.
+    /// Loss of each window in nats per token, or the window values that the metric averages. For a perplexity computed
+    /// by a task definition, the loss of each document in nats.
     Losses(Vec<f64>),
     /// Out of memory, so there is no value.
     OutOfMemory,
@@ -130,17 +132,19 @@ pub struct Setup {
     pub identity: Option<Arc<Identity>>,
     pub measures: Vec<Arc<MeasureId>>,
     pub engine: Option<EngineId>,
-    /// Scored data; for an average, all its parts.
+    /// Protocols of the scored data. An average has the protocols of all its parts.
     pub scored: Vec<Protocol>,
     /// Calibration; `None` for the dense backbone.
     pub calibration: Option<Calibrated>,
-    /// Reason why the backbone could not be identified as the published one, if checked.
+    /// Reason why the backbone could not be identified as the published one. `None` if it was identified or not
+    /// checked.
     pub unidentified: Option<String>,
-    /// Whether the calibration does not determine the repair. Such numbers are not ranked or used as rivals.
+    /// Whether the calibration data cannot determine the repair. Such numbers are neither ranked nor used as rivals in
+    /// tests.
     pub undetermined: bool,
 }
 
-/// Calibration with the grid's settings of its text.
+/// Calibration, with the grid's settings for its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibrated {
     pub calibration: Calibration,

@@ -56,7 +56,7 @@ pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item =
     parts.join("; ")
 }
 
-/// Groups columns with the same protocol: `perplexity: wikitext2, c4: all windows of 2048 tokens`.
+/// Groups columns with the same protocol: `perplexity on wikitext2, c4: all windows of 2048 tokens`.
 fn group_columns<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) -> Option<String> {
     let named = protocols.map(|protocol| (protocol.short(), protocol.name().to_owned()));
     let lines: Vec<String> = by_how(named).map(|(how, names)| format!("{names}: {how}")).collect();
@@ -121,7 +121,7 @@ pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
     ran.into_iter().map(|(engine, backbones)| format!("Engine: {engine} ({}).", backbones.join(", "))).collect()
 }
 
-/// Formats a sentence for each weight type, with its backbones.
+/// Formats a sentence for each type to which weights are rounded, with the backbones.
 pub fn rounding_notes(rounded: &BTreeMap<String, String>) -> Vec<String> {
     let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     rounded.iter().for_each(|(backbone, way)| ways.entry(way).or_default().push(backbone));

@@ -1,7 +1,8 @@
-//! Comparisons shown next to a number: our method against the best other method, item by item, and the published value
-//! against ours.
+//! Comparisons shown next to a number: a paired test of our method against another one, and the difference from the
+//! paper's value.
 //!
-//! The comparison module decides on the verdict. This module defines the data and their format.
+//! `artifact::comparison` decides on the verdict about the paper's value. This module defines the data and their
+//! format.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -67,7 +68,8 @@ pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     Some(Paired { test, against: other.record.condition.recovery.clone(), difference: one - two, p, better })
 }
 
-/// Computes the p-value of a sign-flip test on both variants' answers by task. Returns `None` if the questions differ.
+/// Computes the p-value of a sign-flip test on both variants' answers by task. Returns `None` if the numbers of
+/// questions differ.
 fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
     let same = ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.len() == b.len() && !a.is_empty());
     let tasks: Vec<Discordant> = ours
@@ -82,7 +84,7 @@ fn only_in_one(a: &[bool], b: &[bool]) -> u64 {
     a.iter().zip(b).filter(|&(&a, &b)| a && !b).count() as u64
 }
 
-/// Value of the paper, compared with ours.
+/// Comparison of the paper's value with ours.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PaperComparison {
     pub paper: f64,
@@ -94,7 +96,8 @@ pub struct PaperComparison {
 }
 
 impl PaperComparison {
-    /// Returns the protocol differences that make the difference meaningless. Returns `None` if the protocols match.
+    /// Returns the differences between the protocols, which make the two values incomparable. Returns `None` if the
+    /// protocols match.
     pub fn other_protocol(&self) -> Option<String> {
         match &self.verdict {
             PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
@@ -139,7 +142,7 @@ pub enum PaperVerdict {
     /// Equal within the tolerance.
     Same,
     Differs,
-    /// No value of ours.
+    /// Our value is missing.
     #[default]
     Missing,
     /// Different protocols, with the differences. No conclusion is possible.
@@ -156,7 +159,7 @@ impl PaperVerdict {
         }
     }
 
-    /// Returns the verdict as one character, so that it does not depend on color.
+    /// Returns the verdict as a sign, so that it does not depend on color.
     pub fn sign(&self) -> &'static str {
         match self {
             Self::Same => "=",

@@ -62,7 +62,7 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
     let mut found = Pairing::default();
     let mut one = Vec::new();
     let mut two = number_identities(known, second);
-    // Mapped names count as equal, whatever else differs.
+    // Numbers with mapped names, which are paired by name in the second pass.
     let mut mapped = Vec::new();
     for number in number_identities(known, first) {
         let at = number.at;
@@ -96,7 +96,8 @@ fn number_identities(known: bool, run: &StoredResults) -> Vec<NumberIdentity> {
     run.numbers.iter().enumerate().map(|(at, number)| NumberIdentity::new(run, at, number, known)).collect()
 }
 
-/// Pairs numbers with the same key in both runs. Among several, those with equal names are paired.
+/// Pairs numbers with the same key in both runs. If several numbers have the same key, those with equal names are
+/// paired.
 fn pair<K: Ord>(
     one: &mut Vec<NumberIdentity>,
     two: &mut Vec<NumberIdentity>,
@@ -150,7 +151,7 @@ impl NumberIdentity {
         let names = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
         let flat = match run.flat_settings(number).filter(|_| known) {
             Some(flat) => flat,
-            // Identify a number that was never planned by its metric key.
+            // A number that was never planned has no identity. Use the settings that distinguish it within its run.
             None if known => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
             None => by_condition(number),
         };
@@ -165,7 +166,8 @@ impl NumberIdentity {
         Self { at, names, kind, flat }
     }
 
-    /// Renames a number to the second run's names. Returns `None` if the second run uses the name for something else.
+    /// Replaces the names of a number by the second run's names. Returns `None` if the second run uses a name for
+    /// something else.
     fn renamed(self, renamed: &Renamed) -> Option<Self> {
         let NumberNames { backbone, metric, text } = &self.names;
         let text = match text {
@@ -200,8 +202,8 @@ impl NumberIdentity {
         }
     }
 
-    /// Returns the identity without the given settings, and without the timing cohort, which never distinguishes
-    /// numbers.
+    /// Returns the identity without the given settings, and without the set of variants timed together (`among`), which
+    /// never distinguishes numbers.
     fn without(&self, aside: &BTreeSet<(SettingPath, Option<String>)>) -> FlatSettings {
         let kept = |path: &SettingPath| {
             path.name() != "among" && (aside.is_empty() || !aside.contains(&(path.clone(), self.owner(path))))
@@ -217,7 +219,7 @@ impl NumberIdentity {
 /// Settings whose value is a name that `--map` can rename.
 const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
 
-/// Returns an identity for a number of an older run, which records only the condition.
+/// Returns an identity for a number of an older run, which recorded only the condition.
 fn by_condition(number: &ResultRow) -> FlatSettings {
     let condition = &number.record.condition;
     let dense = condition.depth == 0;
@@ -301,7 +303,8 @@ impl Renamed {
         Ok(Self(names.iter().cloned().collect()))
     }
 
-    /// Renames a name. Returns `None` if the second run uses it for something else.
+    /// Returns the second run's name for a name of the first run. Returns `None` if the second run uses that name for
+    /// something else.
     pub(super) fn name(&self, name: &str) -> Option<String> {
         match self.0.get(name) {
             Some(to) => Some(to.clone()),

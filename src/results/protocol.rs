@@ -27,7 +27,7 @@ pub enum Protocol {
         shards: Option<ShardOrder>,
         /// Tokens per window.
         length: usize,
-        /// Maximum number of windows, from the first.
+        /// Maximum number of windows, counted from the first.
         limit: Option<usize>,
         /// Number of scored windows, out of `all`; `None` if the text was not read.
         windows: Option<usize>,
@@ -108,7 +108,7 @@ pub enum Protocol {
         /// Number of warm-up passes, followed by `rounds` timed ones.
         warmups: usize,
         rounds: usize,
-        /// Machine of the measurement.
+        /// Description of the machine on which the times were measured.
         machine: String,
     },
     /// Size of a variant, computed from its program.
@@ -135,7 +135,7 @@ fn by_name<S: Serializer>(metric: &&'static MetricEntry, serializer: S) -> Resul
 }
 
 impl Protocol {
-    /// Returns the columns: the metrics of each text, task and prompt, and the averages over tasks.
+    /// Returns the protocols of all columns: the metrics of each text, task and prompt, and the averages over tasks.
     pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let unlike = outcome.unlike_vocabularies(grid);
         let texts = &grid.evaluate.perplexity;
@@ -168,7 +168,7 @@ impl Protocol {
         shown.flat_map(|metric| columns(metric)).chain(Self::defined(grid, outcome)).chain(latencies).collect()
     }
 
-    /// Returns every metric of each group and task with a definition.
+    /// Returns the protocols of every metric of each group and task with a definition.
     fn defined(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let known = |task: &EvalTask| {
             let data = grid.task(task);
@@ -225,7 +225,7 @@ impl Protocol {
         Self::text(grid, text, read.min_by_key(|read| read.windows == read.all))
     }
 
-    /// Returns the protocols of a prompt's metrics. `machine` describes where they were measured.
+    /// Returns the protocols of a prompt's metrics. `machine` describes the machine on which they were measured.
     pub fn latencies(grid: &Grid, prompt: Latency, machine: &str) -> Vec<Self> {
         let Rounds { warmups, timed: rounds } = Rounds::PAPER;
         ENTRIES
@@ -263,7 +263,7 @@ impl Protocol {
         }
     }
 
-    /// Describes how a built-in task is scored. Returns `None` for a task by a definition, which has a protocol for
+    /// Describes how a built-in task is scored. Returns `None` for a task with a definition, which has a protocol for
     /// each metric.
     pub fn task(grid: &Grid, task: &EvalTask, TaskExtent { documents, original }: TaskExtent) -> Option<Self> {
         let data = grid.task(task);

@@ -1,4 +1,4 @@
-//! Descriptions of protocols in notes and lists.
+//! Text descriptions of protocols, for notes and lists.
 
 use super::Protocol;
 use crate::corpus::ShardOrder;
@@ -127,7 +127,7 @@ impl Protocol {
     }
 }
 
-/// Describes the shard order of a streamed text; empty if it is not streamed.
+/// Describes the shard order of a streamed text. Returns an empty string if the text is not streamed.
 pub(super) fn streamed(shards: Option<ShardOrder>) -> &'static str {
     match shards {
         None => "",

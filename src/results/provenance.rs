@@ -67,7 +67,8 @@ impl Provenance {
     /// File name in a results directory.
     pub const FILE: &str = "run.json";
 
-    /// Reads the run description of a results directory. Returns `None` without a record, or for an older one.
+    /// Reads the run description of a results directory. Returns `None` without a record, or if an older program
+    /// version wrote it.
     pub fn described(folder: &Path) -> Option<RunDescription> {
         serde_json::from_value(Self::outline(folder)?.description).ok()
     }
@@ -164,8 +165,8 @@ impl RunDescription {
         Ok(Self { name: name.to_owned(), profile: grid.profile.clone(), by, overrides: sorted, engines, differs })
     }
 
-    /// Returns whether results of `other` may replace this run's. Backbones may have been added to or removed from
-    /// the file since.
+    /// Returns whether the results of `other` may replace those of this run. Backbones of only one run are ignored,
+    /// because they may have been added to or removed from the grid file since.
     pub fn is_same(&self, other: &Self) -> bool {
         let named = |provenance: &Self| {
             (provenance.name.clone(), provenance.profile.clone(), provenance.by, provenance.overrides.clone())
@@ -174,7 +175,7 @@ impl RunDescription {
             && self.engines.iter().all(|(name, engine)| other.engines.get(name).is_none_or(|engines| engines == engine))
     }
 
-    /// Returns the parts that distinguish the directory name.
+    /// Returns the parts that distinguish the name of the run's directory.
     pub fn name_parts(&self) -> Vec<String> {
         match self.differs.as_slice() {
             [] => vec![words(&self.engines), if self.by == By::Run { "run" } else { "reproduce" }.to_owned()],
@@ -197,7 +198,7 @@ fn key(setting: &str) -> &str {
     setting.split('=').next().unwrap_or_default().trim()
 }
 
-/// Formats `cpu-bf16`, `cpu-bf16-amx`, `candle-f16-cuda`.
+/// Formats the distinct engines, such as `cpu-bf16`, `cpu-bf16-amx` or `candle-f16-cuda`.
 fn words(engines: &BTreeMap<String, ComputeId>) -> String {
     engines
         .values()

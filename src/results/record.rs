@@ -2,7 +2,7 @@
 //! compared. [`MetricKey`] identifies a column of a run. Two backbones may measure the same metric key differently,
 //! because each has its own context length, so cell and metric key together identify a number.
 //!
-//! Names follow the paper's tables as data (`data/paper/*.csv`), in both profiles.
+//! All profiles use the names of the paper's tables in `data/paper/*.csv`.
 
 use std::fmt;
 
@@ -65,7 +65,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns the relative deviation of an unstable timing.
+    /// Returns the relative deviation of an unstable timing. Returns `None` for all other numbers.
     pub fn noise(&self) -> Option<f64> {
         let timed = Metric::find(&self.metric).is_ok_and(|metric| [PREFILL.id, DECODE.id].contains(&metric.family()));
         let spread = TimeSpread { mean: self.value?, deviation: self.error? };
@@ -79,7 +79,7 @@ pub enum MetricKey {
     Text(&'static MetricEntry, Perplexity),
     /// A built-in task.
     Task(&'static MetricEntry, EvalTask),
-    /// A task or a group of tasks by definitions.
+    /// A metric of a task or group of tasks with definitions in the format of lm-evaluation-harness.
     Defined(DefinedColumn),
     /// Average over all tasks.
     Tasks(&'static MetricEntry),

@@ -141,7 +141,7 @@ pub(super) fn printed_number(cell: &CellSummary, key: &MetricKey, decimals: usiz
     ))
 }
 
-/// Returns a cell's setting as a string, or an empty string.
+/// Returns a cell's setting as a string, or an empty string if the cell lacks it.
 fn setting_text(cell: &CellSummary, name: &str) -> String {
     cell.settings
         .get(name)
@@ -255,7 +255,8 @@ fn variant(cell: &CellSummary) -> RowSettings {
     settings.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Returns row labels. Recoveries follow the row of their criterion. Equal labels are distinguished by settings.
+/// Returns row labels. The label of a recovery omits the criterion if the table has an unrepaired row for that
+/// criterion. Equal labels are distinguished by settings.
 fn row_labels(variants: &[RowSettings]) -> Vec<String> {
     let headed: Vec<RowSettings> = variants
         .iter()

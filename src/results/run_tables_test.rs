@@ -1,4 +1,4 @@
-//! Tests of the long and wide table in every format.
+//! Tests of the long and the wide table in every format.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -306,13 +306,13 @@ Bold: best of a block; underlined: second; in italics: ours.
     assert!(error.exit_code() == 2 && error.to_string().contains("did you mean `average`?"), "{error}");
 }
 
-/// Returns 100 documents, of which the first `right` are answered correctly.
+/// Returns the answers to 100 documents, of which the first `right` are correct.
 fn answered(right: usize) -> Sample {
     Sample::Right((0..100).map(|at| at < right).collect())
 }
 
-/// Builds a table in which `ghosted` beats two other recoveries on the same documents. `change` modifies one
-/// measurement.
+/// Builds a table in which `ghosted` beats two other recoveries on the same documents. `change` modifies the
+/// measurement of `linearpatch-diag`.
 fn tested(change: impl FnOnce(&mut Measurement)) -> Table {
     let values = [("none", 40), ("linearpatch-diag", 50), ("ghosted", 80)];
     let rows = values.map(|(name, right)| (name, [Some(right as f64)]));

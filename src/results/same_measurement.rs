@@ -14,7 +14,7 @@ const MIN_EQUAL_SCORES: usize = 3;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeasuredProgram {
     removed: Cut,
-    /// First removed layer, placement and content key of each operator, ascending.
+    /// First removed layer, placement and content key of each operator, in ascending order of the layer.
     operators: Vec<(usize, Option<PlacedRepair>, String)>,
 }
 
@@ -29,17 +29,17 @@ impl MeasuredProgram {
     }
 }
 
-/// Content of a row, from recorded programs or printed scores.
+/// Content by which rows are compared: recorded programs or printed scores.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowContent<'a> {
     /// Programs, one per averaged calibration seed.
     Programs(&'a [MeasuredProgram]),
-    /// Scores as printed in a table. The condition excludes the criterion's name.
+    /// Scores as printed in a table, by metric and condition. The criterion in the condition is left empty.
     Scores(BTreeMap<(String, Condition), Option<String>>),
 }
 
 impl RowContent<'_> {
-    /// Returns the content of rows without recorded programs: the scores that the paper prints, or the scores in
+    /// Returns the content of a row without recorded programs: the scores that the paper prints, or the scores in
     /// `numbers.json`.
     pub fn scores<'r>(records: impl IntoIterator<Item = &'r Record>) -> Self {
         Self::Scores(
@@ -63,7 +63,8 @@ impl RowContent<'_> {
     }
 }
 
-/// Returns whether two rows of the same backbone share one measurement: equal programs, or all printed scores equal.
+/// Returns whether two rows of the same backbone share one measurement, that is, have equal programs or equal printed
+/// scores.
 pub fn is_one_measurement(one: &RowContent<'_>, other: &RowContent<'_>) -> bool {
     one.is_decisive() && one == other
 }

@@ -33,7 +33,7 @@ pub struct SavedColumn {
     pub group: Option<String>,
     /// Whether the column is sorted by [`SavedCell::value`] and right-aligned.
     pub numeric: bool,
-    /// Direction shown in the header; `None` if neither direction is better.
+    /// Whether higher values are better, as shown in the header; `None` if neither direction is better.
     pub higher_is_better: Option<bool>,
     /// Whether this column names the row. By default, it is the last text column before the first numeric column.
     pub label: bool,
@@ -122,7 +122,7 @@ fn usual<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Significant difference.
+/// Mark of a significant difference from another variant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedMark {
@@ -131,14 +131,14 @@ pub struct SavedMark {
     pub says: String,
 }
 
-/// Value of the paper, shown next to ours.
+/// Comparison with the paper's value, as printed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedComparison {
     pub paper: String,
     /// Our value minus the paper's, with its sign; `None` if ours failed.
     pub difference: Option<String>,
-    /// Tolerance; `None` if there is no verdict.
+    /// Tolerance as printed; `None` if there is no verdict.
     pub tolerance: Option<String>,
     pub verdict: PaperVerdict,
 }

@@ -26,7 +26,7 @@ pub struct ModelScores<'a> {
 pub struct ModelScore {
     /// Label, such as `c4@2048`, or a task as written in the grid.
     pub label: String,
-    /// Metric: `perplexity`, `acc`, `acc_norm`, or a metric of the definition with its filter name.
+    /// Metric: `perplexity`, `acc`, `acc_norm`, or a metric of the task definition with its filter name.
     pub metric: String,
     /// Perplexity, or accuracy in percent.
     pub value: f64,
@@ -68,7 +68,7 @@ impl<'a> ModelScores<'a> {
             result.task_scores().partition(|task| task.answers.native().is_some());
         scores.extend(native.into_iter().flat_map(ModelScore::of_task));
         let results: Vec<&TaskResult> = result.answered_tasks().map(|(_, answered)| &answered.result).collect();
-        // Average the metric of each task, as in the paper's tables.
+        // Average the main metric of each built-in task, as in the paper's tables.
         if let Some(mean) = tasks::average(results.iter().copied()).filter(|_| results.len() > 1) {
             scores.push(ModelScore {
                 label: "average".to_owned(),
@@ -155,8 +155,8 @@ pub fn empty_file(model: &str) -> Value {
     })
 }
 
-/// Builds the results files of a cell. Each file contains a task once, so several protocols result in several files.
-/// Definitions with the same settings share a file with their groups.
+/// Builds the results files of a cell. A file contains each task at most once, so a task under several protocols
+/// results in several files. Definitions with the same settings share a file with their groups.
 ///
 /// # Errors
 /// Fails if the grid refers to an unknown built-in task.

@@ -78,12 +78,12 @@ pub fn wrapped(text: &str, width: Option<usize>) -> String {
     lines.join("\n")
 }
 
-/// Table with the values extracted from its columns.
+/// Terminal table, with the values that were moved out of its columns.
 struct ScreenTable {
     texts: TextTable,
-    /// Leading columns, which every part shows.
+    /// Indices of the leading columns, which every part of a split table shows.
     lead: Vec<usize>,
-    /// Groups of columns that stay together.
+    /// Groups of column indices that stay in the same part.
     units: Vec<Vec<usize>>,
     /// Block headings, with the index of the row below.
     blocks: Vec<(usize, String)>,
@@ -94,7 +94,7 @@ struct ScreenTable {
 }
 
 impl ScreenTable {
-    /// Creates a table with all columns in all rows.
+    /// Creates a table that keeps all columns.
     fn from_texts(texts: TextTable) -> Self {
         let units = (texts.lead..texts.columns.len()).map(|at| vec![at]).collect();
         let blocks = texts.breaks.iter().map(|row| (*row, String::new())).collect();
@@ -102,7 +102,7 @@ impl ScreenTable {
         Self { texts, lead, units, blocks, above: String::new(), below: Vec::new(), tall_heads: false }
     }
 
-    /// Extracts values shared by several rows, and remarks on single rows.
+    /// Moves values shared by several rows, and remarks on single rows, out of the columns.
     fn condensed(mut texts: TextTable, table: &Table, width: usize) -> Self {
         let tail = table.tail.iter().filter(|lead| lead.visibility != Visibility::Data);
         let tail: Vec<(RowHeaderKind, Visibility)> = tail.map(|lead| (lead.kind, lead.visibility)).collect();
@@ -120,7 +120,7 @@ impl ScreenTable {
         let mut gone: Vec<usize> = shared.iter().map(|(at, _)| *at).chain(remarks.iter().copied()).collect();
         let in_blocks = block_columns(&texts, &gone);
         gone.extend(&in_blocks);
-        // Keep one column that names the rows.
+        // Keep at least one column that names the rows.
         if texts.lead > 0 && (0..texts.lead).all(|at| gone.contains(&at)) {
             gone.retain(|at| *at + 1 != texts.lead);
         }
@@ -188,7 +188,7 @@ impl ScreenTable {
         text
     }
 
-    /// Formats the given non-leading columns, with headers above a rule.
+    /// Formats one part of the table: the leading columns and the columns in `behind`, with headers above a rule.
     fn part(&self, behind: &[usize]) -> String {
         let shown = self.lead.iter().chain(behind);
         let columns: Vec<(usize, usize, &TextColumn)> =
@@ -255,7 +255,7 @@ impl ScreenTable {
         column.cells.iter().chain(&head).map(|text| text.chars().count()).max().unwrap_or(0)
     }
 
-    /// Returns the terminal width that some columns need.
+    /// Returns the terminal width that the given columns need.
     fn wide(&self, columns: &[usize]) -> usize {
         columns.iter().map(|&at| self.width(at) + 2).sum::<usize>().saturating_sub(2)
     }
@@ -319,7 +319,7 @@ impl SharedBy {
     }
 }
 
-/// Formats the strings shared by all rows, which are extracted from the columns.
+/// Formats the strings shared by all rows or by all pruned rows, which are printed above the table.
 fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (usize, SharedBy)>) -> String {
     let shared: Vec<&(usize, SharedBy)> = shared.collect();
     let mut text = String::new();
@@ -338,7 +338,8 @@ fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (
     if text.is_empty() { text } else { format!("{text}\n") }
 }
 
-/// Returns the leading columns with a single string per block. Returns no columns if no block has two rows.
+/// Returns the leading columns with a single string per block. Returns no columns if there is only one block, if no
+/// block has two rows, or if no other leading column would remain.
 fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let starts: Vec<usize> = std::iter::once(0).chain(texts.breaks.iter().copied()).collect();
@@ -357,7 +358,7 @@ fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
     if is_left { shared } else { Vec::new() }
 }
 
-/// Labels dense rows whose names were extracted from the columns.
+/// Labels dense rows whose names were moved out of the columns.
 fn name_dense(texts: &mut TextTable, gone: &[usize], is_dense: &[bool]) {
     let kept: Vec<usize> = (0..texts.lead).filter(|at| !gone.contains(at)).collect();
     let Some(last) = kept.last() else { return };
@@ -392,7 +393,7 @@ fn block_heading(texts: &TextTable, columns: &[usize], row: usize) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats one line per row with a remark, without rows that are `ok`.
+/// Formats one line for each row with a remark other than `ok`.
 fn remark_lines(texts: &TextTable, remarks: &[usize], gone: &[usize]) -> Vec<String> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let names: Vec<usize> =
@@ -409,7 +410,7 @@ fn remark_lines(texts: &TextTable, remarks: &[usize], gone: &[usize]) -> Vec<Str
         .collect()
 }
 
-/// Splits column units into as few parts as fit, with about equal numbers of units.
+/// Splits column units into as few parts as possible, with about equal numbers of units.
 fn split_units(units: &[Vec<usize>], has_room: &dyn Fn(&[Vec<usize>]) -> bool) -> Vec<Vec<Vec<usize>>> {
     let mut filled: Vec<Vec<Vec<usize>>> = Vec::new();
     for unit in units {

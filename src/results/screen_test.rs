@@ -3,7 +3,7 @@
 use super::run_tables_test::{Made, cell, results, task, text};
 use super::{Table, long, screen, wrapped};
 
-/// Builds a typical grid: one backbone, dense and pruned at three depths with five recoveries.
+/// Builds the table of a typical grid: one backbone, dense and pruned at three depths with five recoveries.
 fn own_grid() -> Table {
     let recoveries = ["none", "prune-and-comp", "replaceme-ls", "linearpatch-rotate", "ghosted"];
     let values: Vec<Vec<Option<f64>>> = (0..16)

@@ -1,5 +1,5 @@
 //! Settings that distinguish the numbers of a run, by name. Labels built from them are only displayed, never parsed.
-//! Values are ordered by first appearance.
+//! Groups and distinct values keep the order of their first appearance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +12,17 @@ use crate::{criterion, recovery};
 /// Settings by dotted name, such as `depth`, `recovery.solver` or `calibration.seed`.
 pub type Settings = BTreeMap<String, Value>;
 
-/// Number of removed layers.
+/// Name of the setting for the number of removed layers or sublayers.
 pub const DEPTH: &str = "depth";
 pub const SEED: &str = "calibration.seed";
-/// Number of sequences from which operators are computed.
+/// Name of the setting for the number of sequences from which operators are computed.
 pub const OPERATOR_SEQUENCES: &str = "calibration.operator_sequences";
 
 pub const CORPUS: &str = "calibration.corpus";
 
 pub const OF_CALIBRATION: [&str; 5] = [CORPUS, "calibration.sequences", "calibration.length", SEED, OPERATOR_SEQUENCES];
 
-/// Returns the options that the grid sets explicitly.
+/// Returns the names of the criterion and recovery options that the grid sets explicitly.
 pub fn explicit_options(cell: &Cell) -> BTreeSet<String> {
     let mut all = Settings::new();
     let criterion = cell.criterion.iter().map(|method| ("criterion", &method.options));
@@ -70,7 +70,7 @@ fn named_setting(name: &str, value: Value) -> (String, Value) {
     (format!("calibration.{name}"), value)
 }
 
-/// Flattens a value into settings with names below `name`.
+/// Flattens a value into settings with dotted names that start with `name`.
 pub fn flatten_below(name: &str, value: &impl Serialize) -> Settings {
     let mut all = Settings::new();
     if let Ok(value) = serde_json::to_value(value) {
@@ -105,7 +105,8 @@ pub fn fewest<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
         .unwrap_or(varying)
 }
 
-/// Maximum number of settings to search for; beyond it, all varying settings are shown.
+/// Maximum size of the set that [`fewest`] searches for. If no set of this size suffices, it returns all varying
+/// settings.
 const MAX_SETTINGS: usize = 3;
 
 /// Returns the first combination of `count` settings that satisfies `will_do`.

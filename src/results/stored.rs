@@ -30,7 +30,7 @@ pub struct StoredResults {
     /// Whether the run was set to skip pruned cells if their dense backbone missed the paper's dense results.
     #[serde(default)]
     pub gate: bool,
-    /// Grid as it ran.
+    /// Grid as run, with overrides and defaults filled in.
     pub settings: Value,
     /// SHA-256 of each input file, by path; empty in older files.
     #[serde(default)]
@@ -50,11 +50,11 @@ pub struct StoredResults {
     /// Identity of each cell, by name; empty in older files.
     #[serde(default, with = "super::stored_form::identities")]
     pub identities: BTreeMap<String, Identity>,
-    /// Measurements by backbone and column. A mean lists the measurements of all its parts.
+    /// Identities of measurements, by backbone and column. A mean lists the measurements of all its parts.
     #[serde(default)]
     pub measured: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
-    /// Latency measurements, by cell and column: each cell was timed together with different variants. Older files
-    /// store them in `measured`.
+    /// Latency measurements, by cell and column, because each cell may have been timed together with other variants.
+    /// Older files store them in `measured`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     #[serde(with = "super::stored_form")]
@@ -182,8 +182,8 @@ impl StoredResults {
     }
 }
 
-/// Returns the protocol of each metric: the settings and hashes of data files that, besides the condition, must be
-/// equal for two numbers to have the same items.
+/// Returns the protocol of each metric: its settings and the hashes of its data files. Numbers of the same condition
+/// have the same items only if their protocols are equal.
 fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     let texts = add_text_protocols(grid, outcome, &mut all);
@@ -214,7 +214,7 @@ fn data_hashes<'a>(outcome: &'a GridOutcome, path: &Path) -> Vec<&'a String> {
 
 /// Adds the protocols of the texts by metric, and returns them by text.
 ///
-/// Measurements with the same metric name are stored separately, under their column names.
+/// If several texts have the same metric name, their protocols are stored under column names instead.
 fn add_text_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<String, Value>) -> Map<String, Value> {
     let mut texts = Map::new();
     for text in &grid.evaluate.perplexity {

@@ -31,7 +31,7 @@ struct OfCell {
     values: Vec<OneValue>,
 }
 
-/// Number within its cell.
+/// Number of a cell.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OneValue {

@@ -1,5 +1,5 @@
-//! Tables for readers: numbers in rows and columns, with ranks and paired tests. The caller provides the layout; this
-//! module finds the best values.
+//! Tables for readers: numbers in rows and columns, with ranks and paired tests. The caller provides the layout, and
+//! this module finds the best values.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub struct Table {
     /// Recovery that every other recovery of the same selection is tested against. If `None`, our recovery is tested
     /// against the best other one.
     pub against: Option<String>,
-    /// Values common to all columns of a printed table, such as the backbone. May be empty.
+    /// Values shared by all numbers of a printed table that no column shows, such as the backbone. May be empty.
     pub scope: String,
     /// Measurement protocol in one sentence; may be empty.
     pub protocol: String,
@@ -51,7 +51,7 @@ pub struct RowHeader {
 pub enum RowHeaderKind {
     #[default]
     Words,
-    /// Text shared by all rows of a [`TableRow::backbone`], printed once and spanning them.
+    /// Text shared by all rows of the same backbone ([`TableRow::backbone`]), printed once in a cell that spans them.
     Spanning,
     /// Removed layers and total layers.
     Fraction,
@@ -68,7 +68,7 @@ pub enum Visibility {
     Everywhere,
     /// Terminal only, such as times, which differ between runs.
     Terminal,
-    /// Data formats only: the settings behind a label.
+    /// CSV and Parquet only, such as the settings behind a label.
     Data,
 }
 
@@ -76,7 +76,7 @@ pub enum Visibility {
 pub struct NumberColumn {
     pub head: String,
     pub metric: Metric,
-    /// Whether the printed header has an arrow to the better direction.
+    /// Whether the printed header has an arrow in the better direction.
     pub arrow: bool,
 }
 
@@ -91,7 +91,7 @@ pub struct TableRow {
     pub ours: bool,
     /// Whether the row is shaded in print.
     pub shaded: bool,
-    /// Whether the row is a heading of the rows below, printed in bold.
+    /// Whether the row is a heading for the rows below, printed in bold.
     pub heading: bool,
     /// Number in each column; `None` if the grid has no such cell.
     pub cells: Vec<Option<PrintedNumber>>,
@@ -101,17 +101,17 @@ pub struct TableRow {
 #[derive(Debug, Clone)]
 pub struct PrintedNumber {
     pub measurement: Arc<Measurement>,
-    /// Value with the table's decimals, or `failed`.
+    /// Value with the table's decimals, or a placeholder such as `failed`.
     pub text: String,
-    /// Value behind the string; `None` if the cell failed.
+    /// Value rounded to the printed decimals; `None` if the cell failed.
     pub value: Option<f64>,
     /// Whether the value is the best of the pruned variants in its column and block.
     pub best: bool,
     pub second: bool,
-    /// Test of our row against the best other row of the same selection, or against [`Table::against`], if both have
-    /// items.
+    /// Paired test against the row of [`Table::against`] or, for our row, against the best other row of the same
+    /// selection. `None` without such a row, or if a row has no items.
     pub paired: Option<Paired>,
-    /// Paper's value for this condition, if any.
+    /// Comparison with the paper's value for this condition, if any.
     pub comparison: Option<PaperComparison>,
 }
 
@@ -137,8 +137,8 @@ impl RowHeader {
 }
 
 impl PrintedNumber {
-    /// Formats a number without a rank. A latency or speedup includes its spread. `lacking` is shown if there
-    /// is no value, as for a failed cell.
+    /// Formats a number without a rank. Latencies, speedups and means over seeds include their spread. `lacking` is
+    /// shown if there is no value, as for a failed cell.
     pub fn printed(measurement: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
         let aggregate_seeds = matches!(measurement.sample, Sample::Seeds(_));
         let text = match measurement.record.value.filter(|_| measurement.failure.is_none()) {
@@ -176,7 +176,7 @@ impl PrintedNumber {
         }
     }
 
-    /// Returns the number of seeds of a mean over seeds.
+    /// Returns the number of seeds with a value, for a mean over seeds.
     pub fn seeds(&self) -> Option<usize> {
         match &self.measurement.sample {
             Sample::Seeds(seeds) => Some(seeds.iter().filter(|seed| seed.value.is_some()).count()),
@@ -264,8 +264,8 @@ impl Table {
         self
     }
 
-    /// Prepares a table without an artifact description for print: shades our rows and removes columns whose text all
-    /// rows share.
+    /// Prepares a table without an artifact description for print: shades our rows and removes trailing columns whose
+    /// text all rows share.
     #[must_use]
     pub fn printed(&self, title: &str) -> Self {
         let mut table = self.clone();

@@ -13,11 +13,11 @@ pub(super) struct TextTable {
     pub lead: usize,
     /// Headers over several non-leading columns, with the number of columns; empty without groups.
     pub groups: Vec<(String, usize)>,
-    /// First row of each block except the first.
+    /// Index of the first row of each block except the first block.
     pub breaks: Vec<usize>,
 }
 
-/// Strings of a column. Numbers are right-aligned.
+/// Column of strings. Numbers are right-aligned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TextColumn {
     pub head: String,
@@ -26,8 +26,9 @@ pub(super) struct TextColumn {
 }
 
 impl TextTable {
-    /// Collects the strings of a table from the columns whose visibility satisfies `places`. `words` formats a string
-    /// by column, row and position, and `numbers` formats each column of numbers.
+    /// Collects the strings of a table from the columns whose visibility satisfies `places`. `words` formats a cell,
+    /// given its column, row index and text, and whether the column is a leading one. `numbers` formats a column of
+    /// numbers.
     pub(super) fn of(
         table: &Table,
         places: fn(Visibility) -> bool,

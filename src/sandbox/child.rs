@@ -50,7 +50,7 @@ const MAX_NAME_BYTES: usize = 1_000;
 
 /// Number of finished items.
 static ITEMS: AtomicU64 = AtomicU64::new(0);
-/// Inputs that were started, and the most recent of them.
+/// Names of all inputs that were started, and the name of the most recent new input.
 static STARTED: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(), String::new()));
 
 thread_local! {
@@ -60,7 +60,7 @@ thread_local! {
     static KNOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// Name, truncated to [`MAX_NAME_BYTES`].
+/// Name of an input, of at most [`MAX_NAME_BYTES`] bytes. Pieces that do not fit are dropped.
 struct Name(String);
 
 impl fmt::Write for Name {
@@ -144,7 +144,8 @@ fn run_request(request: Request) -> ExitCode {
 /// Exit code after a panic.
 pub(super) const PANICKED: i32 = 101;
 
-/// Reports periodically that the child is alive. Ends the process when its time is used up or its parent has exited.
+/// Reports periodically that the child is alive. Ends the process when its CPU time is used up or its parent has
+/// exited.
 fn watch(limits: Limits) {
     loop {
         thread::sleep(LOOK_INTERVAL);

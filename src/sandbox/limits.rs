@@ -7,13 +7,13 @@ use crate::files::limit::TextLimit;
 
 /// Minimum heap limit of a child in bytes, before [`HEAP_PER_FILE_BYTE`] is added. A large `--text` raises the limit.
 const MIN_HEAP_BYTES: u64 = 400 << 20;
-/// Additional heap per byte of the input files, which are unpacked and parsed into trees.
+/// Additional heap bytes per byte of the input files, which are unpacked and parsed into trees.
 const HEAP_PER_FILE_BYTE: u64 = 20;
 /// CPU time limit of a child without files and items.
 const BASE_MILLISECONDS: u64 = 4_000;
 /// Number of bytes of input files that raise the time limit by one millisecond.
 const FILE_BYTES_PER_MILLISECOND: u64 = 10_000;
-/// Additional time per definition file or document. Most of them need a tenth of it.
+/// Additional time per definition file or document. Most definition files and documents need a tenth of this time.
 const MICROSECONDS_PER_ITEM: u64 = 2_000;
 /// Stack size of a child's threads.
 pub(super) const CHILD_STACK_BYTES: usize = 2 << 20;

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// Probes that have already passed in a child process.
+/// Requests, as JSON, whose probes have already passed in a child process.
 static PASSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Seconds without a report after which a child is killed. A child reports twenty times per second.
@@ -94,7 +94,7 @@ fn run(request: &Request, text: &str) -> Result<()> {
     let stderr = child.stderr.take();
     let reports = stdout.map(read_reports);
     let errors = stderr.map(read_errors);
-    // If the child has died, its exit status is reported below.
+    // Ignore a write error: if the child has died, its exit status is reported below.
     stdin.map(|mut stdin| stdin.write_all(text.as_bytes()));
     let mut outcome = Outcome::default();
     if let Some(reports) = reports {

@@ -23,7 +23,7 @@ pub enum Probe {
     Task(Box<TaskProbe>),
 }
 
-/// A definition with its rows and prompt settings.
+/// Task definition with its rows and prompt settings.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TaskProbe {
     pub definition: Definition,
@@ -58,7 +58,7 @@ impl Probe {
         }
     }
 
-    /// Returns the total size of the row files.
+    /// Returns the total size of the row files in bytes.
     pub(super) fn file_bytes(&self) -> u64 {
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 0,

@@ -1,4 +1,4 @@
-//! Check of the recorded verdicts on claims: recomputes them from the numbers of the folder and its siblings.
+//! Recomputes the recorded verdicts on the paper's claims from the numbers of a results folder and its sibling folders.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Judge {
     }
 }
 
-/// Checks the recorded verdicts of a folder.
+/// Checks the recorded verdicts of a results folder.
 ///
 /// # Errors
 /// Fails if a file cannot be read.

@@ -1,4 +1,4 @@
-//! Comparison of recomputed values with the record. Cells are matched by identity, items by index.
+//! Comparison of recomputed values with recorded ones. Cells are matched by identity, items by index.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::results::ResultRow;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 use ghostlab_definitions::aggregate::Aggregation;
 
-/// Checks of one results folder.
+/// Results of the checks of one results folder.
 pub(super) struct Checks {
     pub(super) inputs: Check,
     windows: Check,
@@ -35,7 +35,7 @@ impl Checks {
         Self { inputs, windows, documents, choices, selections, operators }
     }
 
-    /// Compares a cell with its record.
+    /// Compares a recomputed cell with its record.
     pub(super) fn compare(&mut self, recorded: &ReferenceRun, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
         // The engine may differ from the recorded one. Everything else must be equal.
         let own_engine = *cell.identity.engine == *engine;

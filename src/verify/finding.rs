@@ -189,7 +189,7 @@ impl Check {
         self.agreed + self.differs.len()
     }
 
-    /// Sets the total from which the values were sampled.
+    /// Sets the number of values from which the sample was drawn, and the resulting detection probability.
     #[must_use]
     pub(super) fn of(mut self, all: usize) -> Self {
         self.all = all.max(self.compared());

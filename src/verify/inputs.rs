@@ -1,5 +1,5 @@
 //! Search for the inputs of a run by hash: at the recorded paths, in another checkout, next to the program, and in the
-//! hub cache. Also checks the hashes of a folder's own files.
+//! hub cache. Also checks the hashes of the files in a results folder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Check of numbers against their items in the results folder, which needs no model.
+//! Checks the numbers in a results folder against their recorded items, such as answers and losses. Needs no model.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -109,8 +109,8 @@ pub(super) fn is_defined(recorded: &ReferenceRun, number: &ResultRow) -> bool {
     matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
 }
 
-/// Returns the columns of defined tasks without recorded items, such as metrics that compare generated texts with
-/// references.
+/// Returns the columns of tasks with definitions for which no items are recorded, such as metrics that compare
+/// generated texts with references.
 pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
     let bare_numbers = recorded
         .numbers
@@ -121,7 +121,8 @@ pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
     bare_numbers.map(|number| number.column.as_str()).collect()
 }
 
-/// Returns which documents are answered correctly by their log-likelihoods, or `None` if these are not recorded.
+/// Returns whether each document is answered correctly according to its log-likelihoods. Returns `None` if these are
+/// not recorded.
 fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<bool>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
@@ -191,7 +192,7 @@ fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &Res
         .collect()
 }
 
-/// Returns the chosen answer of each document by its log-likelihoods, or `None` if these are not recorded.
+/// Returns the answer that the log-likelihoods of each document select. Returns `None` if these are not recorded.
 fn chosen_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Option<usize>>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };

@@ -1,4 +1,4 @@
-//! Layer 4: verifies results.
+//! Verification of results (layer 4 of the architecture).
 //!
 //! Files are checked by hash, numbers against their items, tables against their numbers, and a sample of items by
 //! recomputing it in a separate store. Latencies depend on the machine and are not verified.
@@ -50,7 +50,7 @@ pub struct VerifyRequest<'a> {
 /// # Errors
 /// Fails if no results folder is found.
 pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
-    /// Depth of `results/ARTIFACT/PROFILE`, plus one for collections.
+    /// Maximum search depth: three levels for `results/ARTIFACT/PROFILE`, and one for a collection of such folders.
     const DEPTH: usize = 4;
     fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
         if folder.join(StoredResults::FILE).is_file() {
@@ -74,7 +74,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Results folder after all checks that need no model, with its sample.
+/// Results folder after all checks that need no model, with the sample to recompute.
 pub struct Prepared {
     folder: PathBuf,
     recorded: ReferenceRun,

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::results::NOISY;
 
-/// Parses a printed number and its maximum rounding error.
+/// Parses a printed number. Also returns its maximum rounding error.
 pub(super) fn parse_printed(text: &str) -> Option<(f64, f64)> {
     // Noisy latencies have a mark before the number.
     let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
@@ -70,7 +70,8 @@ pub(super) fn check_page(
         check.differ(&file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
     }
     for (line, (texts, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
-        // Compare from the right, because labels may occupy fewer columns. Empty cells separate groups.
+        // Compare from the right, because the labels may occupy fewer columns. Skip empty cells, which separate groups
+        // of columns.
         let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
         for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
             let text = cell["text"].as_str().unwrap_or_default();
@@ -110,7 +111,8 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<
         return Ok(());
     }
     for (line, cells) in body.iter().enumerate() {
-        // A row of a transposed table contains the numbers of one page column, and of other metrics of the same prompt.
+        // A row of a transposed table contains the numbers of one column of the page, and those of other metrics of the
+        // same prompt.
         let texts = match as_rows {
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),

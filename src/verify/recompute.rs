@@ -262,8 +262,9 @@ pub(super) fn sample_indices(seed: u64, what: &str, all: usize, share: f64) -> V
 
 /// Samples cells. Also returns the share of chunks to sample from each.
 ///
-/// Groups (calibrations) are sampled first, then cells, then chunks: calibrations are expensive, and an entirely wrong
-/// cell is found even with few chunks. The sample does not depend on the folder, so that shared work is done once.
+/// Groups (calibrations) are sampled first, then cells, then chunks. Calibrations are expensive, and a few chunks
+/// suffice to find a cell that is entirely wrong. The sample does not depend on the folder, so that work shared by
+/// several folders is done once.
 pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
     let chosen = ranked(seed, &kinds, share.sqrt());
@@ -278,7 +279,7 @@ pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share:
 
 /// Samples a share of names, at least one, ranked by a hash of seed and name.
 fn ranked<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
-    // Rounding may push a product such as 0.05 × 100 above 5.
+    // Subtract a small tolerance, because rounding may push a product such as 0.05 × 100 above 5.
     let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
     let mut all: Vec<(String, &str)> =
         names.iter().map(|text| (sha256::of_bytes(format!("{seed}/{text}")), text.as_str())).collect();

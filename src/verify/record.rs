@@ -32,7 +32,7 @@ struct RunCellName {
     name: String,
 }
 
-/// Diagnostics of one repaired region.
+/// Recorded diagnostics of one boundary.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunBoundary {
     pub(super) region: (usize, usize),
@@ -45,7 +45,7 @@ pub(super) struct RunBoundary {
     pub(super) m_antisymmetric_norm: f64,
 }
 
-/// Correct choice of a document, and the results of all choices.
+/// Recorded document, with the index of its correct choice (`gold`) and the results of all choices.
 #[derive(Debug, Clone)]
 pub(super) struct RecordedDocument {
     pub(super) id: usize,

@@ -1,4 +1,4 @@
-//! Checks of a folder's table: each format against the numbers and the other formats.
+//! Checks of the tables in a results folder: each format against the numbers and the other formats.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::metric::{Metric, Spread};
 use crate::results::record::Record;
 use crate::results::{deviation, mean, read_frame, spread_head, write_csv};
 
-/// Checks all tables of a folder.
+/// Checks all tables of a results folder.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
@@ -71,7 +71,7 @@ impl ExpectedLine {
     }
 }
 
-/// Checks a table with one row per number, or per mean and deviation over seeds.
+/// Checks a table with one row per number, or per mean over seeds.
 fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usize, check: &mut Check) {
     let Some(value) = table.column("value") else { return };
     let kinds: Vec<(usize, Spread)> =

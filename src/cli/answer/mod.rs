@@ -49,7 +49,7 @@ pub(super) fn json() -> bool {
     JSON.load(Relaxed)
 }
 
-/// Prints the output of a successful command as JSON, or as the text that `text` prints.
+/// Prints the output of a successful command: as JSON with `--json`, otherwise by calling `text`.
 pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
     match json() {
         true => out::print_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
@@ -150,7 +150,7 @@ pub(super) fn failed(command: &str, error: &Error) {
     out::print_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
 }
 
-/// Returns the names of all commands, including subcommands.
+/// Returns the full names of all commands without subcommands, such as `run` or `cache ls`.
 pub(super) fn commands() -> Vec<String> {
     fn walk(command: &clap::Command, before: &str, found: &mut Vec<String>) {
         for inner in command.get_subcommands() {

@@ -152,7 +152,7 @@ pub(crate) struct Missing {
     pub(crate) reason: Reason,
 }
 
-/// Part of a cell.
+/// Kind of a missing object, serialized as a name such as `selection`.
 pub(crate) struct MissingPart(pub(crate) Words);
 
 impl Serialize for MissingPart {
@@ -245,7 +245,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
         // missing.
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
-        // Objects that were never computed have no reason.
+        // Skip the reason of objects that were never computed, because it explains nothing.
         let lacking = missing.iter().filter(|key| !state.has(key));
         for reason in lacking.map(|key| reasons.of(key, state)).filter(|reason| *reason != Reason::First) {
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;

@@ -257,7 +257,7 @@ impl Explanation {
     }
 }
 
-/// Returns the deviations of official code that affect a cell.
+/// Returns the known deviations of the methods' official code from the published formulas that affect a cell.
 fn deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec<String> {
     let Cell { backbone, criterion: Some(rule), depth, recovery: Some(repair), calibration: Some(calibration), .. } =
         cell
