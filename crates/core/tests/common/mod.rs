@@ -105,7 +105,8 @@ pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
         vec![load_decoder(Products::F32, u64::MAX, folder), load_decoder(Products::F32, 0, folder)];
     engines.push(load_decoder(Products::Bf16, u64::MAX, folder));
     if KernelFamily::best() == KernelFamily::Amx {
-        engines.push(load_decoder(Products::Bf16Amx, u64::MAX, folder));
+        let products = [Products::Bf16Amx, Products::Bf16x3, Products::Bf16x6];
+        engines.extend(products.map(|products| load_decoder(products, u64::MAX, folder)));
     }
     for device in [Some(DeviceName::Cpu), gpu()].into_iter().flatten() {
         engines.push(candle(folder, device, FloatType::F32, Some(0)));
@@ -114,7 +115,7 @@ pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
     engines
 }
 
-fn load_decoder(products: Products, memory: u64, folder: &Path) -> Box<dyn Engine> {
+pub fn load_decoder(products: Products, memory: u64, folder: &Path) -> Box<dyn Engine> {
     Box::new(Decoder::load_within(Config::read(folder).unwrap(), folder, products, memory).unwrap())
 }
 

@@ -3,3 +3,4 @@
 mod authors;
 mod others;
 pub(crate) mod setting;
+mod split;
