@@ -1,6 +1,6 @@
 //! Compares tiny random models of each architecture with transformers' forward pass and with candle-transformers'
-//! models of the same weights. transformers' results are in the reference data `arch`; those of Mistral and Qwen2 are
-//! from tools/arch_fixtures.py. The tolerance is a relative Frobenius error of 1e-5.
+//! models of the same weights. The results of transformers are in the reference data `arch`. tools/arch_fixtures.py
+//! wrote those of Mistral and Qwen2. The tolerance is a relative Frobenius error of 1e-5.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -24,7 +24,7 @@ fn engines(name: &str, config: &str) -> Vec<Box<dyn Engine>> {
     common::engines_with(&folder.join(config), &folder)
 }
 
-/// Observer that keeps the stream after every node.
+/// Observer that stores the residual stream after every node.
 #[derive(Default)]
 struct Streams(Vec<Vec<f32>>);
 
@@ -118,7 +118,7 @@ fn models_without_windows_equal_candle_transformers() {
     }
 }
 
-/// Changes entries of a fixture's hub-style config. Returns the file and the map.
+/// Changes entries of a fixture's `config.hub-style.json`. Returns the new file and its content.
 fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile, serde_json::Value) {
     let mut config = common::json(&fixture(&format!("arch/{name}/config.hub-style.json")));
     changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
@@ -209,7 +209,7 @@ fn half_precision_shards_give_logits_of_rounded_weights() {
         rewrite("qwen3", folders[1].path(), dtype, true);
         let [one, sharded] = folders.map(|f| forward(&Decoder::load(f.path()).unwrap(), &batch).1);
         assert_eq!(one, sharded);
-        // Rounded to 11 or 8 significant bits: close to the f32 logits, but not equal.
+        // Weights rounded to 11 or 8 significant bits give logits that are close to the f32 logits, but not equal.
         let exact = forward(&Decoder::load(&fixture("arch/qwen3")).unwrap(), &batch).1;
         let error = relative_error(&one, &exact);
         assert!(error > 1e-6 && error < 3e-2, "{dtype:?}: {error:e}");
@@ -237,8 +237,8 @@ fn tied_embeddings_use_the_embedding_as_head() {
     assert!(untied.iter().zip(tied).all(|(untied, tied)| relative_error(tied, untied) < 1e-6));
 }
 
-/// transformers 5.23.0 (`tie_weights` in modeling_utils.py): with `tie_word_embeddings`, a `lm_head.weight` that
-/// differs from the embedding is still used. If only one of the two exists, it serves as both.
+/// Expects the behavior of transformers 5.23.0 (`tie_weights` in modeling_utils.py). Even with `tie_word_embeddings`, a
+/// `lm_head.weight` that differs from the embedding is used. If only one of the two exists, it serves as both.
 #[test]
 fn untied_head_is_used_whatever_the_config_says() {
     let folder = tempfile::tempdir().unwrap();
@@ -256,7 +256,7 @@ fn untied_head_is_used_whatever_the_config_says() {
     let head = weights.remove("lm_head.weight").unwrap();
     let (config, embedding) = saved_logits(folder.path(), &weights);
     assert!(config.tied_embeddings && embedding != expected);
-    // File with the single table under the head's name.
+    // Store the only table under the name of the head.
     let table = weights.remove("model.embed_tokens.weight").unwrap();
     weights.insert("lm_head.weight".into(), table);
     let (config, alone) = saved_logits(folder.path(), &weights);

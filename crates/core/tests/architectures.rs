@@ -3,7 +3,8 @@
 //! tied and untied output projections, experts in all or some layers. The tolerance is a relative Frobenius error of
 //! 1e-5, as for the committed models (arch.rs).
 //!
-//! Skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run` creates one.
+//! The test is skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run`
+//! creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 
@@ -26,8 +27,9 @@ use tempfile::TempDir;
 const TOLERANCE: f64 = 1e-5;
 /// Maximum distance of two logits that counts as a tie, because the order of f32 summation may decide between them.
 const TIE: f64 = 1e-4;
-/// Prompts per model, as created by the script. [`NEW`] is the number of new tokens of each.
+/// Number of prompts that the script creates per model.
 const PROMPTS: usize = 3;
+/// Number of new tokens per prompt.
 const NEW: usize = 12;
 
 /// Creates the models. Returns their folder, or `None` without an interpreter.
@@ -44,7 +46,7 @@ fn folders(out: &TempDir) -> Vec<PathBuf> {
     folders
 }
 
-/// Observer that keeps the stream after every node.
+/// Observer that stores the residual stream after every node.
 #[derive(Default)]
 struct Streams(Vec<Vec<f32>>);
 
@@ -133,7 +135,7 @@ fn compare_distillation(folder: &Path) {
     };
     let (loss, gradient) = start_at(matrix.clone());
     let size = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
-    // A step that changes the loss by about one percent, far above f32 precision but nearly linear.
+    // Use a step that changes the loss by about one percent, which is far above the precision of f32 but nearly linear.
     let step = (0.01 * loss / size / size) as f32;
     let [(forward, _), (back, _)] =
         [step, -step].map(|step| start_at(matrix.iter().zip(&gradient).map(|(w, g)| w + step * g).collect()));

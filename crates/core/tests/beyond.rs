@@ -27,7 +27,7 @@ const DAMAGE_TOLERANCE: f64 = 1e-5;
 /// Relative tolerance of scores.
 const SCORE_TOLERANCE: f64 = 1e-6;
 
-/// A backbone of the reference data with its texts and expected numbers.
+/// Backbone of the reference data with its texts and expected numbers.
 struct OracleWorld {
     name: &'static str,
     expected: Value,
@@ -68,9 +68,9 @@ impl OracleWorld {
         Some(Self { name, expected, operators, backbone, calibration, evaluation })
     }
 
-    /// Returns the variants of whole layers with their repairs, by name. Skips repairs that options cannot describe.
-    /// Other engines than the CPU engine take minutes, so only the first cut and the first selection of LoRP are returned
-    /// for them.
+    /// Returns the names and expected numbers of the variants that remove complete layers. Skips repairs that no option
+    /// describes. Engines other than the CPU engine take minutes, so they get only the first cut and the first LoRP
+    /// selection.
     fn cuts(&self, engine: &dyn Engine) -> Vec<(&str, &Value)> {
         let variants: Vec<(&str, &Value)> =
             self.expected["variants"].as_object().unwrap().iter().map(|(name, value)| (name.as_str(), value)).collect();
@@ -180,7 +180,7 @@ impl OracleWorld {
         spans.map(|span| (span, calibrated.solve(engine, &*method, span, self.calibration.count()))).collect()
     }
 
-    /// Compares operators with the reference operators where these are stored, and otherwise with their norms.
+    /// Compares the norms of operators with the reference, and also their elements where the reference stores them.
     fn compare_operators(&self, engine: &dyn Engine, name: &str, variant: &Value, solved: &[(Span, Solution)]) {
         if variant["operators"].is_null() {
             return;
@@ -256,7 +256,7 @@ fn input(path: &Value) -> Option<PathBuf> {
     }
 }
 
-/// Returns the recovery of a variant, whose name ends in the reference's name of the repair.
+/// Returns the recovery of a variant. The last part of `variant` is the reference's name for the repair.
 fn method(variant: &str) -> Box<dyn Recovery> {
     let (name, options) = match variant.rsplit(':').next().unwrap() {
         "normed" => ("ghosted", json!({"input": "normed"})),

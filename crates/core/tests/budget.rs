@@ -1,4 +1,5 @@
-//! Weights loaded on demand: identical results, and errors at load time.
+//! Tests of weights that are loaded on demand. Results are identical, and bad weights are reported when they are
+//! loaded.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -79,7 +80,7 @@ fn scores_do_not_depend_on_weight_memory() {
             assert!(total > 3 * layer);
             let all = numbers(&*load(&folder, u64::MAX));
             assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
-            // Just below the total, the budget also has room for streams.
+            // A budget just below the total also has room for streams.
             for budget in [3 * layer, 0, total - 1] {
                 let engine = load(&folder, budget);
                 let what = format!("{} {}: a budget of {budget} bytes", engine.id(), folder.display());

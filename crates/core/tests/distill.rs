@@ -69,7 +69,7 @@ fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
         let tail = LayersAfter::load(&Config::read(&folder).unwrap(), &folder, 2, &Device::Cpu).unwrap();
         let vocab = decoder.config().vocab as u32;
         let starts = vec![Start { document: 0, token: 0 }; 2];
-        // Longer than the sliding windows of 24 and 40.
+        // Use texts that are longer than the sliding windows of 24 and 40 tokens.
         let length = if decoder.config().windows.iter().any(Option::is_some) { 48 } else { 12 };
         let ids = (0..2 * length as u32).map(|position| position * 37 % vocab).collect();
         test(name, &decoder, &tail, &Windows { ids, length, starts, corpus_tokens: 2 * length, bytes: 0 });
@@ -111,7 +111,7 @@ fn the_gradient_by_the_matrix_is_that_of_finite_differences() {
             .collect();
         let training_at = |matrix: Vec<f32>| Training::new(tail, Checkpoint::start(matrix)).unwrap();
         let (_, gradient) = training_at(matrix.clone()).loss_and_gradient(&stream, &teacher).unwrap();
-        // Check along directions: in f32 a single element changes the loss by less than its precision.
+        // Check along directions, because a single element changes the loss by less than the precision of f32.
         for seed in 0..3 {
             let mut direction: Vec<f32> =
                 (0..c * c).map(|index| ((index * 7 + seed * 13) as f32 * 12.9898).sin()).collect();

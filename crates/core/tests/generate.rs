@@ -1,4 +1,4 @@
-//! Text generation: decoding with a KV cache agrees with full forward passes, and results do not depend on the
+//! Tests of text generation: decoding with a KV cache agrees with full forward passes, and results do not depend on the
 //! batching.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -17,7 +17,7 @@ use ghostlab_core::model::{
 
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
-/// Test detokenizer with two decimal digits and a space per token, so that stop strings cross token boundaries.
+/// Detokenizer that writes two decimal digits and a space per token, so that stop strings cross token boundaries.
 struct Digits;
 
 impl Detokenizer for Digits {
@@ -78,7 +78,7 @@ fn ids(seed: u32, count: usize) -> Vec<u32> {
     (0..count as u32).map(|i| (seed * 97 + i * i * 31 + i * 7) % 300).collect()
 }
 
-/// Observer that keeps the last stream.
+/// Observer that stores the last residual stream.
 struct Last(Vec<f32>);
 
 impl Observer<dyn ResidualStream> for Last {
@@ -192,7 +192,7 @@ fn what_runs_together_and_in_which_order_changes_no_token() {
             let shuffled: Vec<Prompt> = (0..64).map(|index| prompts[index * 37 % 64].clone()).collect();
             let ours = run(&engine, &shuffled, &Settings { batch: 64, ..plain.clone() });
             assert!(ours.iter().enumerate().all(|(index, ours)| *ours == expected[index * 37 % 64]), "{name}");
-            // Check the tokens themselves by full forward passes, for each prompt and program separately.
+            // Also check some of the tokens by full forward passes.
             if sampling.is_none() {
                 for (prompt, program) in [(0, 0), (3, 2), (40, 1)] {
                     let mut text = prompts[prompt].ids.clone();
@@ -262,7 +262,7 @@ fn continuation_ends_at_stop_string_end_token_or_length() {
     assert_eq!(continuation.ids, ids[..=ids.iter().position(|id| *id == ids[2]).unwrap()]);
 }
 
-/// Records finished prompts and rounds, and stops after a given number of rounds.
+/// Watcher that records finished prompts and interrupts the generation after a given number of rounds.
 struct Noting {
     done: Vec<usize>,
     rounds: usize,
@@ -377,8 +377,8 @@ fn chunks_that_run_together_give_what_each_gives_alone() {
 }
 
 /// Phi-3 with `longrope` beyond 24 tokens. Expected values are the greedy tokens of transformers 5.24 in f32, one
-/// prompt at a time. The top two logits always differ by at least 0.02. Prompts of 10 tokens stay short, those of 18 to
-/// 24 grow beyond the original context, and longer ones start beyond it.
+/// prompt at a time. The top two logits always differ by at least 0.02. The prompt of 10 tokens stays within the
+/// original context of 24 tokens. Prompts of 18 to 24 tokens grow beyond it, and longer ones start beyond it.
 #[test]
 fn longrope_answer_beyond_the_context_runs_anew() {
     let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
@@ -403,7 +403,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
         .collect();
     for engine in engines(&folder) {
         let layers = engine.config().layers;
-        // The second program is recomputed separately.
+        // The second program recomputes its texts separately.
         let trie = Trie::new(&[Program::dense(layers), Program::pruned(layers, &[1], |_| None)]);
         let alone: Vec<Vec<Generation>> = prompts
             .iter()
@@ -420,7 +420,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
             }
             assert_eq!(ours, alone, "{}, batch {batch}", engine.id());
         }
-        // Enough memory for each prompt with its answers, but not for recomputing a text.
+        // The cache has room for each prompt with its answers, but not for recomputing a text.
         let token = engine.decoding(&trie).unwrap().token_bytes(&[0, 1]);
         let short = Settings { cache_bytes: token * 60, ..Settings::greedy(12, 100) };
         let error = generate(&*engine, &trie, &prompts, &short, &Digits, &mut ()).unwrap_err();

@@ -75,7 +75,7 @@ fn name(tensor: &str, olmo: bool) -> String {
     format!("blk.{layer}.{part}.{kind}")
 }
 
-/// Returns the name of a class in GGUF files.
+/// Returns the name of a model class in GGUF files.
 fn architecture_name(class: &str) -> &'static str {
     match class {
         "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
@@ -182,7 +182,7 @@ fn entries(config: &Config, arch: &str) -> Vec<(String, Value)> {
 /// Writes a folder with these weights and the config of `from`.
 fn write_folder(folder: &Path, from: &Path, config: &Config, weights: &HashMap<String, Tensor>) {
     fs::create_dir_all(folder).unwrap();
-    // llama.cpp does not support windows for these architectures, so the file has none.
+    // llama.cpp does not support sliding windows for these architectures, so the GGUF file has none.
     let mut config_entries = common::json(&from.join("config.json"));
     if !config.windows.iter().all(Option::is_none) {
         config_entries["use_sliding_window"] = false.into();
@@ -226,8 +226,8 @@ fn gguf_of_each_architecture_equals_its_folder() {
     }
 }
 
-/// Weights that are rounded while reading are bit-identical to those of a file quantized before, on every engine, also
-/// with layers loaded on demand.
+/// Weights that are rounded while reading are bit-identical to those of a file that is already quantized. This holds on
+/// every engine, also with layers loaded on demand.
 #[test]
 fn rounding_while_reading_equals_a_quantised_file() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
@@ -235,7 +235,7 @@ fn rounding_while_reading_equals_a_quantised_file() {
         let from = fixture(&format!("arch/{name}"));
         let file = write(&from, temp.path(), GgmlDType::Q8_0, &[]);
         let folder = temp.path().join("rounded");
-        // Use the folder's own weights, because its config includes the window settings missing from the file.
+        // Combine the original weights with the written config, which has no sliding windows, like the GGUF file.
         fs::copy(from.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
         let mut config = Config::read(&folder).unwrap();
         let plain = logits(&*common::engines_of(config.clone(), &folder)[0], &ids(name));
@@ -251,7 +251,8 @@ fn rounding_while_reading_equals_a_quantised_file() {
     }
 }
 
-/// Expected: whole tensors quantized by candle, with separate types for the output projection and the embedding.
+/// Compares with complete tensors quantized by candle. The output projection, or a tied embedding in its place, has a
+/// separate type.
 #[test]
 fn matrices_are_quantised_by_position_and_row_length() {
     let Some(real) = common::shared("real/backbone") else { return };
@@ -300,7 +301,7 @@ fn what_a_file_is_follows_from_the_bytes_of_its_tensors() {
         content_of_file(&write(&from, two.path(), GgmlDType::F32, &[("general.name", Value::String("other".into()))]));
     assert_eq!(plain, named, "unused metadata changed the content");
     assert_ne!(plain, content_of_file(&write(&from, three.path(), GgmlDType::F16, &[])));
-    // Unquantized tensors without permutation: the content equals that of the folder.
+    // Without quantization and permutation, the content equals that of the folder.
     assert_eq!(plain, content_of_file(&one.path().join("rounded")));
     let turned = tempfile::tempdir().unwrap();
     let file = write(&fixture("arch/llama-gqa"), turned.path(), GgmlDType::F32, &[]);
@@ -338,8 +339,7 @@ fn unsupported_file_settings_are_refused_by_key_and_value() {
     }
 }
 
-/// Covers a tokenizer of the embedded backbones under each of llama.cpp's pre-tokenizer names, and a SentencePiece
-/// tokenizer.
+/// Covers a tokenizer of the embedded backbones under several of llama.cpp's pre-tokenizer names.
 #[test]
 fn tokenizer_survives_a_round_trip_through_its_entries() {
     use ghostlab_core::corpus::to_gguf;

@@ -40,7 +40,7 @@ fn options(value: &Value) -> Options {
     value.as_object().unwrap().clone()
 }
 
-/// A backbone on an engine with its calibration.
+/// Backbone on an engine, with its calibration.
 struct Case<'a> {
     engine: &'a dyn Engine,
     calibration: &'a Windows,
@@ -198,7 +198,7 @@ fn probed(matrix: &[f64], channels: usize) -> Vec<f64> {
     (0..channels).map(|j| (0..channels).map(|i| probe[i] * matrix[i * channels + j]).sum()).collect()
 }
 
-/// Inserts a repair into the program. Branch maps of several spans are composed in the layer before them.
+/// Adds a repair to the repairs of a program. Branch maps of several spans are composed in the layer before them.
 fn place(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) {
     let (operator, halves): (_, &[Sublayer]) = match repair {
         Repair::Cut => return,

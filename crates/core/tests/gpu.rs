@@ -1,5 +1,5 @@
-//! Differences between GPU and CPU: concurrent threads on one device, limited memory, precision of products. Skipped
-//! without a GPU; if there is one, the reference tests also run on it.
+//! Tests of what differs between GPU and CPU: concurrent threads on one device, limited memory, precision of products.
+//! They are skipped without a GPU. If there is one, the reference tests run on it too.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -47,8 +47,8 @@ fn to_f64(x: &Tensor) -> Tensor {
     x.to_dtype(DType::F64).unwrap()
 }
 
-/// Compares an operation on the GPU in f32, bf16 and f16 with its plain form in f64 on the same rounded inputs. `most`
-/// holds the tolerances.
+/// Compares an operation on the GPU in f32, bf16 and f16 with the same operation in f64 on the CPU. Both get the same
+/// rounded inputs. `most` holds the tolerances.
 fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[Tensor], &Tensor) -> Result<Tensor>) {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
@@ -76,7 +76,7 @@ fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[T
 
 #[test]
 fn operations_of_a_layer_are_their_plain_forms_rounded_once() {
-    // Half a unit in the last place of each dtype: 2^-24, 2^-9 and 2^-12.
+    // Tolerances slightly above half a unit in the last place of each dtype (2^-24, 2^-9 and 2^-12).
     let once = [1e-6, 2e-3, 2.5e-4];
     for width in [24, 300, 4096] {
         agree("norm", &[&[37, width], &[width]], once, |x, _| ops::rms_norm(&x[0], &to_vector_dtype(&x[1])?, 1e-5));
@@ -115,8 +115,8 @@ fn what_one_thread_makes_another_one_reads_when_it_is_whole() {
     }
 }
 
-/// Builds windows in which every token is predicted. They fit into one pass even with little memory, because products
-/// of other shapes round differently on a GPU (in f16 log-probabilities differ by 2e-5).
+/// Builds windows in which every token is predicted. They fit into one pass even with little memory. Several passes
+/// would use products of other shapes, which round differently on a GPU (f16 log-probabilities differ by 2e-5).
 fn batch(vocab: usize) -> Batch {
     let ids: Vec<Vec<u32>> = (0..10).map(|w| (0..97).map(|i| ((w * 7919 + i * 31) % vocab) as u32).collect()).collect();
     let mut batch = Batch::windows(ids.iter().map(Vec::as_slice));

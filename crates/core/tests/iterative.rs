@@ -11,12 +11,12 @@ use ghostlab_core::model::{CPU, Engine, Program, Sublayer};
 use ghostlab_core::recovery::Recovery;
 use serde_json::{Value, json};
 
-/// Relative tolerance of factors; the reference's tolerance of norms.
+/// Relative tolerance of factors, equal to the reference's tolerance of norms.
 const OPERATOR: f64 = 1e-5;
 /// Number of tokens per batch.
 const BATCH: usize = 1024;
 
-/// A variant of the reference data: `iterative-pc:DEPTH:GRANULARITY:AXIS`, `iterative-none:DEPTH:AXIS` or
+/// Variant of the reference data: `iterative-pc:DEPTH:GRANULARITY:AXIS`, `iterative-none:DEPTH:AXIS` or
 /// `half-iterative:joint:DEPTH`.
 struct Variant<'a> {
     name: &'a str,
@@ -55,7 +55,7 @@ impl<'a> Variant<'a> {
         Some(Self { name, expected, on_stream, criterion, options, recovery, unit, depth: depth.parse().unwrap() })
     }
 
-    /// Returns the expected numbers.
+    /// Returns the expected numbers, with the factor applied to the stream if it is a scalar.
     fn numbers(&self) -> &Value {
         self.on_stream.as_ref().unwrap_or(self.expected)
     }
@@ -68,15 +68,16 @@ impl<'a> Variant<'a> {
         }
     }
 
-    /// Converts one of our scores to the reference's form: the cosine for layers, `1 − cosine` for sublayers.
+    /// Converts a score of this program to the form of the reference: the cosine for layers, `1 − cosine` for
+    /// sublayers.
     fn score(&self, ours: f64) -> f64 {
         if self.unit.is_layers() { 1.0 - ours } else { ours }
     }
 }
 
 /// Reads the expected numbers of scalar Prune&Comp with the factor applied to the stream at the cut, as in this
-/// program. The reference instead scales all weights before the cut, which differs because of the norms' ε: by up to
-/// 4e-6 in cosines and 1.2e-4 in perplexities. `tools/scalar_compensation.py` computes both forms in float64 and
+/// program. The reference instead scales all weights before the cut. Because of the norms' ε, the two forms differ by
+/// up to 4e-6 in cosines and 1.2e-4 in perplexities. `tools/scalar_compensation.py` computes both forms in float64 and
 /// reproduces the reference's numbers.
 fn on_stream(world: &str, variant: &str) -> Value {
     let numbers = json(&fixture("scalar_compensation.json"));

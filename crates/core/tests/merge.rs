@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// Relative tolerance of the norms of merged matrices.
 const MATRIX: f64 = 1e-5;
 
-/// A variant of the reference data, `merge:[FIRST,END):FORM`. The other layers are merged into layer FIRST.
+/// Variant of the reference data, `merge:[FIRST,END):FORM`. All other layers of the range are merged into layer FIRST.
 struct Variant<'a> {
     name: &'a str,
     first: usize,
@@ -45,7 +45,7 @@ impl<'a> Variant<'a> {
         Cut::layers(self.first + 1..self.end)
     }
 
-    /// Returns the program with the merged layer, and checks it against the one of the solved repair.
+    /// Returns the program with the merged layer. Checks that the planned and the solved repair give the same program.
     fn program(&self, world: &World, engine: &dyn Engine) -> Program {
         let what = format!("{} on {}: {}", world.name, engine.id(), self.name);
         let method = recovery("merge", json!({"form": self.form}));
@@ -150,7 +150,7 @@ fn merged_layers_run_in_every_float_type() {
     let Some(world) = World::tiny("tiny-llama") else { return };
     let engines = engines_of_all_types(&world.folder);
     let mut variants = Variant::all(&world);
-    // Perplexities of destroyed models amplify rounding errors.
+    // Skip destroyed models, because their perplexities amplify rounding errors.
     variants.retain(|variant| variant.expected["ppl"].as_f64().unwrap() < 3.0);
     let programs: Vec<Program> = variants.iter().map(|variant| variant.program(&world, &*engines[0])).collect();
     let in_memory = perplexities(&*engines[0], &programs, &world.evaluation);

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 /// Relative tolerance of maps (in the Frobenius norm) and of their norms.
 const OPERATOR: f64 = 1e-5;
 
-/// A variant of the reference data: `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH` for attentions that are
-/// removed without a map.
+/// Variant of the reference data: `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH` for attentions that are removed
+/// without a map.
 struct Variant<'a> {
     name: &'a str,
     input: Option<&'a str>,
@@ -51,7 +51,7 @@ impl<'a> Variant<'a> {
     }
 }
 
-/// An engine with the activations around all attentions of a backbone.
+/// Engine with the activations around all attentions of a backbone.
 struct Setting<'a> {
     world: &'a World,
     engine: &'a dyn Engine,
@@ -120,8 +120,8 @@ impl<'a> Setting<'a> {
         Program::repaired(self.engine.config().layers, &cut, &repairs)
     }
 
-    /// Compares the maps of all attentions with the reference maps where these are stored, and otherwise with their
-    /// norms.
+    /// Compares the norms of the maps of all attentions with the reference, and also their elements where the reference
+    /// stores them.
     fn compare_maps(&self, input: &str) {
         let cut: Cut = DepthUnit::Attention.candidates(self.engine.config().layers).into_iter().collect();
         let method = recovery("nbl", json!({"input": input}));

@@ -1,5 +1,5 @@
 //! Iterative selection with every criterion that supports it, compared with the plain criterion on a model from which
-//! the first layer or sublayer was removed before.
+//! the first layer or sublayer is already removed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,7 +25,7 @@ struct Case {
     criterion: &'static str,
     options: Value,
     unit: DepthUnit,
-    /// Recovery for the comparison of repaired models.
+    /// Recovery with which repaired models are compared.
     repair: &'static str,
 }
 
@@ -74,7 +74,7 @@ impl Case {
     }
 }
 
-/// A bundled backbone with calibration windows.
+/// Bundled backbone with calibration windows.
 struct World {
     engine: Decoder,
     windows: Windows,
@@ -97,7 +97,7 @@ impl World {
         ShrinkingModel::new(&self.engine, &self.windows, BATCH, recovery, self.windows.count())
     }
 
-    /// Selects one by one and returns the candidates in removal order, with their scores.
+    /// Selects candidates one by one and returns them in removal order, with their scores.
     fn iterative(&self, case: &Case, recovery: &dyn Recovery, depth: usize) -> Vec<(usize, f64)> {
         let spec = case.spec(self.layers(), depth);
         let rule = case.rule(true);
@@ -105,13 +105,13 @@ impl World {
         self.shrinking(recovery).select(&*rule, &spec, &mut |_| Ok(())).unwrap().scores
     }
 
-    /// Runs the plain criterion for one removal on the model given by a program.
+    /// Runs the plain criterion for one removal on the model of `program`. Returns the removed candidate and its score.
     fn plain(&self, case: &Case, program: &Program, removed: Cut) -> (usize, f64) {
         case.single(&plain_selection(&self.engine, &self.windows, case, program, removed))
     }
 }
 
-/// Runs the plain criterion for one removal on the model given by a program without the candidates in `removed`.
+/// Runs the plain criterion for one removal on the model of `program`, which lacks the candidates in `removed`.
 fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program: &Program, removed: Cut) -> Selection {
     let rule = case.rule(false);
     let spec = case.spec(engine.config().layers, 1);

@@ -94,13 +94,13 @@ fn fewer_tokens_than_channels_are_said_and_still_repaired() {
         assert!(solution.system.unwrap().condition.is_infinite());
         let operator = matrix(solution.repair.operator().unwrap());
         assert!(operator.iter().all(|v| v.is_finite()), "{name} {options}");
-        // The system has as many unknowns as equations, so the boundary is matched exactly.
+        // The system has fewer equations than unknowns, so the boundary is matched exactly.
         let residual = RepairMetrics::of(&boundary, &solution.repair).unwrap().relative_residual;
         assert!(residual < 1e-2, "{name} {options}: {residual}");
     }
 }
 
-/// Computes the input of the head.
+/// Runs a program and returns the input of the head.
 fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
     let mut x = decoder.begin(batch).unwrap();
     for step in program.0.iter().filter(|step| !matches!(step, Step::Embed | Step::Head)) {
@@ -228,7 +228,7 @@ fn matrix(operator: &Operator) -> Vec<f64> {
     operator.to_dense().unwrap().into_iter().map(f64::from).collect()
 }
 
-/// Builds the program without the layers `removed`, repaired by one solution per start.
+/// Builds the program without the layers `removed`. Each solution repairs the span that begins at its layer number.
 fn program(layers: usize, removed: &[usize], solutions: &[(usize, Solution)]) -> Program {
     let mut repairs = Repairs::default();
     for (start, solution) in solutions {

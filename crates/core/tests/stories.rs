@@ -40,7 +40,7 @@ fn to_f64(rows: &HostRows) -> Vec<f64> {
     rows.values().unwrap().iter().map(|&v| v.into()).collect::<Vec<f64>>()
 }
 
-/// Observer that keeps the inputs of each layer and of the head.
+/// Observer that stores the inputs of each layer and of the head.
 #[derive(Default)]
 struct Inputs(Vec<HostRows>);
 
@@ -132,7 +132,7 @@ fn leave_one_out_perplexities_equal_the_reference() {
         for (&(layer, ours), expected) in selection.scores.iter().zip(&expected) {
             assert_close(&format!("without layer {layer}"), ours, *expected, 1e-4);
         }
-        // The layers with the two lowest reference perplexities, 55.5 and 58.5.
+        // These layers have the two lowest reference perplexities, 55.5 and 58.5.
         assert_eq!(selection.removed, [2, 4]);
         // SLEB's first step removes the layer with the lowest perplexity, and its second step measures again.
         let sleb = select(witness, "sleb", &json!({}), 2);
@@ -143,7 +143,7 @@ fn leave_one_out_perplexities_equal_the_reference() {
     }
 }
 
-/// Adds the rows `x` and right-hand sides `y` to both solvers, in blocks of 500.
+/// Adds the rows `x` and right-hand sides `y` to both solvers, in blocks of 500 rows.
 fn systems(x: &[f64], y: &[f64]) -> (NormalEquations, StreamingQr) {
     let mut normal = NormalEquations::new(64);
     let mut tall = StreamingQr::new(64);

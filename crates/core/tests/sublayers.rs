@@ -13,16 +13,17 @@ use ghostlab_core::model::{CPU, Cut, Engine, Program, Sublayer, Trie};
 use ghostlab_core::options::Options;
 use serde_json::{Value, json};
 
-/// Relative tolerances of scores and perplexities for f32 engines.
+/// Relative tolerance of scores for f32 engines.
 pub(crate) const SCORE: f64 = 1e-6;
-/// Tolerance of divergences; the reference's tolerance of damage metrics.
+/// Relative tolerance of divergences, equal to the reference's tolerance of damage metrics.
 const DIVERGENCE: f64 = 1e-5;
+/// Relative tolerance of perplexities for f32 engines.
 pub(crate) const PERPLEXITY: f64 = 2e-6;
 
-/// The bundled backbones of the reference data.
+/// Names of the bundled backbones in the reference data.
 pub(crate) const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
 
-/// A backbone of the reference data with its texts.
+/// Backbone of the reference data with its texts.
 pub(crate) struct World {
     pub(crate) name: &'static str,
     pub(crate) folder: PathBuf,
@@ -261,6 +262,7 @@ fn criteria_refuse_a_depth_in_another_unit() {
 fn shared_steps_of_sublayer_cuts_run_once() {
     let cuts = [Cut::default(), Cut::sublayers([(3, Sublayer::Mlp)]), Cut::layers([3])];
     let trie = Trie::new(&cuts.map(|cut| Program::without(4, &cut)));
-    // Six shared sublayers (three layers); attention 3 once, the MLP of layer 3 once; three heads.
+    // All programs share the six sublayers of layers 0 to 2. The sublayers of layer 3 run once each, and there are
+    // three heads.
     assert_eq!((trie.sublayers(), trie.len()), (8, 1 + 8 + 3));
 }

@@ -1,7 +1,8 @@
-//! Compares greedily generated tokens with transformers in f32, on the embedded backbones, on a real one if present
-//! next to the checkout, and on small random models of other architectures.
+//! Compares greedily generated tokens with transformers in f32, on the embedded backbones and on small random models of
+//! other architectures. A larger trained backbone is included if it exists next to the checkout.
 //!
-//! Skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run` creates one.
+//! The test is skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run`
+//! creates one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "tests print what they compared")]
 

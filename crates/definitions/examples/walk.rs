@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Counts of a library's entries.
+/// Statistics about the entries of a library.
 #[derive(Default)]
 struct Survey {
     tasks: u32,
@@ -45,13 +45,13 @@ struct Survey {
     tags: u32,
     /// Number of tasks that are Python classes.
     classes: u32,
-    /// Number of tasks without hooks, and how many of them are supported.
+    /// Number of tasks without hooks. `taken` counts the supported ones.
     plain: u32,
     taken: u32,
-    /// Number of tasks with hooks, and how many of them are supported.
+    /// Number of tasks with hooks. `by_ours` counts the supported ones.
     hooked: u32,
     by_ours: u32,
-    /// Reasons of failures, with the number of tasks and one example.
+    /// Rejection reasons, each with the number of tasks and one example.
     reasons: BTreeMap<String, (usize, String)>,
 }
 

@@ -7,9 +7,9 @@ use std::sync::OnceLock;
 
 /// Receiver of activity reports. Both methods run on the working thread.
 pub trait Watcher: Sync {
-    /// Reports that the thread starts on an input, named by file, line and field.
+    /// Records that the thread starts to process an input. `input` names file, line and field.
     fn started(&self, input: Arguments<'_>);
-    /// Reports that one file or document is finished.
+    /// Records that the thread has finished a file or document.
     fn finished(&self);
 }
 

@@ -17,16 +17,16 @@ const SLOW_METRIC_DRAWS: usize = 100;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     Number(f64),
-    /// A log-likelihood and its divisor: words or bytes.
+    /// Log-likelihood and the number of words or bytes that divides it.
     Weighted(f64, f64),
     Labels(Value, i64),
-    /// The index of the gold choice and the probability of each choice.
+    /// Index of the gold choice and probability of each choice.
     Probabilities(usize, Vec<f64>),
-    /// A reference and the generated text.
+    /// Reference text and generated text.
     Texts(String, String),
 }
 
-/// Returns for each item whether it is 1, or `None` if any item is neither 0 nor 1.
+/// Converts items to booleans, where 1 is true. Returns `None` if any item is neither 0 nor 1.
 pub fn bits(items: &[Item]) -> Option<Vec<bool>> {
     let bit = |item: &Item| match item {
         Item::Number(number) if *number == 0.0 || *number == 1.0 => Some(*number == 1.0),
@@ -49,7 +49,7 @@ impl Item {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregation {
     Mean,
-    /// The upper median.
+    /// Median. Of an even number of values, the larger middle value is used.
     Median,
     /// Mean that ignores NaN.
     NanMean,
@@ -59,9 +59,9 @@ pub enum Aggregation {
     WeightedPerplexity,
     /// `-sum / sum of weights`, in bits.
     BitsPerByte,
-    /// F1 of label 1.
+    /// F1 score of label 1.
     F1,
-    /// Per-label F1 weighted by label frequency. An extension of this project.
+    /// Mean of the F1 scores of all labels, weighted by label frequency. The harness has no aggregation of this name.
     WeightedF1,
     /// Matthews correlation coefficient.
     Matthews,
@@ -145,8 +145,8 @@ impl Aggregation {
         })
     }
 
-    /// Returns the loss of each document in nats and the divisor of their sum (documents, words or bytes) for
-    /// perplexity aggregations, or `None` for all others.
+    /// Returns the loss of each document in nats, and the total number of documents, words or bytes that divides their
+    /// sum. Returns `None` for aggregations other than perplexity and bits per byte.
     pub fn losses(self, items: &[Item]) -> Option<(Vec<f64>, f64)> {
         let parts: Vec<(f64, f64)> = items
             .iter()
@@ -162,7 +162,7 @@ impl Aggregation {
         Some((losses, weights.iter().sum()))
     }
 
-    /// Converts a mean loss in nats to the perplexity score.
+    /// Converts a mean loss in nats to bits per byte or, for all other aggregations, to a perplexity.
     pub fn of_loss(self, nats: f64) -> f64 {
         if self == Self::BitsPerByte { nats / std::f64::consts::LN_2 } else { nats.exp() }
     }
@@ -176,12 +176,13 @@ impl Aggregation {
         }
     }
 
-    /// Computes the standard error, or `None` where the harness reports `N/A`. Means have a closed form. Others use
-    /// `draws` bootstrap samples ([`DRAWS`] in the harness). Chunk `i` of at most 1,000 samples uses
-    /// `Random(i).choices`, as in the harness.
+    /// Computes the standard error. Returns `None` where the harness reports `N/A`. [`Mean`](Self::Mean) has a closed
+    /// form. The other aggregations use `draws` bootstrap samples ([`DRAWS`] in the harness), or at most 100 for BLEU,
+    /// chrF and TER. As in the harness, each chunk of at most 1,000 samples has its own generator: Python's `Random(i)`
+    /// for chunk `i`.
     ///
     /// # Errors
-    /// Fails if a bootstrap sample has no score.
+    /// Fails if a bootstrap sample cannot be scored.
     pub fn error(self, items: &[Item], draws: usize) -> Result<Option<f64>> {
         if items.len() < 2 || draws == 0 {
             return Ok(None);
@@ -202,7 +203,7 @@ impl Aggregation {
         Ok(Some(deviation(&scores.concat())))
     }
 
-    /// Computes the scores of `count` samples with replacement.
+    /// Computes the scores of `count` samples drawn with replacement.
     fn resampled(self, items: &[Item], seed: u64, count: usize) -> Result<Vec<f64>> {
         let mut random = PythonRandom::new(seed);
         let mut drawn: Vec<&Item> = Vec::with_capacity(items.len());
@@ -239,7 +240,7 @@ fn weighted(items: &[&Item]) -> f64 {
     sum / weights
 }
 
-/// Returns gold and predicted labels as numbers. A gold label that is not a choice becomes -100.
+/// Returns gold and predicted labels as numbers. A gold label that is not an integer becomes -100.
 fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
     items
         .iter()
@@ -329,7 +330,7 @@ fn brier(items: &[&Item]) -> Result<f64> {
     Ok(sum / items.len() as f64)
 }
 
-/// Rule that aggregates the scores of a group's tasks.
+/// Rule for aggregating the scores of a group's tasks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupMetric {
     pub metric: String,

@@ -1,8 +1,8 @@
 //! Limits on untrusted inputs. They are checked before parsing or tokenization, so that the error can name the exact
 //! location.
 //!
-//! Inputs within the limits may still be too expensive. The program first tries them in a child process
-//! (`src/sandbox`).
+//! Inputs within the limits may still take too much time or memory. The program therefore processes them in a child
+//! process first (`src/sandbox`).
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::limit::TextLimit;
@@ -19,15 +19,15 @@ const MAX_ROW_VALUES: usize = 1_000_000;
 const MAX_ROW_TEXTS: u64 = 16;
 /// Maximum number of columns in a row. Column lookup is a linear scan.
 const MAX_COLUMNS: usize = 10_000;
-/// Default limit on the bytes of a text. Tokenization takes up to 200 bytes per byte, and several texts are tokenized
-/// concurrently.
+/// Default limit on the size of a text in bytes. Tokenization takes up to 200 bytes of memory per byte of text, and
+/// several texts are tokenized concurrently.
 const MAX_TEXT_BYTES: u64 = 2_000_000;
 /// Maximum number of repeats of a request.
 pub(crate) const MAX_REPEATS: usize = 10_000;
 /// Maximum number of answers of a task (documents × repeats).
 pub(crate) const MAX_ANSWERS: usize = 5_000_000;
 
-/// Returns the maximum bytes of a text in a row or prompt, which grows with `--text`.
+/// Returns the maximum size in bytes of a text in a row or prompt. The option `--text` can raise it.
 fn max_text_bytes() -> u64 {
     (TextLimit::current().bytes() / 1_000).max(MAX_TEXT_BYTES)
 }
@@ -39,7 +39,7 @@ fn megabytes(bytes: u64) -> String {
 /// Checks the number of operators in each expression and statement of a template.
 ///
 /// # Errors
-/// Fails if one of them has more than [`MAX_OPERATORS`].
+/// Fails if an expression or statement has more than [`MAX_OPERATORS`].
 pub(crate) fn check_operators(source: &str) -> Result<()> {
     let mut rest = source;
     while let Some(open) = next_tag(rest) {
@@ -62,7 +62,7 @@ pub(crate) fn next_tag(text: &str) -> Option<usize> {
     text.match_indices('{').map(|(position, _)| position).find(|position| text[position + 1..].starts_with(['{', '%']))
 }
 
-/// Returns the number of operators before the end of a tag, and the position of that end.
+/// Returns the number of operators in the rest of a tag, and the position just after the tag.
 fn operators(code: &str) -> (usize, usize) {
     const WORDS: [&str; 7] = ["and", "or", "not", "is", "in", "if", "else"];
     let mut count = 0;
@@ -107,7 +107,8 @@ pub(crate) fn check_pattern(source: &str) -> Result<()> {
 /// # Errors
 /// Fails if the row has more than [`MAX_ROW_VALUES`] values or too many bytes.
 pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
-    // Each value needs a delimiter, so a shorter row cannot exceed the limit. Delimiters in strings count too.
+    // Each value needs a delimiter, so a row with fewer bytes than the limit cannot exceed it. Delimiters in strings
+    // are counted too.
     if row.len() > MAX_ROW_VALUES
         && row.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() > MAX_ROW_VALUES
     {
@@ -122,7 +123,7 @@ pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Checks the columns and texts of a row.
+/// Checks the number of columns and the text lengths of a row.
 ///
 /// # Errors
 /// Fails if the row has more than [`MAX_COLUMNS`] columns or a text is too long.

@@ -22,7 +22,7 @@ use crate::prompt::{Message, Role};
 use crate::template::{caught_render, compiled, environment, explained};
 use crate::value::{JsonStyle, Value};
 
-/// Marker that transformers appends to the last message to find its end.
+/// Marker that transformers appends to the last message, to find the end of the message in the rendered text.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
@@ -42,7 +42,7 @@ impl fmt::Debug for ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads the template of a model's folder: `chat_template.jinja`, else the one in `tokenizer_config.json`.
+    /// Reads the template of a model's folder: `chat_template.jinja`, or else the one in `tokenizer_config.json`.
     ///
     /// # Errors
     /// Fails if the folder has no chat template or the template is invalid.
@@ -59,7 +59,7 @@ impl ChatTemplate {
         } else {
             let text = match config.get("chat_template") {
                 Some(Value::Text(text)) => Some(text.clone()),
-                // A list of named templates.
+                // Some models list several templates by name.
                 Some(Value::List(several)) => several
                     .iter()
                     .find(|one| one.get("name").and_then(Value::as_text) == Some("default"))
@@ -90,7 +90,8 @@ impl ChatTemplate {
         )
     }
 
-    /// Compiles a template. `tokens` maps special token names to texts, and `location` names the template in messages.
+    /// Compiles a template. `tokens` maps special token names to texts, and `location` names the template in error
+    /// messages.
     ///
     /// # Errors
     /// Fails if the template is invalid.
@@ -114,7 +115,7 @@ impl ChatTemplate {
         Ok(Self { environment, source: source.to_owned(), tokens, place: location.to_owned() })
     }
 
-    /// Returns the location of the template for messages.
+    /// Returns the location of the template for error messages.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
@@ -124,11 +125,12 @@ impl ChatTemplate {
         Value::List(vec![Value::from(&*self.source), Value::Map(self.tokens.clone())]).repr()
     }
 
-    /// Renders messages. With `continued`, the text ends right after the last message, otherwise with the generation
-    /// prompt. If the template raises, rendering is retried without system messages, as in lm-eval.
+    /// Renders messages. If `continued` is set, the text ends right after the last message. Otherwise it ends with the
+    /// generation prompt. If the template raises an exception, rendering is retried without system messages, as in
+    /// lm-eval.
     ///
     /// # Errors
-    /// Fails if the template raises, does not terminate, or omits the message to continue.
+    /// Fails if the template raises an exception, exceeds the step limit, or omits the message to continue.
     pub fn render(&self, messages: &[Message], continued: bool) -> Result<String> {
         self.once(messages, continued).or_else(|error| {
             let others: Vec<Message> = messages.iter().filter(|one| one.role != Role::System).cloned().collect();
@@ -204,7 +206,7 @@ fn plain_generation(source: &str) -> String {
     while let Some(open) = rest.find("{%") {
         let (before, from) = rest.split_at(open);
         out.push_str(before);
-        // Skip both characters of `{%`, so that `{%}` is not a complete tag.
+        // Start the search after `{%`, so that `{%}` is not taken for a complete tag.
         let Some(end) = from[2..].find("%}").map(|end| end + 4) else {
             rest = from;
             break;

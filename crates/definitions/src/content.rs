@@ -1,4 +1,4 @@
-//! Content of a definition that determines requests and scores, independent of its name and path.
+//! Keys of a definition that determine its requests and scores. Names and paths are excluded.
 
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
@@ -34,8 +34,8 @@ const NAMES: [&str; 15] = [
 const JUDGES: [&str; 2] = ["metric_list", "filter_list"];
 
 impl Definition {
-    /// Returns, as a Python literal, the keys that determine the requests. Definitions with equal requests give equal
-    /// literals.
+    /// Returns, as a Python literal, the keys that determine the requests. Definitions with equal literals produce
+    /// equal requests from the same rows and the same number of examples.
     pub fn request_keys(&self) -> String {
         let bare = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
         let mut all = self.part(|key| !NAMES.contains(&key) && !JUDGES.contains(&key));
@@ -55,7 +55,7 @@ impl Definition {
         self.part(|key| JUDGES.contains(&key)).repr()
     }
 
-    /// Returns the selected keys in canonical order.
+    /// Returns the keys accepted by `keep` with their values, sorted by key.
     fn part(&self, keep: impl Fn(&str) -> bool) -> Value {
         let Value::Map(pairs) = &self.source else { return Value::None };
         let mut pairs: Vec<(Value, Value)> = pairs
@@ -80,7 +80,7 @@ impl PartialEq for Definition {
 struct WrittenDefinition {
     file: String,
     line: usize,
-    /// Python literal, because JSON keys cannot be numbers.
+    /// Keys of the definition as a Python literal, because JSON keys cannot be numbers.
     says: String,
 }
 

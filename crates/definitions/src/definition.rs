@@ -36,9 +36,9 @@ impl Data {
 /// Source of a document field.
 #[derive(Debug, Clone)]
 pub enum Field {
-    /// A column name, or a template.
+    /// Template and its source. A source that equals a column name stands for the value of that column.
     Text(Box<Template>, String),
-    /// A constant.
+    /// Constant value.
     Fixed(Value),
 }
 
@@ -68,7 +68,7 @@ pub struct Examples {
 pub struct Definition {
     pub name: String,
     pub alias: String,
-    /// Version, or `Yaml` if not given.
+    /// Version from the metadata, or `Yaml` if there is none.
     pub version: String,
     pub data: Data,
     /// Name of the training split.
@@ -110,7 +110,8 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// Returns the number of few-shot examples. An explicit 0 in the definition takes precedence over `asked`.
+    /// Returns the number of few-shot examples. `asked` overrides the number in the definition, unless that number is
+    /// 0.
     pub fn shots(&self, asked: Option<usize>) -> usize {
         match self.shots {
             Some(0) => 0,
@@ -122,7 +123,7 @@ impl Definition {
         self.test.as_deref().or(self.validation.as_deref()).unwrap_or_default()
     }
 
-    /// Returns the split to take examples from, or `None` if the definition lists them.
+    /// Returns the split to take examples from, or `None` if the definition lists its examples.
     pub fn exampled(&self) -> Option<&str> {
         let Examples { split, samples, .. } = &self.examples;
         match (split, samples) {

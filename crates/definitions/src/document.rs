@@ -63,10 +63,10 @@ impl Columns {
         })
     }
 
-    /// Evaluates `doc_to_choice`.
+    /// Evaluates `doc_to_choice` to the list of choices.
     ///
     /// # Errors
-    /// Fails if the field cannot be evaluated or is not a list.
+    /// Fails if the field cannot be evaluated or is not a nonempty list.
     pub fn choices(&self, field: &Field, document: &Value) -> Result<Vec<Value>> {
         let value = self.value(("doc_to_choice", field), document, |text| {
             literal(&text).ok_or_else(|| {
@@ -83,7 +83,7 @@ impl Columns {
         }
     }
 
-    /// Evaluates `description` or `gen_prefix`.
+    /// Evaluates `description` or `gen_prefix` to a string.
     ///
     /// # Errors
     /// Fails if the field cannot be evaluated or is not a string.

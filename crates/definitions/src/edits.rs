@@ -66,7 +66,8 @@ fn rate(text: &[usize], reference: &[usize]) -> usize {
 fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Option<(i64, Vec<usize>)> {
     let (before, trace) = distance(text, reference);
     let aligned = Alignment::of(&trace);
-    // Gain, length, and negated positions. The maximum is the best shift.
+    // Sort key and shifted words. The key is (gain, length, negated source and target positions), and the best shift
+    // has the largest key.
     type Ranked = ((i64, usize, i64, i64), Vec<usize>);
     let mut best: Option<Ranked> = None;
     for from in 0..text.len() {
@@ -143,7 +144,7 @@ fn shifted(words: &[usize], from: usize, length: usize, target: usize) -> Vec<us
     parts.concat()
 }
 
-/// Alignment of text and reference, with a flag for each wrong word.
+/// Alignment of text and reference, with a flag for each word that differs.
 struct Alignment {
     place: Vec<i64>,
     text_wrong: Vec<bool>,

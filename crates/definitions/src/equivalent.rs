@@ -4,9 +4,9 @@
 //! | hook | equivalent |
 //! | --- | --- |
 //! | `aggregation: !function utils.weighted_f1_score`, whose file has scikit-learn's `f1_score(…, average="weighted")` | `aggregation: weighted_f1` |
-//! | `process_docs: !function utils.f`, where `f` is `return dataset.filter(lambda x: x["column"] == "value")` and no more | `keep_rows: {column: value}` |
-//! | `f = partial(process_docs, of="value")`, where `process_docs(dataset, of)` compares with `of`, or with an f-string around it | `keep_rows: {column: value}` |
-//! | such a `partial` for each item of a list in the file, named after the item in lower case or with replaced letters | `keep_rows: {column: value}` |
+//! | `process_docs: !function utils.f`, where `f` is only `return dataset.filter(lambda x: x["column"] == "value")` | `keep_rows: {column: value}` |
+//! | `f = partial(process_docs, of="value")`, where `process_docs` compares the column with `of` or an f-string with it | `keep_rows: {column: value}` |
+//! | the same `partial`, created for each item of a list, with names derived from the items by `lower()` and `replace()` | `keep_rows: {column: value}` |
 
 use std::path::Path;
 
@@ -63,7 +63,7 @@ pub fn is_weighted_f1(hook: &str, location: &Place) -> bool {
 /// Pattern of a Python string literal without escapes.
 const TEXT: &str = r#""[^"\\]*"|'[^'\\]*'"#;
 
-/// Python function that only keeps the rows whose column equals a value.
+/// Python function that keeps only the rows in which a column equals a value.
 struct Kept {
     /// Name of the second parameter.
     parameter: Option<String>,
@@ -88,7 +88,7 @@ impl Kept {
         is_one.then_some(Self { parameter, column: literal(&column)?, value })
     }
 
-    /// Returns the column and its required value, with `argument` as the parameter.
+    /// Returns the mapping `{column: value}`, with `argument` substituted for the parameter.
     fn with(self, argument: Option<&str>) -> Option<Value> {
         let value = match (self.value.strip_prefix('f').filter(|rest| rest.starts_with(['"', '\''])), &self.parameter) {
             (Some(text), Some(parameter)) => {
@@ -113,7 +113,7 @@ fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
     (found.len() == 1).then(|| found.remove(0))
 }
 
-/// Returns the column and value of a hook that only filters rows by one value.
+/// Returns the mapping `{column: value}` of a hook that only filters rows by one value, or `None` for any other hook.
 pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     let (text, function) = source(hook, location)?;
     if let Some(lines) = body(&text, &function) {
@@ -121,12 +121,12 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     }
     let kept = Kept::read(&body(&text, "process_docs")?)?;
     let parameter = kept.parameter.clone()?;
-    // One `partial` per value.
+    // First form: the file contains one `partial` call per value.
     let one = format!(r"(?:^|\n){function} = partial\(\s*process_docs,\s*{parameter}=({TEXT}),?\s*\)");
     if let Some(found) = only(&one, &text) {
         return kept.with(Some(literal(&found[0])?.as_text()?));
     }
-    // One `partial` per item of a list, under a name derived from the item.
+    // Second form: the file creates a `partial` for each item of a list and derives the name from the item.
     let name = "[A-Za-z0-9_]";
     let many = format!(
         r#"\nprocess_functions = \{{\s*f"({name}*)\{{({name}+)((?:\.{name}+\([^()]*\))*)\}}({name}*)":\s*partial\(\s*process_docs,\s*{parameter}=({name}+),?\s*\)\s*for\s+({name}+)\s+in\s+({name}+)\s*\}}\n"#
@@ -232,7 +232,7 @@ mod tests {
         let (_folder, location) = place(named);
         assert_eq!(kept_rows("utils.art", &location).unwrap().repr(), "{'name': 'all.art'}");
         assert!(kept_rows("utils.sea", &location).is_none());
-        // A direct call misses the `of` argument, and an f-string with an unknown name does not match.
+        // A direct call lacks the argument `of`, and an f-string with an unknown name does not match.
         assert!(kept_rows("utils.process_docs", &location).is_none());
         let (_folder, location) = place(&named.replace("all.{of}", "{other}.{of}"));
         assert!(kept_rows("utils.art", &location).is_none());

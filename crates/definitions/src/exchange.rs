@@ -13,7 +13,7 @@ use crate::python_object::PythonObject;
 pub(crate) use crate::refusal::refused;
 use crate::value::Value;
 
-/// Insertion-ordered dict of a document.
+/// Python dict, whose keys keep their insertion order.
 #[derive(Debug)]
 struct Ordered(Vec<(Value, Jinja)>);
 
@@ -59,7 +59,7 @@ impl Object for Printed {
     }
 }
 
-/// Variables of a rendering (the columns of a document).
+/// Variables of a template, which are the columns of a document.
 #[derive(Debug)]
 struct Variables(Vec<(Value, Jinja)>);
 
@@ -197,11 +197,11 @@ pub(crate) fn is_lazy(value: &Jinja) -> bool {
         || value.downcast_object_ref::<Range>().is_some()
 }
 
-/// Maximum bytes that one rendering may print.
+/// Maximum number of bytes that one rendering may output.
 pub(crate) const MAX_BYTES: usize = 256 << 20;
 
 thread_local! {
-    /// Bytes printed by the current rendering on this thread.
+    /// Number of bytes output by the current rendering on this thread.
     static PRINTED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn reset_byte_count() {
     PRINTED.set(0);
 }
 
-/// Adds `bytes` to the printed byte count.
+/// Adds `bytes` to the byte count of the current rendering.
 ///
 /// # Errors
 /// Fails if the count exceeds [`MAX_BYTES`].

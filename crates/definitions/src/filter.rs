@@ -10,7 +10,7 @@ use crate::pattern::{Pattern, escaped};
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hooked, wrong};
 
-/// Result if the pattern does not match.
+/// Default result of an extraction whose pattern does not match.
 const FALLBACK: &str = "[invalid]";
 /// Default pattern of an extraction: the number after `####`.
 const NUMBER: &str = r"#### (\-?[0-9\.\,]+)";
@@ -202,13 +202,14 @@ fn items(value: &Value) -> Result<Vec<Value>> {
 }
 
 impl Extraction {
-    /// Returns the selected match and whether the pattern has several groups, or `None` without a match.
+    /// Returns the selected match, and whether it has several groups that are all empty. Returns `None` without a
+    /// match.
     fn find(&self, text: &str) -> Result<Option<(String, bool)>> {
         select_match(&self.pattern.find_all(text)?, self.select)
     }
 }
 
-/// Selects a match and returns its first nonempty group.
+/// Selects a match. Returns its first nonempty group, and whether it has several groups that are all empty.
 fn select_match(all: &[Vec<String>], select: i64) -> Result<Option<(String, bool)>> {
     if all.is_empty() {
         return Ok(None);
@@ -262,7 +263,7 @@ fn choice(
         if part.is_empty() {
             let found = select_match(&by_text.find_all(&cleaned(answer)?)?, extraction.select)?
                 .map_or(String::new(), |(part, _)| part);
-            // The last of equal choices wins.
+            // If several choices have the same text, the last one wins.
             let index = texts.iter().rposition(|text| *text == found);
             part = lettered(found, index);
         }
@@ -288,7 +289,7 @@ fn choice_letter(index: usize) -> String {
     char::from_u32('A' as u32 + u32::try_from(index).unwrap_or(0)).unwrap_or('?').to_string()
 }
 
-/// Options of a filter. Tracks the used options to reject unknown ones.
+/// Options of a filter, with a record of the options that were read. All other options are rejected.
 struct FilterOptions<'a> {
     node: &'a Node,
     used: Vec<&'static str>,

@@ -6,7 +6,7 @@ use crate::value::Value;
 
 /// Default maximum number of tokens of an answer.
 const DEFAULT_MAX_TOKENS: usize = 256;
-/// Names of the length limit. If several are given, the harness uses the first.
+/// Accepted names of the length limit. If several are given, the first one in this list is used, as in the harness.
 const LIMITS: [&str; 4] = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
 /// Default `top_k` of transformers.
 const TOP_K: usize = 50;
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn lengths_stops_and_sampling_are_as_the_harness_reads_them() {
-        // Rules 39 and 40 of lm-evaluation-harness (`models/utils.py`).
+        // Same results as `models/utils.py` of lm-evaluation-harness.
         let plain = Generating { until: vec!["a".into()], max_tokens: DEFAULT_MAX_TOKENS, sampling: None };
         assert_eq!(read(&[("until", Value::List(["a", ""].map(Value::from).to_vec()))]).unwrap(), plain);
         assert_eq!(read(&[("until", Value::from("a"))]).unwrap(), plain);

@@ -3,7 +3,7 @@
 //! outputs from [`Answer`].
 //!
 //! Results match the harness at commit `4e7e0d4` byte for byte. Keys that need Python are rejected with file and line
-//! before anything runs. Each module depends only on modules in the rows above its own:
+//! before anything runs. The table lists the modules roughly from the lowest layer to the highest:
 //!
 //! | modules | purpose |
 //! | --- | --- |
@@ -11,7 +11,7 @@
 //! | [`value`], `bounds` | Python values, input limits |
 //! | [`literal`], [`yaml`], [`pattern`] | Python literals, PyYAML parsing, Python regular expressions |
 //! | [`row`], [`prepared`] | rows with their locations, column checks, derived columns |
-//! | `exchange`, `jinja`, `method`, [`template`] | Jinja with Python semantics |
+//! | `refusal`, `exchange`, `jinja`, `method`, [`template`] | Jinja with Python semantics |
 //! | [`generation`] | generation arguments |
 //! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | corpus metrics, aggregation, per-document metrics, answer filters |
 //! | [`equivalent`], [`definition`], `content`, [`library`] | validated definitions and their content, folders of tasks, groups and tags |

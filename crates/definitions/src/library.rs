@@ -21,7 +21,7 @@ const MAX_MEMBERS: usize = 20_000;
 /// Definition that a name in a library refers to.
 #[derive(Debug, Clone)]
 pub enum Entry {
-    /// A task definition with includes resolved. A task that is a Python `class` is listed too, but rejected when it is
+    /// Task definition with includes resolved. A task that is a Python `class` is listed too, but rejected when it is
     /// requested.
     Task(Node),
     Group(Node),
@@ -78,8 +78,8 @@ impl Library {
         Ok(all)
     }
 
-    /// Resolves a task entry of a grid: the tasks and groups of a file, of a folder, or of a name in `folder`. Returns
-    /// `None` if there is neither a file nor a folder.
+    /// Selects the tasks and groups of the file or folder at `path`, or those called `name` in the library `folder`.
+    /// Returns `None` if `path` does not exist and no `folder` is given.
     ///
     /// # Errors
     /// Fails in the same cases as [`Library::of_folders`] and [`Library::select`].
@@ -183,7 +183,7 @@ impl Library {
     }
 }
 
-/// Lists the YAML files of a folder by full path, in the order of the harness.
+/// Lists the YAML files of a folder and its subfolders, sorted by full path as in the harness.
 fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -240,11 +240,11 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     Ok(merged)
 }
 
-/// Resolver that collects tasks with their overrides, and groups.
+/// Collector of groups, and of tasks with their overrides.
 struct Nodes<'a> {
     library: &'a Library,
     tasks: Vec<(String, Node)>,
-    /// Names of `tasks`.
+    /// Names in `tasks`, for fast lookup.
     known: BTreeSet<String>,
     groups: Vec<Group>,
     /// Number of group members expanded so far.
@@ -318,7 +318,7 @@ impl<'a> Nodes<'a> {
         let index = self.groups.len();
         let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
         self.groups.push(Group { name: name.to_owned(), alias, tasks: Vec::new(), metrics: group_metrics(node)? });
-        // Other keys are settings of the group's tasks. The referencing definition may override them.
+        // All other keys are settings of the group's tasks. An outer group may override them.
         let mut below = Node::empty(node.place.clone());
         for (key, value) in node.pairs() {
             if !GROUP_KEYS.iter().any(|known_key| key.as_text() == Some(known_key)) {

@@ -1,5 +1,5 @@
-//! Python literals, parsed like `ast.literal_eval`. Definitions print lists of choices as literals, and the RACE data
-//! set stores lists as literals.
+//! Python literals, parsed like `ast.literal_eval`. Templates render lists of choices as literals, and the RACE data
+//! set stores its problems as literals.
 //!
 //! py_literal 0.4 is not used: it rejects adjacent strings, the `u` prefix and triple quotes, and does not terminate on
 //! a hundred nested brackets.
@@ -13,7 +13,7 @@ use crate::value::Value;
 const DEPTH: usize = 64;
 const VALUE: &str = "a list, a dict, a string or a number";
 
-/// Parses one literal, or returns `None` where Python would raise.
+/// Parses one literal, or returns `None` where Python would raise an exception.
 pub fn literal(text: &str) -> Option<Value> {
     read(text).ok()
 }
@@ -65,7 +65,7 @@ impl LiteralReader<'_> {
         Some(character)
     }
 
-    /// Skips `word` if it comes next, and returns whether it did.
+    /// Skips `word` if it comes next. Returns whether it was skipped.
     fn take(&mut self, word: &str) -> bool {
         let found = self.rest().starts_with(word);
         if found {
@@ -118,8 +118,8 @@ impl LiteralReader<'_> {
         Ok(value)
     }
 
-    /// Parses a list or tuple with an optional trailing comma. A single value in parentheses without a comma is that
-    /// value.
+    /// Parses a list or tuple with an optional trailing comma. A single value in parentheses without a comma is not a
+    /// tuple and is returned as it is.
     fn list(&mut self, close: char, depth: usize) -> Result<Value> {
         self.next();
         let mut values = Vec::new();

@@ -111,7 +111,7 @@ fn what_is_no_literal_is_refused_with_its_place() {
     assert!(error.contains("character 7") && error.contains("\"x]\""), "{error}");
 }
 
-/// Generates a random value of at most `depth` levels and a possible `repr` of it.
+/// Generates a random value of at most `depth` levels and a valid Python `repr` of it.
 fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Value, String) {
     let parts = if depth == 0 { 0 } else { random(4) };
     match random(if depth == 0 { 3 } else { 5 }) {

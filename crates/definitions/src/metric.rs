@@ -23,7 +23,7 @@ pub enum Output {
 /// Type of metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Whether the most likely choice is correct, or whether a single continuation is the greedy output.
+    /// Accuracy of the most likely choice. For a single continuation, the rate at which it is the greedy output.
     Acc,
     /// Accuracy with log-likelihoods normalized by the number of characters.
     AccNorm,
@@ -31,7 +31,7 @@ pub enum Kind {
     AccBytes,
     /// Accuracy with log-likelihoods minus those without the context.
     AccMutualInfo,
-    /// Whether the generated text is correct, or whether the correct choice is the greedy output.
+    /// Rate of correct generated texts. For multiple choice, the rate at which a correct choice is the greedy output.
     ExactMatch,
     /// Perplexity of a continuation.
     Perplexity,
@@ -47,7 +47,7 @@ pub enum Kind {
     Ter,
 }
 
-/// Kind, name, default aggregation, whether higher is better, and supported outputs.
+/// Table of metrics with kind, name, default aggregation, whether higher is better, and supported outputs.
 const ALL: [(Kind, &str, Aggregation, bool, &[Output]); 15] = [
     (Kind::Acc, "acc", Aggregation::Mean, true, &[Output::LogLikelihood, Output::MultipleChoice]),
     (Kind::AccNorm, "acc_norm", Aggregation::Mean, true, &[Output::MultipleChoice]),
@@ -72,7 +72,7 @@ pub struct Metric {
     /// Aggregation of document values into a score.
     pub aggregation: Aggregation,
     pub higher_is_better: bool,
-    /// Text comparison of `exact_match`.
+    /// Options for the text comparison in `exact_match`.
     pub matching: Matching,
 }
 

@@ -52,8 +52,8 @@ pub fn definition(task: &Known) -> Result<&'static Definition> {
 /// other splits are never read.
 ///
 /// # Errors
-/// Fails if no file of the split exists or the file is named after another split. Also fails in the cases of
-/// [`Task::limited`], with task, file and row.
+/// Fails if no file of the split exists or the file is named after another split. Also fails if [`Task::limited`]
+/// fails. The error then names task, file and row.
 pub fn task(known: &Known, path: &Path, limit: Option<DocumentLimit>) -> Result<Task> {
     Task::limited(definition(known)?.clone(), &files(known, path)?, limit)
 }
@@ -66,7 +66,7 @@ pub fn files(known: &Known, path: &Path) -> Result<FileRows> {
     Ok(FileRows { splits: [(definition(known)?.evaluated().to_owned(), known.files(path)?)].into() })
 }
 
-/// Reads the rows of files of a built-in task.
+/// Reads the rows of all given files of a built-in task.
 ///
 /// # Errors
 /// Fails if a file cannot be read.

@@ -224,7 +224,7 @@ fn a_broken_problem_of_race_is_named() {
     refused("race", json!({"article": "a", "problems": [{"question": "q"}]}));
 }
 
-/// Test splits on the Hub have the label -1 in every row.
+/// Many test splits on the Hub have the label -1 in every row.
 #[test]
 fn a_row_without_a_label_is_refused_with_its_place() {
     let rte = json!({"sentence1": "It rains.", "sentence2": "It is wet.", "label": -1});

@@ -29,7 +29,7 @@ pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Res
     )
 }
 
-/// Returns the named columns, or all that can be printed.
+/// Checks and returns the requested columns. Returns all printable columns if none are requested.
 fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Path) -> Result<Vec<String>> {
     let Some(columns) = columns else {
         return Ok(schema.iter_values().filter(|field| is_printed(&field.dtype)).map(name).collect());

@@ -5,10 +5,10 @@ use ghostlab_core::error::{Error, Result, shortened};
 
 use crate::bounds::check_pattern;
 
-/// Maximum length of a pattern in a message.
+/// Maximum length of a pattern in an error message.
 const MAX_SHOWN: usize = 200;
 
-/// Pattern of Python's `re`. Flags must be inline.
+/// Regular expression in the syntax of Python's `re`. Flags must be inline.
 #[derive(Debug, Clone)]
 pub struct Pattern {
     source: String,
@@ -186,7 +186,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Python's `\w`: letters, digits and `_`. Rust's `\w` also includes marks.
+/// Characters of Python's `\w`: letters, digits and `_`. Rust's `\w` also includes marks.
 const WORD: &str = r"\p{L}\p{N}_";
 
 fn rewritten(source: &str) -> String {

@@ -11,7 +11,7 @@ use crate::value::Value;
 /// Columns added to a row.
 type Added = Vec<(&'static str, Value)>;
 
-/// Row hook.
+/// Built-in row hook.
 #[derive(Debug, Clone, Copy)]
 pub struct Prepare {
     /// Name used in definitions.
@@ -70,10 +70,10 @@ fn without_brackets(text: &str) -> String {
     while let Some(open) = rest.find('[') {
         let (before, bracket) = rest.split_at(open);
         kept.push_str(before);
-        // The shortest span up to a closing bracket on the same line.
+        // Remove the shortest span that ends with a closing bracket on the same line.
         match bracket.find([']', '\n']) {
             Some(end) if bracket[end..].starts_with(']') => rest = &bracket[end + 1..],
-            // No bracket before the end of the line can be closed.
+            // No opening bracket before the end of the line has a closing one.
             Some(end) => {
                 kept.push_str(&bracket[..end]);
                 rest = &bracket[end..];
@@ -85,7 +85,7 @@ fn without_brackets(text: &str) -> String {
         }
     }
     kept.push_str(rest);
-    // A single left-to-right pass, which turns three spaces into two.
+    // A single pass, as in the harness, turns three spaces into two.
     kept.replace("  ", " ")
 }
 
@@ -143,8 +143,8 @@ fn race(row: &Row) -> Result<Added> {
     passage(row, |question| &question[..question.len() - CUT])
 }
 
-/// Prepares RACE before 3.0, in which such a question is reduced to its blank. This bug affects all older published
-/// numbers.
+/// Prepares RACE before 3.0, in which an earlier question that ends in a blank is reduced to the blank. This bug
+/// affects all older published numbers.
 fn race_v2(row: &Row) -> Result<Added> {
     passage(row, |question| &question[question.len() - CUT..])
 }

@@ -24,7 +24,7 @@ pub struct Message {
     pub delimiter: String,
 }
 
-/// Returns whether two texts would be joined without whitespace between them. An empty `before` needs none.
+/// Returns whether `before` is nonempty and no whitespace separates it from `after`.
 fn is_tight(before: &str, after: &str) -> bool {
     !before.is_empty() && !before.ends_with(is_space) && !after.starts_with(is_space)
 }
@@ -150,7 +150,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool in split order. `first` takes the first examples instead of sampling.
+    /// Creates a pool of documents in split order. If `first` is set, examples are taken in order instead of sampled.
     pub fn new(documents: Vec<Value>, seed: u64, first: bool) -> Self {
         Self { documents, random: PythonRandom::new(seed), first }
     }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use chrono::{DateTime, Datelike, NaiveDate, NaiveDateTime, Timelike};
 use polars::prelude::{ArrowDataType as Type, ArrowTimeUnit as Unit};
 
-/// Printed forms of an object of a Python class.
+/// Python object, represented by its class name and its printed forms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PythonObject {
     class: String,
@@ -58,7 +58,7 @@ impl PythonObject {
         self.repr.as_deref()
     }
 
-    /// Returns whether values of a type become objects.
+    /// Returns whether values of an Arrow type are converted to Python objects.
     pub(crate) fn is_object_type(dtype: &Type) -> bool {
         match dtype {
             Type::Date32 | Type::Time32(_) | Type::Time64(_) | Type::Duration(_) | Type::Timestamp(_, None) => true,
@@ -159,7 +159,7 @@ fn clock(hour: u32, minute: u32, second: u32, fraction: i64) -> String {
     text
 }
 
-/// Formats seconds and microseconds as arguments, without trailing zeros.
+/// Formats seconds and microseconds as constructor arguments, without trailing zeros.
 fn trailing([second, fraction]: [i64; 2]) -> String {
     match (second, fraction) {
         (0, 0) => String::new(),

@@ -41,7 +41,7 @@ pub struct Judged {
     pub items: Vec<Item>,
 }
 
-/// Computes the scores of a task: every metric of every pipeline. `draws` is the number of bootstrap samples
+/// Computes the score of every metric and filter pipeline of a task. `draws` is the number of bootstrap samples
 /// ([`DRAWS`](crate::aggregate::DRAWS) in the harness).
 ///
 /// # Errors
@@ -105,8 +105,8 @@ pub struct Noted<'a> {
     pub items: Vec<Item>,
 }
 
-/// Computes the items of every metric and pipeline for documents, given by index and answers. All filtering and
-/// per-document scoring happens here.
+/// Computes the items of every metric and pipeline. `documents` yields the index and the answers of each document. All
+/// filtering and per-document scoring happens here.
 ///
 /// # Errors
 /// Fails in the same cases as [`scores`].
@@ -201,7 +201,7 @@ fn likelihoods(task: &Task, document: &Value, answers: &[Answer]) -> Result<Vec<
             .collect()),
         (Output::Rolling, [Answer::Rolling(likelihood)]) => {
             let text = task.columns.target(&definition.target, document)?.text();
-            // Counts words like `re.split(r"\s+")`, where leading or trailing whitespace adds an empty word.
+            // Count words like `re.split(r"\s+")`, where leading or trailing whitespace adds an empty word.
             let mut words = 1;
             let mut blank = false;
             for c in text.chars() {
@@ -306,7 +306,7 @@ impl ScoredChoices<'_> {
         })
     }
 
-    /// Returns the choice with the largest log-likelihood divided by its length.
+    /// Returns the index of the choice with the largest log-likelihood per unit of length.
     fn likeliest_per_unit(&self, length: fn(&str) -> usize) -> usize {
         let texts = self.likelihoods.iter().zip(self.texts);
         largest(&texts.map(|(number, text)| number / length(text) as f64).collect::<Vec<_>>())
@@ -347,7 +347,7 @@ fn generated(task: &Task, document: &Value, result: &Value) -> Result<Vec<Item>>
     } else if task.several_targets {
         match target {
             Value::List(items) => Value::List(items),
-            // Python's `list()` of a string.
+            // Python's `list()` splits a string into characters.
             Value::Text(text) => Value::List(text.chars().map(|c| Value::Text(c.to_string())).collect()),
             other => {
                 return Err(Error::bad_input("the first document has several answers, but this one has none")

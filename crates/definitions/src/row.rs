@@ -20,7 +20,7 @@ pub struct Row {
     pub value: Value,
 }
 
-/// Creates the error for a missing column, which lists the existing ones.
+/// Creates the error for a missing column. The message lists the existing columns.
 pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Error {
     let found: Vec<String> = names.clone().map(|name| format!("`{name}`")).collect();
     let error = Error::bad_input(format!("the field `{wanted}` is missing"))
@@ -32,9 +32,9 @@ pub(crate) fn absent<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Cl
     }
 }
 
-/// Access to values by `path`, a column name or dot-separated names of nested fields.
+/// Getters for values at a `path`, which is a column name or the dot-separated names of nested fields.
 impl Row {
-    /// Returns a string.
+    /// Returns the string in a field.
     ///
     /// # Errors
     /// Fails if the field is missing or not a string.
@@ -43,7 +43,7 @@ impl Row {
         value.as_text().ok_or_else(|| self.wrong(path, "a string", value))
     }
 
-    /// Returns a list of strings.
+    /// Returns the list of strings in a field.
     ///
     /// # Errors
     /// Fails if the field is missing or not a list of strings.
@@ -66,7 +66,7 @@ impl Row {
         if let Value::Int(number) = value { Ok(*number) } else { Err(self.wrong(path, "a whole number", value)) }
     }
 
-    /// Returns an integer, which may be stored as text. Equivalent to Python's `int(label)`.
+    /// Returns the integer in a field. Text is parsed as by Python's `int()`.
     ///
     /// # Errors
     /// Fails if the field is missing or not an integer.
@@ -159,7 +159,7 @@ fn read_column((name, node): &(Value, Node)) -> Result<Column> {
     Ok(Column { path: name.text(), holds })
 }
 
-/// Returns the names of the columns to read. Nested columns are read completely.
+/// Returns the names of the top-level columns to read. For a nested field, the complete column is read.
 pub(crate) fn names(columns: &[Column]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for column in columns {

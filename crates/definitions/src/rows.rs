@@ -27,7 +27,7 @@ const FILES: RowFiles = RowFiles {
     expected: "one JSON object per line, or one list of objects",
 };
 
-/// Source of rows.
+/// Source of data set rows.
 pub trait Rows {
     /// Reads the rows of a split in order.
     ///
@@ -45,8 +45,8 @@ pub struct FileRows {
 }
 
 impl FileRows {
-    /// Finds the files of splits in a folder, which has the layout of a Hub repository or contains folders named after
-    /// data sets.
+    /// Finds the files of each split in a folder. The folder has the layout of a Hub repository, or contains one folder
+    /// per data set.
     ///
     /// # Errors
     /// Fails if a split is missing, ambiguous or incomplete.
@@ -60,7 +60,8 @@ impl FileRows {
         self.splits.get(definition.evaluated()).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Returns the files with few-shot examples. Empty without examples, or if the definition lists them inline.
+    /// Returns the files with few-shot examples. The slice is empty if no examples are used or the definition lists
+    /// them inline.
     pub fn examples(&self, definition: &Definition, shots: Option<usize>) -> &[PathBuf] {
         let split = definition.exampled().filter(|_| definition.shots(shots) > 0);
         split.and_then(|split| self.splits.get(split)).map(Vec::as_slice).unwrap_or_default()

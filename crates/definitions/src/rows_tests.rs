@@ -1,4 +1,4 @@
-//! Reading row files: supported and rejected inputs.
+//! Tests for reading row files, with supported and rejected inputs.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Column typing as in `datasets`, for JSON numbers, CSV files and text files.
+//! Column type inference as in `datasets`, for JSON numbers, CSV files and text files.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +17,7 @@ const ABSENT: [&str; 19] = [
     "NULL", "NaN", "None", "n/a", "nan", "null",
 ];
 
-/// Types of the numbers at one position of all rows.
+/// Number types that occur at the same position (a column, list item or nested field) in any row.
 #[derive(Debug, Default)]
 struct Numbers {
     has_int: bool,
@@ -44,8 +44,8 @@ impl Numbers {
         }
     }
 
-    /// Returns the numbers of a named field. Fields nearly always have the same order in all rows, so tries `index`
-    /// first.
+    /// Returns the entry of a named field, and creates it if necessary. Tries `index` first, because fields nearly
+    /// always have the same order in all rows.
     fn field(&mut self, index: usize, name: &Value) -> &mut Self {
         let found = if self.fields.get(index).is_some_and(|(known, _)| known == name) {
             Some(index)
@@ -123,7 +123,8 @@ fn broken_table(error: csv::Error, path: &Path) -> Error {
     Error::bad_input("invalid CSV file").at(path.display()).found(error)
 }
 
-/// Gives a column the narrowest type that fits all values, as pandas does. Integers with missing values become floats.
+/// Converts a column to the narrowest type that fits all values, as pandas does. Integers with missing values become
+/// floats.
 fn typed(column: &[String]) -> Vec<Value> {
     let present: Vec<&str> = column.iter().map(String::as_str).filter(|text| !is_absent(text)).collect();
     let has_gaps = present.len() < column.len();

@@ -82,11 +82,11 @@ pub struct Request {
 #[derive(Debug, Clone)]
 pub struct Task {
     pub definition: Definition,
-    /// Number of documents in the split, before a limit.
+    /// Number of documents in the split before any limit is applied.
     pub original: usize,
     /// Evaluated documents in split order.
     pub documents: Vec<Value>,
-    /// Locations of the documents. Empty if the task was built from documents.
+    /// Locations of the documents. Empty if the task was built by [`Task::with_documents`].
     places: Vec<String>,
     pub(crate) columns: Columns,
     /// Whether each choice has its own context. The first document determines this and `several_targets`.
@@ -95,18 +95,20 @@ pub struct Task {
 }
 
 impl Task {
-    /// Reads the documents. The first document determines the task's format, as in the harness.
+    /// Builds a task from all rows of the evaluated split. The first document determines the format of all documents,
+    /// as in the harness.
     ///
     /// # Errors
-    /// Fails if there are no documents or the first one misses required fields.
+    /// Fails if there are no documents or the first one lacks required fields.
     pub fn new(definition: Definition, rows: &dyn Rows) -> Result<Self> {
         Self::limited(definition, rows, None)
     }
 
-    /// Reads the documents up to a limit. Rows beyond the limit are only parsed.
+    /// Builds a task from the rows of the evaluated split up to a limit. Rows beyond the limit are parsed but not
+    /// checked.
     ///
     /// # Errors
-    /// Fails in the cases of [`Task::new`], or if a row misses a required column.
+    /// Fails in the same cases as [`Task::new`], or if a row lacks a required column.
     pub fn limited(definition: Definition, rows: &dyn Rows, limit: Option<DocumentLimit>) -> Result<Self> {
         let rows = filtered_rows(&definition, rows, definition.evaluated())?;
         Self::of_rows(definition, rows, limit)
@@ -167,14 +169,15 @@ impl Task {
     /// Builds all requests, document by document.
     ///
     /// # Errors
-    /// Fails if a document misses required fields, there are too few examples, or the chat template fails.
+    /// Fails if a document lacks required fields, there are too few examples, or the chat template fails.
     pub fn requests(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<Vec<Request>> {
         let mut requests = Vec::new();
         self.each_request(rows, setting, |some| requests.extend(some))?;
         Ok(requests)
     }
 
-    /// Renders everything that requests and scores need, in the same batches, and discards the result.
+    /// Renders all requests and gold answers and discards the result. The batches are the same as in
+    /// [`Task::requests`].
     ///
     /// # Errors
     /// Fails in the same cases as [`Task::requests`]. Gold answers that cannot be rendered are ignored, because not
@@ -203,7 +206,8 @@ impl Task {
         for some in all.chunks(TOGETHER) {
             // Sampling is sequential because documents share the random state. Rendering is independent per document.
             let drawn = some.iter().map(|at| {
-                // Exclude the document if both splits have the same name or are both unset.
+                // Exclude the document itself if the example split and the test split have the same name or are both
+                // unset.
                 let without = (definition.examples.split == definition.test).then_some(&self.documents[*at]);
                 (*at, if shots > 0 { pool.sample(shots, without) } else { Ok(Vec::new()) })
             });
@@ -250,7 +254,7 @@ impl Task {
         Ok(asks)
     }
 
-    /// Returns an error for each document without a label. Test splits on the Hub have the label -1 in every row.
+    /// Returns an error for each document without a label. Many test splits on the Hub have the label -1 in every row.
     fn label_errors(&self) -> Vec<Error> {
         let Some(field) = &self.definition.choices else { return Vec::new() };
         self.documents
@@ -296,7 +300,7 @@ impl Task {
         }
     }
 
-    /// Returns the target of a document, as shown in the harness' samples.
+    /// Returns the target of a document, as recorded in the sample logs of the harness.
     ///
     /// # Errors
     /// Fails if the target cannot be evaluated.
@@ -304,7 +308,7 @@ impl Task {
         self.columns.target(&self.definition.target, document)
     }
 
-    /// Returns the location of a document for messages, such as `task arc_easy, test.jsonl:3`.
+    /// Returns the location of a document for error messages, such as `task arc_easy, test.jsonl:3`.
     pub fn place(&self, document: usize) -> String {
         place_of(&self.definition, &self.places, document)
     }
@@ -312,7 +316,7 @@ impl Task {
     /// Returns the choices of a document and the correct answer.
     ///
     /// # Errors
-    /// Fails if they cannot be evaluated or the task has no choices.
+    /// Fails if choices or answer cannot be evaluated, or if the task has no choices.
     pub fn solution(&self, document: usize) -> Result<(Vec<Value>, Value)> {
         let definition = &self.definition;
         let row = &self.documents[document];
@@ -321,7 +325,7 @@ impl Task {
         choices.and_then(|choices| Ok((choices, self.gold(row)?))).map_err(|error| error.at(self.place(document)))
     }
 
-    /// Returns the correct choice of a document as an index or text, or a list of them.
+    /// Returns the correct choice of a document as an index or text, or a list of all correct choices.
     pub(crate) fn gold(&self, document: &Value) -> Result<Value> {
         match self.several_contexts {
             true => self.columns.text(&self.definition.text, document),

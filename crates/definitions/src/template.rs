@@ -18,14 +18,14 @@ use crate::method::{self, METHODS};
 use crate::value::{JsonStyle, Value};
 use crate::yaml::Place;
 
-/// Maximum number of steps of a rendering, which stops long loops.
+/// Maximum number of steps in one rendering, to stop long loops.
 const FUEL: u64 = 2_000_000;
-/// Minimum step limit for large templates. Real templates use far fewer steps.
+/// Lower bound of the step limit, which decreases with the size of the template. Real templates use far fewer steps.
 const MIN_FUEL: u64 = 100_000;
 /// Maximum factor by which assignments may lengthen a string. Each assignment can double the previous string.
 const MAX_GROWTH: f64 = 100_000.0;
 
-/// Rejects assignments that could grow exponentially, and references to other templates.
+/// Rejects assignments that could make strings grow exponentially, and references to other templates.
 fn bounded(source: &str) -> Result<()> {
     let mut growth = 1.0;
     let mut rest = source;
@@ -76,7 +76,7 @@ impl fmt::Debug for Template {
 }
 
 impl Template {
-    /// Compiles a template. `location` is used in messages.
+    /// Compiles a template. `location` is used in error messages.
     ///
     /// # Errors
     /// Fails if the template is invalid or uses an unsupported filter, test or method.
@@ -110,7 +110,7 @@ impl Template {
     /// Renders the template for a document.
     ///
     /// # Errors
-    /// Fails if a column is missing, the template raises, or the step limit is exceeded.
+    /// Fails if a column is missing, the template raises an exception, or the step limit is exceeded.
     pub fn render(&self, document: &Value) -> Result<String> {
         let template = self.environment.get_template("it").map_err(|error| explained(&error).at(&self.place))?;
         reset();
@@ -170,7 +170,7 @@ pub(crate) fn compiled(
     source: &str,
 ) -> std::result::Result<Environment<'static>, JinjaError> {
     let mut environment = base.clone();
-    // One step prints at most the complete source.
+    // One step outputs at most the complete source.
     let steps = (MAX_BYTES / source.len().max(1)) as u64;
     environment.set_fuel(Some(steps.clamp(MIN_FUEL, FUEL)));
     // Jinja normalizes line endings.

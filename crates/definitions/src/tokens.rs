@@ -13,7 +13,7 @@ use crate::task::{Ask, Request, Task};
 /// `max_length` tokens, the context length of the model.
 ///
 /// # Errors
-/// Fails if a document cannot be scored, with task, row and choice: see [`continuation`] and [`rolling`].
+/// Fails if a document cannot be scored (see [`continuation`] and [`rolling`]). The error names task, row and choice.
 pub fn tokenised(
     task: &Task,
     requests: &[Request],

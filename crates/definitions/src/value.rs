@@ -29,18 +29,19 @@ pub enum Value {
 }
 
 impl Value {
-    /// Returns the value of a key. `None` if this is not a map or the key is missing.
+    /// Returns the value of a key, or `None` if this is not a map or the key is missing.
     pub fn get(&self, name: &str) -> Option<&Value> {
         let Self::Map(pairs) = self else { return None };
         pairs.iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
     }
 
-    /// Returns the text. `None` if this is not a string.
+    /// Returns the text, or `None` if this is not a string.
     pub fn as_text(&self) -> Option<&str> {
         if let Self::Text(text) = self { Some(text) } else { None }
     }
 
-    /// Returns the integer, or 0 or 1 for a boolean as in Python. `None` for other values.
+    /// Returns the integer, or `None` if this is neither an integer nor a boolean. As in Python, `True` is 1 and
+    /// `False` is 0.
     pub fn as_int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -49,7 +50,7 @@ impl Value {
         }
     }
 
-    /// Returns the number as a float. `None` if this is not a number.
+    /// Returns the number as a float, or `None` if this is neither a number nor a boolean.
     pub fn as_number(&self) -> Option<f64> {
         if let Self::Float(number) = self { Some(*number) } else { self.as_int().map(|number| number as f64) }
     }
@@ -63,7 +64,7 @@ impl Value {
         }
     }
 
-    /// Returns the items. `None` if this is not a list.
+    /// Returns the items, or `None` if this is not a list.
     pub fn as_list(&self) -> Option<&[Value]> {
         if let Self::List(items) = self { Some(items) } else { None }
     }
@@ -104,7 +105,7 @@ impl Value {
         }
     }
 
-    /// Returns whether the value was read. Values of unprintable types, such as bytes, are only placeholders.
+    /// Returns whether the value was read. Values of unprintable types, such as bytes, are replaced by placeholders.
     fn is_read(&self) -> bool {
         !matches!(self, Self::Object(object) if object.text().is_none())
     }
@@ -242,7 +243,7 @@ impl Key for Value {
     }
 }
 
-/// Serializes to JSON. Keys that are not strings are converted.
+/// Serializes to JSON. Keys are converted to strings, and placeholders of unread values are omitted.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

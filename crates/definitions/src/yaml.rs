@@ -1,4 +1,5 @@
-//! YAML as PyYAML parses it: YAML 1.1 scalars, last duplicate key wins, and the line of each value.
+//! YAML parser that follows PyYAML: scalars are resolved by YAML 1.1, and the last duplicate key wins. Each value has
+//! its line number.
 
 mod scalar;
 
@@ -16,18 +17,19 @@ use crate::keys::KeyIndex;
 use crate::value::Value;
 use scalar::scalar;
 
-/// Maximum number of values (with aliases expanded) and nesting depth of a file.
+/// Maximum number of values in a file, with aliases expanded.
 const MAX_VALUES: usize = 2_000_000;
+/// Maximum nesting depth of a file.
 const MAX_DEPTH: usize = 100;
-/// Maximum bytes of text in a file, with aliases expanded.
+/// Maximum number of text bytes in a file, with aliases expanded.
 const MAX_TEXT_BYTES: usize = 64_000_000;
-/// Maximum number of continuation lines of quoted strings that start at the left margin, per file.
+/// Maximum number of lines per file that continue a quoted string without indentation.
 const MARGINS: usize = 200;
 
 /// Location of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// File name for messages.
+    /// File name for error messages.
     pub file: Arc<str>,
     /// Line number, from 1.
     pub line: usize,
@@ -43,7 +45,7 @@ impl fmt::Display for Place {
 #[derive(Debug, Clone)]
 pub struct Node {
     pub tree: Tree,
-    /// Start of the value.
+    /// Location of the start of the value.
     pub place: Place,
 }
 
@@ -98,7 +100,7 @@ impl Node {
         Some(pairs.remove(index).1)
     }
 
-    /// Returns the text. `None` if this is not a string.
+    /// Returns the text, or `None` if this is not a string.
     pub fn text(&self) -> Option<&str> {
         if let Tree::Scalar(value) = &self.tree { value.as_text() } else { None }
     }
@@ -139,7 +141,7 @@ impl Node {
     /// Rejects non-finite numbers, because settings and stored definitions are JSON. `key` is the path of this node.
     ///
     /// # Errors
-    /// Fails with the path and line of the first such number.
+    /// Fails if a number is not finite. The error names the path and line of the first one.
     pub(crate) fn check_finite(&self, key: &str) -> Result<()> {
         match &self.tree {
             Tree::Scalar(Value::Float(number)) if !number.is_finite() => {
@@ -157,7 +159,7 @@ impl Node {
         }
     }
 
-    /// Describes the kind of value for messages.
+    /// Describes the value for error messages.
     pub fn kind(&self) -> String {
         match &self.tree {
             Tree::Scalar(value) => value.repr(),
@@ -184,7 +186,7 @@ pub(crate) fn wrong(key: &str, expected: &str, node: &Node) -> Error {
     bad.at(&node.place).expected(expected).found(node.kind())
 }
 
-/// Returns a string or a list of strings as a list.
+/// Returns the strings of a list, or a single string as a list of one.
 pub(crate) fn texts(node: &Node) -> Vec<String> {
     match &node.tree {
         Tree::List(items) => items.iter().filter_map(Node::text).map(str::to_owned).collect(),
@@ -211,14 +213,14 @@ pub fn read_file(path: &Path) -> Result<Node> {
     }
 }
 
-/// Parses YAML text. `file` names it in messages.
+/// Parses YAML text. `file` is the name used in error messages.
 ///
 /// # Errors
 /// Fails if the text is not valid YAML or exceeds the size limits.
 pub fn parse(text: &str, file: &str) -> Result<Node> {
     let mut text = text.to_owned();
-    // PyYAML accepts quoted strings that continue at the left margin. Insert a leading space there, which is not part
-    // of the string.
+    // PyYAML accepts unindented continuation lines in quoted strings, but `granit_parser` does not. Indent each of them
+    // by a space, which does not become part of the string.
     for _ in 0..MARGINS {
         match once(&text, file) {
             Err((_, Some(line))) => {
@@ -231,8 +233,8 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     once(&text, file).map_err(|(error, _)| error)
 }
 
-/// Parses YAML text. The error includes the line at which a quoted string continues at the left margin, if that is the
-/// cause.
+/// Parses YAML text. If the cause of an error is an unindented line of a quoted string, its line number is returned
+/// too.
 fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usize>)> {
     document(text, file).map_err(|error: Error| {
         let parts = error.parts();
@@ -265,7 +267,7 @@ struct EventReader {
     file: Arc<str>,
     anchors: HashMap<usize, Node>,
     count: usize,
-    /// Bytes of text so far, with aliases expanded.
+    /// Number of text bytes so far, with aliases expanded.
     text_bytes: usize,
 }
 
@@ -375,7 +377,7 @@ impl EventReader {
     }
 }
 
-/// Returns the number of values in a node and the bytes of their texts.
+/// Returns the number of values in a node and the total bytes of their texts.
 fn size(node: &Node) -> (usize, usize) {
     match &node.tree {
         Tree::List(items) => items.iter().fold((1, 0), add_size),

@@ -1,7 +1,8 @@
 //! Byte-for-byte comparison of requests with lm-evaluation-harness, for the definitions installed by its package and
 //! synthetic rows from `tools/golden_requests.py`.
 //!
-//! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`. `.ci/run` creates one.
+//! The tests are skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`. `.ci/run` creates
+//! one.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "tests print what they compared")]
 
@@ -51,7 +52,7 @@ fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
     }
 }
 
-/// Runs the script and returns its output folder, or `None` without Python.
+/// Runs `golden_requests.py` and returns its output folder, or `None` if Python is not available.
 fn made() -> Option<tempfile::TempDir> {
     let python = python::python("lm_eval")?;
     let out = tempfile::tempdir().unwrap();
@@ -75,7 +76,7 @@ fn translations(out: &Path) {
         for (metric_index, metric) in [translation::bleu, translation::chrf, edits::ter].into_iter().enumerate() {
             let ours = metric(&pairs);
             let theirs = corpus["scores"][metric_index].as_f64().unwrap();
-            // The sums are added in different orders.
+            // Python adds the terms in a different order.
             assert!(
                 (ours - theirs).abs() <= 1e-9 * theirs.abs().max(1.0),
                 "corpus {index}, {metric_index}: {ours}, {theirs}"

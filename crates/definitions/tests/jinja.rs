@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 struct Deviations {
     /// Templates that Jinja renders and this crate rejects.
     refused: BTreeSet<String>,
-    /// Templates that render a different text, or render where Jinja raises.
+    /// Templates that render a different text, or that render although Jinja raises an exception.
     other_text: BTreeSet<String>,
 }
 
@@ -29,7 +29,7 @@ struct Table {
 #[derive(Deserialize)]
 struct Case {
     template: String,
-    /// Rendered text for each row, or `None` where Jinja raises.
+    /// Rendered text for each row, or `None` if Jinja raises an exception.
     expected: Vec<Option<String>>,
 }
 

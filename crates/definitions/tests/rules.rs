@@ -1,5 +1,5 @@
-//! Behavior of lm-eval at commit `4e7e0d4`, one rule per test, on tiny rows. `tests/harness.rs` in this crate and
-//! `tests/lm_eval.rs` of the program compare with lm-eval itself.
+//! Tests of lm-eval's behavior at commit `4e7e0d4`, one rule per test, with tiny rows. `tests/harness.rs` in this crate
+//! and `tests/lm_eval.rs` of the program compare with lm-eval itself.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod metric;
@@ -12,7 +12,7 @@ use ghostlab_definitions::results::scores;
 use ghostlab_definitions::yaml::parse;
 use ghostlab_definitions::{Answer, Ask, ChatTemplate, Definition, Request, Row, Rows, Setting, Task, Value};
 
-/// Rows of every split, from a JSON list. Each row gets the split name as column `s`.
+/// Rows from a JSON list. Every split has the same rows, plus a column `s` with the split name.
 struct Made(&'static str);
 
 impl Rows for Made {

@@ -34,7 +34,7 @@ impl Hub {
             let mut hash = Sha256::new();
             let mut copied = 0;
             let mut buffer = vec![0; 1 << 20];
-            // One excess byte is enough to reject the content.
+            // Reading one excess byte is enough to detect content that is too long.
             let mut from = from.take(bytes + 1);
             loop {
                 let read = from

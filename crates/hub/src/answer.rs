@@ -13,15 +13,15 @@ use crate::token::Token;
 /// Reason why a request failed.
 #[derive(Debug)]
 pub(crate) enum RequestFailure {
-    /// A retry may succeed, no earlier than after the delay requested by the Hub.
+    /// Temporary failure. A retry may succeed after the delay that the Hub requested in `after`.
     Again { why: String, after: Option<Duration> },
-    /// The host has no data at the requested offset.
+    /// Requested offset at which the host has no data.
     Range,
-    /// A retry cannot succeed.
+    /// Permanent failure of this request.
     Final(Error),
-    /// No request to this repository can succeed.
+    /// Permanent failure of all requests to this repository.
     Closed(Error),
-    /// The user interrupted the fetch.
+    /// Interruption by the user.
     Stopped,
 }
 
@@ -31,7 +31,7 @@ impl RequestFailure {
     }
 }
 
-/// Details of a request for messages.
+/// Details of a request, for error messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked<'a> {
     pub(crate) source: &'a Source,
@@ -57,13 +57,14 @@ impl Asked<'_> {
         page(self.endpoint, &self.source.repo)
     }
 
-    /// Sanitizes remote text for messages.
+    /// Hides the token in remote text, truncates the text, and makes it printable.
     pub(crate) fn quoted(&self, text: &str) -> String {
         let hidden = self.token.map_or(text.to_owned(), |token| token.hide(text));
         printable(&hidden.chars().take(SHOWN).collect::<String>()).replace('\n', " ")
     }
 
-    /// Classifies a final reply. `at_hub`: whether the Hub itself sent it, rather than a redirect target.
+    /// Classifies the response at the end of a redirect chain. `at_hub` tells whether the Hub itself sent it, rather
+    /// than another host.
     pub(crate) fn judge(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), RequestFailure> {
         if status.is_success() {
             return Ok(());
@@ -77,7 +78,7 @@ impl Asked<'_> {
             (Some(code), None) => format!("{status}: {code}"),
             (None, None) => status.to_string(),
         };
-        // Signed URLs of other hosts expire. The Hub issues a new one.
+        // Signed URLs of other hosts expire. A retry gets a new URL from the Hub.
         let expired = !at_hub && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410);
         let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
         if later || expired {
@@ -137,7 +138,8 @@ pub(crate) fn page(endpoint: &Url, repo: &Repo) -> String {
     format!("{endpoint}{repo}")
 }
 
-/// Returns the delay requested by the Hub: `Retry-After` in seconds or as a date, or `t` of `RateLimit`.
+/// Returns the delay requested by the Hub. This is the larger of `Retry-After` (seconds or a date) and `t` of
+/// `RateLimit`.
 fn asked_to_wait(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let retry_after = header_text(RETRY_AFTER.as_str(), headers).and_then(|text| {
         let seconds = text.trim().parse::<u64>().ok().map(Duration::from_secs);

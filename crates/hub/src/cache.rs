@@ -29,7 +29,7 @@ impl Cache {
         &self.root
     }
 
-    /// Returns the snapshot folder of a repository at a commit, which may not exist.
+    /// Returns the path of the snapshot of a repository at a commit. The folder may not exist.
     pub fn snapshot(&self, repo: &Repo, commit: &Commit) -> PathBuf {
         self.root.join(repo.folder()).join("snapshots").join(commit.as_str())
     }
@@ -59,8 +59,8 @@ impl Cache {
         self.root.join(".locks").join(repo.folder()).join(format!("{blob}.lock"))
     }
 
-    /// Stores the commit of a revision. A known commit is replaced only if `newest`, i.e. if `commit` is the current
-    /// head of the branch, since a pinned commit may be older.
+    /// Stores the commit of a revision. A stored commit is replaced only if `newest` is set, i.e. if `commit` is the
+    /// current head of the branch. A pinned commit may be older.
     pub(crate) fn remember(&self, source: &Source, commit: &Commit, newest: bool) -> Result<()> {
         let path = self.reference(source);
         if source.commit().is_some() || self.commit(source).is_some_and(|known| !newest || known == *commit) {
@@ -80,7 +80,7 @@ impl Cache {
         self.stays_below(repo, folder)?;
         make_folder(folder)?;
         let content = self.blobs(repo).join(blob.as_str());
-        // One level up per component of the name except the last, and two out of `snapshots/COMMIT`.
+        // The link goes up one level for each folder in the name, and two levels out of `snapshots/COMMIT`.
         let ups = name.as_str().split('/').count() + 1;
         let target: PathBuf = std::iter::repeat_n("..", ups).chain(["blobs", blob.as_str()]).collect();
         if fs::read_link(&path).is_ok_and(|known| known == target) {
@@ -96,7 +96,7 @@ impl Cache {
         }
     }
 
-    /// Removes a snapshot file and its blob, whose content does not match its name.
+    /// Removes a damaged snapshot file and its blob.
     pub(crate) fn forget(&self, repo: &Repo, path: &Path) -> Result<()> {
         let name = fs::read_link(path).ok().and_then(|to| to.file_name().map(|name| self.blobs(repo).join(name)));
         let blob = name.filter(|blob| fs::symlink_metadata(blob).is_ok());

@@ -28,9 +28,9 @@ pub struct Hub {
     pub(crate) cache: Cache,
     /// Connection, created on the first request, because cached files need no network.
     connection: OnceLock<Connection>,
-    /// Repositories that the Hub refuses completely.
+    /// Repositories for which the Hub refuses every request.
     pub(crate) closed: Mutex<BTreeSet<Source>>,
-    /// Time before which the Hub asked not to send further requests.
+    /// Time until which the Hub asked to pause all requests.
     quiet: Mutex<Option<Instant>>,
 }
 
@@ -51,17 +51,17 @@ pub(crate) struct HubRequest<'a> {
     pub(crate) url: Url,
     /// Offset of the first requested byte.
     pub(crate) from: u64,
-    /// ETag of the file on the Hub, and (in `elsewhere`) the ETag that the host of large files sent with the first
-    /// bytes. A request sends the ETag of its own host.
+    /// ETag of the file on the Hub. Requests to the Hub send it as `If-Range`.
     pub(crate) etag: Option<&'a BlobName>,
+    /// ETag that the host of large files sent with the first bytes. Requests to that host send it as `If-Range`.
     pub(crate) elsewhere: Option<String>,
     pub(crate) asked: Asked<'a>,
 }
 
-/// Response to a request, with the Hub's headers from the redirects.
+/// Final response to a request, with the headers that the Hub sent along the redirects.
 pub(crate) struct Reply {
     pub(crate) response: Response,
-    /// Headers of the Hub's own responses, with the first value of each name.
+    /// Headers of the Hub's own responses. The first value of each name is kept, except that the last `ETag` wins.
     pub(crate) headers: HeaderMap,
     /// Whether the final response comes from the Hub itself.
     pub(crate) at_hub: bool,
@@ -124,7 +124,7 @@ impl Hub {
         Url::parse(&format!("{base}/{path}")).map_err(|error| Error::bad_input("invalid address").at(path).found(error))
     }
 
-    /// Returns whether a URL belongs to the Hub. Only such requests carry the token.
+    /// Returns whether a URL belongs to the Hub. Only requests to the Hub carry the token.
     pub(crate) fn is_own(&self, url: &Url) -> bool {
         let endpoint = &self.settings.endpoint;
         url.scheme() == endpoint.scheme()
@@ -191,7 +191,7 @@ impl Hub {
         }
     }
 
-    /// Sends a request, and retries it as long as a retry may succeed.
+    /// Sends a request and retries it after temporary failures.
     pub(crate) async fn ask(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply> {
         let mut tries = 0;
         loop {
@@ -245,7 +245,7 @@ impl Hub {
         if pause(watch.stop, time).await { Ok(()) } else { Err(stopped()) }
     }
 
-    /// Waits until the time that the Hub requested for all requests has passed.
+    /// Waits until the end of the pause that the Hub requested for all requests.
     async fn when_quiet(&self, watch: Watch<'_>) -> Result<()> {
         let until = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));

@@ -98,8 +98,8 @@ impl Hub {
         Ok(FileHead { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
 
-    /// Locks against concurrent downloads of the same file. This only avoids duplicate work: without working locks,
-    /// each process writes its own partial file.
+    /// Takes the lock that prevents concurrent downloads of the same file. The lock only saves work, because each
+    /// process writes its own partial file.
     async fn locked(&self, path: &Path, shown: &str, watch: Watch<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
@@ -210,7 +210,7 @@ impl Hub {
         }
     }
 
-    /// Returns the number of leading bytes of the response that are already present.
+    /// Returns the number of leading bytes of the response that the partial file already contains.
     fn known_bytes(
         &self,
         reply: &Reply,
@@ -228,7 +228,7 @@ impl Hub {
         }
     }
 
-    /// Compares the first `known` bytes of a chunk with the partial file, and appends the others. Returns the number of
+    /// Compares the first `known` bytes of a chunk with the partial file, and appends the rest. Returns the number of
     /// appended bytes.
     fn take_chunk(
         &self,
@@ -263,7 +263,7 @@ impl Hub {
 
 /// Reason why a response does not continue the partial file.
 enum Unfit {
-    /// The response starts from the beginning, which is usable.
+    /// The response contains the file from its beginning, which is still usable.
     WholeFile,
     Useless(String),
 }
@@ -280,7 +280,7 @@ fn check_continuation(reply: &Reply, from: u64, stream: &Transfer<'_>) -> Result
             _ => Ok(()),
         };
     }
-    // `bytes 5-9/10`.
+    // The header has the form `bytes 5-9/10`.
     let range = header_text(CONTENT_RANGE.as_str(), headers).and_then(|range| {
         let (span, total) = range.trim().strip_prefix("bytes ")?.split_once('/')?;
         Some((span.split_once('-')?.0.trim().parse::<u64>().ok()?, total.trim().parse::<u64>().ok()))
@@ -310,7 +310,7 @@ fn useless_part(what: &str, expected: u64, found: u64) -> Unfit {
     Unfit::Useless(format!("{what} {found} instead of {expected}"))
 }
 
-/// Merges the size and hashes of a file from the lock, the listing and the Hub, which must agree.
+/// Merges the size and hashes of a file from the lock, the listing and the Hub. Fails if they disagree.
 fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<Expected> {
     let of_hub = Expected::of(&head.etag, head.bytes);
     let pinned = if repo.locked { "as pinned" } else { "as listed" };

@@ -6,11 +6,12 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// Number of files and bytes to download. `here` bytes are present from an earlier attempt.
+    /// The fetch is planned, with the number of files and bytes to download. `here` bytes are present from an earlier
+    /// attempt.
     FetchPlanned { files: usize, bytes: u64, here: u64 },
     /// The download of a file starts. Its first `here` bytes are present.
     FetchStarted { file: String, bytes: Option<u64>, here: u64 },
-    /// Number of bytes received since the last event.
+    /// Part of a file was received. `bytes` counts the bytes since the last event.
     FetchAdvanced { file: String, bytes: u64 },
     /// The received part of a file is unusable, so its download restarts.
     FetchRestarted { file: String, why: String },

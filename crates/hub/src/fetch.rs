@@ -18,13 +18,14 @@ use crate::repo::Source;
 /// Result of a fetch.
 #[derive(Debug, Default)]
 pub struct Fetched {
-    /// Number of downloaded files, and (in `cached`) of files that were already cached.
+    /// Number of downloaded files.
     pub brought: usize,
+    /// Number of files that were already cached.
     pub cached: usize,
     /// Number of bytes downloaded.
     pub bytes: u64,
-    /// Files that failed, with their errors. All other files are present, except in repositories that the Hub refuses
-    /// completely.
+    /// Files that failed, with their errors. All other files are cached, except in repositories to which the Hub
+    /// refuses all access.
     pub failures: Vec<(String, Error)>,
 }
 
@@ -39,8 +40,8 @@ impl Hub {
     /// mismatches again.
     ///
     /// # Errors
-    /// Fails if the disk is full or `stop` is set. Received data is kept. Errors of single files are part of the
-    /// result.
+    /// Fails if the disk is full or `stop` is set. Received data is kept. Errors of individual files are returned in
+    /// [`Fetched::failures`].
     pub fn fetch(
         &self,
         plan: &FetchPlan,
@@ -67,7 +68,7 @@ impl Hub {
         let bytes = all(|file| file.bytes.unwrap_or(0));
         let here = all(|file| file.here);
         reporter.event(Event::FetchPlanned { files: missing.len(), bytes, here });
-        // Smallest files first, so that a license that was not accepted is reported at once.
+        // Start with the smallest files, so that an unaccepted license is reported immediately.
         missing.sort_by_key(|(_, file)| file.bytes);
 
         let runtime = &self.connection()?.runtime;
@@ -110,7 +111,7 @@ impl Hub {
 
     fn check_room(&self, needed: u64) -> Result<()> {
         let root = self.cache.root();
-        // The cache folder may not exist yet.
+        // The cache folder may not exist yet, so query the nearest existing ancestor.
         let Some(free) = root.ancestors().find(|folder| folder.is_dir()).and_then(disk::free) else { return Ok(()) };
         if needed == 0 || needed.saturating_add(SPARE) <= free {
             return Ok(());
@@ -124,8 +125,8 @@ impl Hub {
             .hint("free some disk space, or set HF_HUB_CACHE to a folder on another disk"))
     }
 
-    /// Pins a plan, i.e. the commit, and the size and SHA-256 of each file. Small files for which the Hub has no
-    /// SHA-256 are downloaded to compute it.
+    /// Returns the pins for a plan: the commit of each repository, and the size and SHA-256 of each file. Small files
+    /// for which the Hub has no SHA-256 are downloaded to compute it.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::fetch`], or with the first error of a file.
@@ -156,7 +157,7 @@ impl Hub {
             .collect()
     }
 
-    /// Returns the size and hash of a planned file, which is hashed in the cache if the plan has none.
+    /// Returns the size and hash of a planned file. If the plan has no hash, the cached file is hashed.
     fn lock_entry(&self, repo: &PlannedRepo, file: &PlannedFile) -> Result<LockedFile> {
         if let (Some(bytes), Some(sha256)) = (file.bytes, &file.sha256) {
             return Ok(LockedFile { bytes, sha256: sha256.clone() });
@@ -175,7 +176,7 @@ struct Downloads<'a> {
     hub: &'a Hub,
     runtime: &'a Runtime,
     missing: Vec<(&'a PlannedRepo, PlannedFile)>,
-    /// Index of the next file.
+    /// Index of the next file to download.
     next: AtomicUsize,
     watch: Watch<'a>,
     outcome: Mutex<Fetched>,

@@ -1,4 +1,4 @@
-//! Hub API: the commit of a revision, and the files of a commit.
+//! Requests to the Hub API for the commit of a revision and the files of a commit.
 
 use ghostlab_core::error::{Error, Result};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -10,10 +10,11 @@ use crate::client::{Hub, HubRequest, Watch, brought};
 use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::repo::Source;
 
-/// Characters that are not percent-encoded in URLs.
+/// Characters that are percent-encoded in URLs: all except letters, digits and `-._~`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// Maximum size of a response, and maximum number of pages of a file list.
+/// Maximum size of a response in bytes.
 const MAX_BYTES: usize = 64 << 20;
+/// Maximum number of pages of a file list.
 const MAX_PAGES: usize = 1000;
 
 /// File in a listing of the Hub.
@@ -41,7 +42,7 @@ enum ListingEntry {
         oid: BlobName,
         lfs: Option<LargeFile>,
     },
-    /// A folder, or an entry type unknown to this version.
+    /// Folder, or an entry type that this version does not know.
     #[serde(other)]
     Other,
 }
@@ -99,8 +100,8 @@ impl Hub {
         Err(self.no_hub(source, "an endless list of files"))
     }
 
-    /// Requests a JSON document. Also returns the URL of the next page, if any. The types of `T` validate names that
-    /// become paths.
+    /// Requests a JSON document. Also returns the URL of the next page, if any. Names that become paths are validated
+    /// by the deserialization of `T`.
     async fn json<T: DeserializeOwned>(&self, source: &Source, url: Url, watch: Watch<'_>) -> Result<(T, Option<Url>)> {
         let asked = self.request_context(source, None);
         let request = HubRequest { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };

@@ -14,7 +14,7 @@ use crate::repo::Source;
 /// Version of the file format.
 const VERSION: u32 = 1;
 
-/// Pinned repositories.
+/// Content of the lock file, i.e. the pinned repositories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lock {
@@ -29,7 +29,7 @@ pub struct Lock {
 pub struct LockedRepo {
     /// Full hash of the commit that the revision pointed to.
     pub commit: Commit,
-    /// Files in use.
+    /// Pinned files.
     pub files: BTreeMap<FileName, LockedFile>,
 }
 

@@ -1,5 +1,5 @@
-//! Validated names of files, contents and revisions. They come from the network and become parts of paths. Commits and
-//! content names cannot contain path separators.
+//! Validated names of commits, files and their contents. They come from the network and become parts of paths. Only
+//! file names can contain path separators.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ macro_rules! checked {
 }
 
 checked!(
-    /// Full commit hash, which is immutable.
+    /// Full hash of a commit. Unlike a branch, it always refers to the same files.
     Commit,
     |text| passed("commit", "40 digits of 0-9 and a-f", text, hexadecimal(text, 40).filter(|digits| digits == text))
 );
@@ -77,7 +77,7 @@ checked!(
     }
 );
 
-/// Converts the result of a check to the value, or to an error for the rejected string.
+/// Returns the validated string, or an error for a rejected one.
 fn passed(what: &str, expected: &str, text: &str, good: Option<String>) -> Result<String> {
     good.ok_or_else(|| Error::bad_input(format!("invalid {what}")).expected(expected).found(format!("`{text}`")))
 }
@@ -88,7 +88,7 @@ fn hexadecimal(text: &str, digits: usize) -> Option<String> {
 }
 
 impl Commit {
-    /// Returns the first digits, for display.
+    /// Returns the first 12 digits, for display.
     pub fn short(&self) -> &str {
         &self.0[..12]
     }
@@ -153,8 +153,8 @@ impl FileName {
 /// Maximum bytes of a path component on most file systems.
 const MAX_PART_BYTES: usize = 255;
 
-/// Returns the reason why a name is rejected: it is absolute, leaves the folder, or has a component with a special
-/// meaning for a file system.
+/// Returns the reason why a name is rejected, or `None` if it is valid. Rejected names are absolute, leave the folder,
+/// or have a component with a special meaning for a file system.
 fn fault(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         return Some("it is empty");

@@ -1,4 +1,4 @@
-//! Partial file of a running download, stored next to the blobs. It outlives the process that writes it.
+//! Partial file of a running download, stored next to the blobs. The file outlives the process that writes it.
 //!
 //! Correctness does not depend on locks, because some shared file systems grant a lock to several processes. The file
 //! name identifies the owning process. If that process is dead, another one takes the file over by renaming it. A

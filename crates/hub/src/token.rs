@@ -14,7 +14,8 @@ const HIDDEN: &str = "[token]";
 const SHORTEST: usize = 4;
 
 impl Token {
-    /// Parses a token and trims whitespace. Returns `None` for an empty string. `source` names the origin in messages.
+    /// Parses a token and trims whitespace. Returns `None` for an empty string. `source` names the origin of the token
+    /// in error messages.
     ///
     /// # Errors
     /// Fails if the string is too short or has invalid characters. The message does not include the string.

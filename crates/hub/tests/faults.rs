@@ -81,7 +81,7 @@ fn pinned_cached_files_need_no_request_altered_are_renewed() {
     assert!(mended.events.iter().any(|event| matches!(event, Event::FetchNote { text } if text.contains("altered"))));
     assert_eq!(fs::read(&path).unwrap(), content(1000));
 
-    // Offline mode makes no requests, pinned or not. Damage is reported.
+    // Offline mode makes no requests, whether or not the files are pinned. Damaged files are reported.
     server.forget();
     let offline = Hub::new(HubSettings { offline: true, ..settings(&server.address, cache.path()) });
     let events = Told::default();
@@ -164,7 +164,8 @@ fn what_is_stopped_goes_on_where_it_was() {
     assert_eq!(gets(&server, &file)[1].from(), Some(2500));
 }
 
-/// Runs [`fetches_for_another_test`] in a child process, in a shell after the commands `before`.
+/// Runs the shell commands `before` and then [`fetches_for_another_test`] in a child process. The command `wrapped`
+/// starts the shell.
 fn child(before: &str, server: &FakeHub, cache: &Path, wrapped: &[&str]) -> Child {
     let test = std::env::current_exe().unwrap();
     let script =

@@ -1,5 +1,5 @@
-//! Hostile Hub that injects paths and garbage into every field of every response. Nothing may be written outside the
-//! cache or under a name taken from a response.
+//! Tests with a hostile Hub that injects paths and garbage into every field of every response. Nothing may be written
+//! outside the cache or under a name taken from a response.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -86,7 +86,8 @@ const FIELDS: &[(&str, Alter)] = &[
     }),
 ];
 
-/// Returns hostile names: paths out of the folder, and names with a special meaning for file systems or URLs.
+/// Returns hostile values: paths that leave the folder, names with a special meaning for file systems or URLs, and odd
+/// numbers.
 fn values(outside: &Path) -> Vec<String> {
     let mut values = [
         "",

@@ -29,7 +29,7 @@ pub struct Attempt {
     pub process: String,
     /// Host that recorded the attempt.
     pub host: String,
-    /// Unix time in seconds, by the clock of that host.
+    /// Unix time in seconds, from the clock of `host`.
     pub time: u64,
 }
 
@@ -55,7 +55,7 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 /// Records an attempt.
 pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
     static NOTED: AtomicU64 = AtomicU64::new(0);
-    // The name includes the recording process and its counter, because it may also record attempts of dead processes.
+    // The file name includes the pid and a counter of this process, which also records attempts of dead processes.
     let number = NOTED.fetch_add(1, Relaxed);
     let file_name = format!("{}.{}.{number}.json", attempt.process, std::process::id());
     let folder = folder(root, name);

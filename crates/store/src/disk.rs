@@ -64,7 +64,8 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Fails if the path is missing or cannot be flushed.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
-    /// Overwrites a file in place, so that all its hard links see the change. Returns once the server has the change.
+    /// Overwrites a file in place, so that all its hard links see the change. Returns once the change has reached the
+    /// file server.
     ///
     /// # Errors
     /// Fails if the file is missing or cannot be written.
@@ -205,7 +206,7 @@ impl Disk for SystemDisk {
     fn size(&self, path: &Path) -> io::Result<u64> {
         self.count(1);
         let data = fs::metadata(path)?;
-        // Pipes and folders have a length too.
+        // Accept only regular files, because pipes and folders have a length too.
         if data.is_file() { Ok(data.len()) } else { Err(ErrorKind::InvalidData.into()) }
     }
 
@@ -288,7 +289,7 @@ impl Disk for SystemDisk {
     }
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        // Count one listing, and two or three files as in most folders.
+        // Count one listing plus the removal of two or three files, as for most folders.
         self.count(4);
         match fs::remove_dir_all(path) {
             // The path is not a folder.

@@ -49,7 +49,7 @@ impl Write for Payload {
 }
 
 impl Draft {
-    /// Creates a draft owned by the process `owner`. The folder name contains the owner, for [`all`].
+    /// Creates a draft owned by the process `owner`. The folder name contains the owner, which [`all`] needs.
     pub(super) fn new(disk: Arc<dyn Disk>, drafts: &Path, owner: &str) -> Result<Self> {
         static DRAFTS: AtomicU64 = AtomicU64::new(0);
         let folder = drafts.join(format!("{owner}.{}", DRAFTS.fetch_add(1, Relaxed)));
@@ -76,7 +76,7 @@ impl Draft {
     }
 
     /// Hashes and flushes the payloads, writes `meta.json`, and renames the folder into place. An existing object is
-    /// replaced unless `keep` returns that it is intact, so that readers of an intact object are not disturbed.
+    /// replaced unless `keep` reports that it is intact. Readers of an intact object are not disturbed.
     pub(super) fn commit(
         mut self,
         destination: &Path,
@@ -193,7 +193,7 @@ pub struct LeftDraft {
 /// record late.
 pub(super) fn all(disk: &dyn Disk, root: &Path, drafts: &Path) -> Vec<LeftDraft> {
     let folders: Vec<PathBuf> = disk.list(drafts).into_iter().map(|name| drafts.join(name)).collect();
-    // List processes after drafts. A process writes its record before its first draft.
+    // List processes after drafts, because a process writes its record before its first draft.
     let known = processes::all(disk, root);
     let now = OnceCell::new();
     let left = folders.into_iter().filter_map(|folder| {

@@ -1,5 +1,5 @@
-//! Hashes that running processes read or write, one list per process, so that a concurrent `cache gc` does not remove
-//! them.
+//! Lists of the object hashes that running processes read or write, one list per process. They protect these objects
+//! from a concurrent `cache gc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::processes::KnownProcess;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;
 
-/// Hashes reserved by this process.
+/// Set of hashes that this process reserves.
 pub(super) struct GcRoots {
     disk: Arc<dyn Disk>,
     noted: Mutex<NotedHashes>,
@@ -79,7 +79,7 @@ impl GcRoots {
         Pin { hashes, pinned: Arc::clone(&self.pinned) }
     }
 
-    /// Runs `act` while no hash can be pinned. `act` can query whether a hash is pinned.
+    /// Runs `act` while other threads cannot pin hashes. `act` can query whether a hash is pinned.
     pub(super) fn while_pinned<T>(&self, act: impl FnOnce(&dyn Fn(&str) -> bool) -> T) -> T {
         let pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
         act(&|hash| pinned.contains_key(hash))

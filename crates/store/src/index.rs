@@ -103,7 +103,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the hash of a file. Uses its entry in the index in `folder` if the stamps match, and hashes the file
+/// Returns the hash of a file. Uses the entry in the index `folder` if its stamp matches, and hashes the file
 /// otherwise.
 pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
@@ -187,7 +187,7 @@ fn read_stamps(files: &[(&Path, &Input)]) -> Vec<Option<Stamp>> {
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     found: Value,
-    /// Checksum of the result and the path.
+    /// Checksum of the result, its name and the hash of the file.
     check: String,
 }
 
@@ -293,12 +293,13 @@ mod tests {
         let path = folder.path().join("weights");
         old(&path, &vec![7; 2 << 20]);
         let here = Stamp::at(&path).unwrap().unwrap();
-        // Stamp of the same file on another client of the server, with a different device number.
+        // Create the stamp of the same file on another client of the server, with a different device number.
         let there = Stamp { file: (here.file.0 + 77, here.file.1), ..here.clone() };
         let of_server = place(&index, &path, &here).unwrap();
         remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
-        // A local disk of another machine under the same path. Its inode numbers differ, and both entries are kept.
+        // Simulate a local disk of another machine under the same path. Its inode numbers differ, and both entries are
+        // kept.
         let other_mount = Stamp { file: (here.file.0, here.file.1 + 1), ..here };
         remember(&SystemDisk::default(), &place(&index, &path, &other_mount).unwrap(), &other_mount, "another disk")
             .unwrap();
@@ -349,7 +350,7 @@ mod tests {
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();
         let hashed = input(&SystemDisk::default(), Some(folder.path()), &path, false).unwrap();
-        // A file that has been unchanged for a long time, so its timestamps are trusted.
+        // Simulate a file that has not changed for a long time, so that its timestamps are trusted.
         let settled = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
         let read = |input: &Input, during: &dyn Fn()| {
             guarded(&[(path.as_path(), input)], || {

@@ -138,7 +138,7 @@ impl Store {
             for group in self.folders(&stage) {
                 let many = name_of(&group) == Packs::FOLDER;
                 for path in self.folders(&group) {
-                    // This program does not write other names, so entries with other names are never removed.
+                    // Skip names that this program does not write, so that foreign files are never removed.
                     let hash = name_of(&path);
                     let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match many {
@@ -206,7 +206,7 @@ impl Store {
             .sum()
     }
 
-    /// Removes objects. Each is renamed out of its place before deletion.
+    /// Removes objects. The folder of an object is renamed before its files are deleted.
     ///
     /// # Errors
     /// Fails if the store is not writable.
@@ -261,8 +261,7 @@ impl Store {
     }
 }
 
-/// Converts the error for a missing path into success: another process removed the path, or the reply to the rename was
-/// lost.
+/// Treats a missing path as success. Another process removed the path, or the reply to the rename was lost.
 fn ignore_missing(result: std::io::Result<()>, folder: &Path) -> Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -301,7 +300,7 @@ mod tests {
             store.commit(draft, &selection_key(depth), 2.0).unwrap()
         });
         fs::write(bad.path("a").unwrap(), "x").unwrap();
-        // An object of an earlier version.
+        // Create an object of an earlier version.
         let old = folder.path().join("selection-v0").join(&selection_key(1).hash()[..2]).join(selection_key(1).hash());
         fs::create_dir_all(&old).unwrap();
         fs::copy(good.folder().join("meta.json"), old.join("meta.json")).unwrap();

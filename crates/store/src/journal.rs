@@ -29,7 +29,7 @@ pub struct JournalRecord {
     pub seconds: f64,
 }
 
-/// Records of a job from all its past and present processes.
+/// Journal of a job, with the records of all its past and present processes.
 pub struct Journal {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
@@ -270,7 +270,7 @@ mod tests {
         for (process, key) in [(&dead, "k"), (&with_more, "other"), (&living, "k")] {
             written(&journal_dir, process, &[JournalRecord { key: key.into(), ..record(0, &[1.0]) }]);
         }
-        // Files without records and with unrelated names.
+        // Create files without records and with unrelated names.
         let theirs =
             ["1-0123456789ab.txt", "notes.0.jsonl", "1-0123456789ab.mine.jsonl"].map(|name| journal_dir.join(name));
         theirs.iter().for_each(|path| fs::write(path, "a letter").unwrap());

@@ -67,8 +67,8 @@ pub struct Key {
     /// Name of the input in the grid. Not part of the identity, so a backbone may have several names. An older object
     /// with the same name and different content shows that the input has changed.
     input: Option<String>,
-    /// Description of the object, provided by the stage that computes it. Not part of the identity, or of the records
-    /// of derived objects.
+    /// Description of the object, provided by the stage that computes it. Not part of the identity, and not included in
+    /// the records of derived objects.
     about: Option<Arc<dyn About>>,
 }
 
@@ -167,7 +167,7 @@ impl Key {
         sha256::of_bytes(text)
     }
 
-    /// Returns the first digits of the hash, for display.
+    /// Returns the first 12 digits of the hash, for display.
     pub fn short(&self) -> &str {
         &self.hash[..12]
     }

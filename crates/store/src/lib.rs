@@ -101,7 +101,8 @@ pub struct Store {
     inputs: Arc<KnownInputs>,
     /// Function that returns the `made` entry of object records.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
-    /// Failed attempts that could not be written to the store. They bound the retries of this process.
+    /// Failed attempts that could not be written to the store. They still count towards the retry limit of this
+    /// process.
     untold: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
     /// Overlay for new objects of a read-only store. Removed when the store closes.
     scratch: Option<Arc<Scratch>>,
@@ -113,7 +114,7 @@ pub struct Store {
 #[derive(Debug)]
 pub enum Lookup {
     Absent,
-    /// A damaged object, which is never used. Writing the key again replaces it.
+    /// Damaged object, which is never used. Writing the key again replaces it.
     Damaged(Error),
     Whole(StoredObject),
 }
@@ -130,7 +131,7 @@ impl Store {
             Some(mark) => mark,
             None => {
                 StoreMarker::new(Shared::Umask).create(root).map_err(|error| write_refused(&error, root))?;
-                // Another process may have created it at the same moment with a different sharing mode.
+                // Another process may have created the marker at the same moment with a different sharing mode.
                 StoreMarker::read(root, words)?.unwrap_or(StoreMarker::new(Shared::Umask))
             }
         };
@@ -257,7 +258,7 @@ impl Store {
         self.worker().is_ok_and(|worker| worker.is_listed_as_leased(name))
     }
 
-    /// Returns a number below `count` that differs between processes, so that they start at different items.
+    /// Returns a number below `count` that usually differs between processes, so that they start at different items.
     pub fn start_offset(&self, count: usize) -> usize {
         self.worker().map_or(0, |worker| worker.start_offset(count))
     }

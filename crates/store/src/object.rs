@@ -49,7 +49,7 @@ impl StoredObject {
         Ok(Self { disk, place: ObjectPlace::Folder(path), meta })
     }
 
-    /// Creates an object stored as one file with its record.
+    /// Creates an object from the file that contains it, the offset of its payloads, and its record.
     pub(super) fn packed(
         disk: Arc<dyn Disk>,
         file: PathBuf,

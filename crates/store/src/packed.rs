@@ -17,7 +17,7 @@ use ghostlab_core::files::sha256;
 /// Maximum payload size of a small object in bytes.
 pub(super) const SMALL: usize = 1 << 20;
 
-/// Maximum number of members per pack. It is bounded because all member lines are read at once.
+/// Maximum number of members per pack. The limit exists because all member lines are read at once.
 pub(super) const MAX_PACK_MEMBERS: usize = 400;
 /// Maximum size of a pack in bytes.
 const MAX_PACK_BYTES: usize = 16 << 20;
@@ -244,7 +244,7 @@ impl Packs {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the file and position of a member. Scans for new packs if it is unknown.
+    /// Returns the file and position of a member. Scans for new packs if the member is unknown.
     pub(super) fn find(&self, hash: &str) -> Option<(PathBuf, PackMember)> {
         let mut known = self.lock_known();
         if !known.members.contains_key(hash) {

@@ -50,7 +50,7 @@ impl Process {
         Some(Self { id, owner, beat: beat.parse().ok()? })
     }
 
-    /// Creates a placeholder for a process of which at most the id is known.
+    /// Creates a placeholder for a process without a readable record. `id` is empty if it is unknown too.
     pub(super) fn unknown(id: &str) -> Self {
         Self { id: id.to_owned(), owner: Owner { pid: 0, system: None, started: None }, beat: 0 }
     }

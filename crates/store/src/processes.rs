@@ -1,9 +1,9 @@
 //! Liveness of the processes that use a store.
 //!
-//! The operating system decides for local processes. A process of another boot, container or machine is dead if its
-//! record has not changed for longer than the cache timeout of shared file systems. That time is measured with the
-//! clock of the store's file system or by local observation ([`super::worker`]). Clocks of different machines are never
-//! compared.
+//! For local processes, the operating system tells whether they are alive. A process of another boot, container or
+//! machine is dead if its record has not changed for longer than the cache timeout of shared file systems. That time is
+//! measured with the clock of the store's file system or by local observation ([`super::worker`]). Clocks of different
+//! machines are never compared.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(super) struct KnownProcess {
     pub(super) record: PathBuf,
     pub(super) process: Process,
     pub(super) dead: bool,
-    /// Whether the record is a regular file, whatever its content.
+    /// Whether the record is a regular file, even if its content is invalid.
     pub(super) is_file: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
         .collect()
 }
 
-/// Reads the record of a process, and whether it is readable.
+/// Reads the record of a process. Also returns the path of the record and whether it could be read as a file.
 fn read_record(disk: &dyn Disk, folder: &Path, name: &str) -> Option<(Process, PathBuf, bool)> {
     let id = name.strip_suffix(".json").filter(|id| Process::is_id(id))?;
     let record = folder.join(name);

@@ -67,7 +67,7 @@ impl Store {
             let mut names: Vec<String> = self.disk.list(&folder).into_iter().filter(|name| is_record(name)).collect();
             names.sort();
             let paths = names.into_iter().map(|name| folder.join(name));
-            // An unreadable entry is not a file or is being removed.
+            // Skip unreadable entries, which are not files or are being removed.
             let bad = paths.filter(|path| self.file(path).is_some_and(|bytes| unsealed(&bytes).is_none()));
             damaged.extend(bad.map(|path| DamagedRecord { path }));
         }

@@ -7,7 +7,7 @@ use ghostlab_core::error::Result;
 use crate::{Key, Pin, Store, gc_roots};
 
 impl Store {
-    /// Lease held during garbage collection, which keeps new runs from starting.
+    /// Name of the lease held during garbage collection, which keeps new runs from starting.
     pub const CLEARING: &str = "clearing-up";
 
     /// Reserves hashes that this process will read or write. Other processes do not remove reserved objects while this

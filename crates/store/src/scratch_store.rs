@@ -66,7 +66,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(from, to)
 }
 
-/// Does nothing, so all objects are computed again.
+/// Does nothing on systems without symlinks, so that all objects are computed again.
 #[cfg(not(unix))]
 fn link(_: &Path, _: &Path) -> io::Result<()> {
     Ok(())

@@ -45,7 +45,7 @@ impl Shared {
         if rights == 0 { mode } else { mode | rights | ((rights & 0o444) >> 2) | 0o2000 }
     }
 
-    /// Sets the mode of a new file. Ignored by file systems without modes.
+    /// Sets the mode of a new file. This has no effect on file systems without modes.
     pub(super) fn give_file(self, file: &File) {
         self.give(file.metadata(), Self::of_file, |permissions| file.set_permissions(permissions));
     }

@@ -69,7 +69,7 @@ impl Store {
         Packing::new(key.hash(), payloads, |payloads| Meta { key: key.record(), seconds, made, payloads })
     }
 
-    /// Writes an object with small payloads.
+    /// Writes an object whose payloads are in memory. A small object becomes one file or a member of a pack.
     pub fn put(&self, key: &Key, seconds: f64, payloads: &[(&str, &[u8])]) -> Result<StoredObject> {
         if self.scratch.is_some() {
             return self.writer()?.put(key, seconds, payloads);
@@ -98,7 +98,7 @@ impl Store {
         Ok(StoredObject::packed(Arc::clone(&self.disk), path, members[0].at, meta, None))
     }
 
-    /// Writes many small objects of the packed kind. Existing intact ones stay.
+    /// Writes many small objects of the packed kind. Existing intact objects are kept.
     ///
     /// # Errors
     /// Fails if the store is not writable.
@@ -180,7 +180,7 @@ impl Store {
         let folder = file.parent().unwrap_or(file);
         let kept = match packed::without(&*self.disk, file, hashes) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-            // A pipe or folder is in place of the pack.
+            // A pipe or folder has taken the place of the pack.
             Err(error) if error.kind() == ErrorKind::InvalidData => Vec::new(),
             kept => kept.map_err(|error| remove_error(&error, file))?,
         };

@@ -79,7 +79,7 @@ impl StoreMarker {
         }
         let value: Value = match serde_json::from_slice(&text) {
             Ok(value) => value,
-            // A truncated, empty or overwritten marker.
+            // The marker is truncated, empty or overwritten.
             Err(_) if text.len() as u64 <= MAX_MARKER_BYTES => return Err(damaged_mark(preview(&text), &path)),
             Err(_) => return Err(no_store(root, words, "a `store.json` of another program")),
         };
@@ -212,7 +212,7 @@ fn has_only_store_entries(root: &Path, words: StoreWords) -> bool {
     })
 }
 
-/// Returns whether a folder is a store without a marker.
+/// Returns whether a folder is a store that lost its marker.
 fn is_lost_store(root: &Path, words: StoreWords) -> bool {
     has_only_store_entries(root, words) && has_store_content(root, words)
 }

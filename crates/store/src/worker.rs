@@ -65,7 +65,7 @@ pub(crate) struct Worker {
 struct ClaimListing {
     at: Duration,
     names: BTreeSet<String>,
-    /// Number of owners that may still be checked.
+    /// Number of lease owners that may still be checked before the next listing.
     probes: usize,
 }
 
@@ -320,7 +320,8 @@ impl Worker {
     /// Breaks the lease of a dead process. If several processes try, one succeeds in renaming it. A process that
     /// renamed a newer lease puts it back. Returns whether the intended lease was removed.
     fn break_up(&self, path: &Path, dead: Option<&Process>) -> bool {
-        // Use a unique name each time. A folder in place of a lease stays there for `cache verify` to report.
+        // Use a unique name each time. A folder in place of a lease stays under that name, and `cache verify` reports
+        // it.
         static ASIDE: AtomicU64 = AtomicU64::new(0);
         let aside = self.leases.join(format!("{}.{}.dead", self.process.id, ASIDE.fetch_add(1, Relaxed)));
         if self.disk.rename(path, &aside).is_err() {

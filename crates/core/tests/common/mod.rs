@@ -42,7 +42,7 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
     None
 }
 
-/// Panics, for criteria that need no trials.
+/// Panics when called. Tests pass it to criteria that need no trials.
 pub fn no_trials(_: TrialMetric, _: &[Cut]) -> Result<Vec<f64>> {
     panic!("no trials expected")
 }
@@ -79,12 +79,13 @@ pub fn candle(folder: &Path, device: DeviceName, dtype: FloatType, memory: Optio
     Box::new(CandleEngine::load(config, folder, Placement { device, dtype }, memory).unwrap())
 }
 
-/// Returns a backbone on every f32 engine. All are compared with the same reference data at the same tolerances.
+/// Loads a backbone with every f32 engine. Tests compare all of them with the same reference data at the same
+/// tolerances.
 pub fn engines(folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read(folder).unwrap(), folder)
 }
 
-/// Returns the engines with the config at another path.
+/// Loads a backbone with every f32 engine and the config at another path.
 pub fn engines_with(config: &Path, folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read_file(config).unwrap(), folder)
 }
@@ -98,8 +99,8 @@ pub fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
     engines
 }
 
-/// Returns a backbone on every engine in every float type with all weights in memory, and in f32 also with weights
-/// loaded on demand.
+/// Loads a backbone with every engine in every float type. All weights are in memory, except that f32 engines are also
+/// loaded with weights on demand.
 pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> =
         vec![load_decoder(Products::F32, u64::MAX, folder), load_decoder(Products::F32, 0, folder)];
@@ -152,7 +153,7 @@ pub fn compare_matrix(what: &str, values: &[f64], expected: &serde_json::Value, 
     }
 }
 
-/// Converts a JSON array of numbers.
+/// Converts a JSON array of numbers to a vector.
 pub fn numbers(value: &serde_json::Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }

@@ -10,8 +10,9 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the path in an environment variable. If it is unset, prints a message so that the test is skipped; in CI it
-/// panics instead. The value `skip` always skips the test, because another CI job runs it.
+/// Returns the path in an environment variable. If it is unset, panics in CI, and otherwise prints a message and
+/// returns `None`, so that the caller skips the test. The value `skip` always skips the test, because another CI job
+/// runs it.
 pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable);
     let in_ci = std::env::var("CI").is_ok_and(|value| !value.is_empty());

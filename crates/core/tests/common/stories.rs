@@ -69,13 +69,13 @@ impl Oracle {
         Windows { ids: ids[..count * 128].to_vec(), length: 128, starts, corpus_tokens: ids.len(), bytes: 0 }
     }
 
-    /// Runs one dense pass with all similarities and sites.
+    /// Runs one dense pass that records all similarities and activations.
     pub fn calibration(&self, engine: &dyn Engine) -> Calibrated {
         calibrated(engine, &self.calibration_windows())
     }
 }
 
-/// Result of a calibration pass over all sites.
+/// Similarities and activations of a calibration pass.
 pub struct Calibrated {
     pub similarities: Similarities,
     pub activations: Activations,
@@ -94,7 +94,7 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.len(), length: windows[0].len() };
     let mut kept = InMemory::of(request.sites.iter().copied());
-    // A batch size that is not a multiple of the window length: batches have 2 windows.
+    // The batch size of 300 tokens is not a multiple of the window length, so each batch has 2 windows.
     let mut all = [Piece { windows, first_sequence: 0, spool: &mut kept }];
     let mut similarities = calibrate::run(engine, &mut all, 300, &request, |_| Ok(())).unwrap();
     Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }

@@ -26,12 +26,13 @@ const COSINE_TOLERANCE: f64 = 1e-6;
 const OPERATOR_TOLERANCE: f64 = 5e-6;
 /// Relative tolerance of perplexities.
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
-/// Relative tolerance of perplexities of backbones with 49,152 tokens, whose cross-entropy torch sums in f32.
+/// Relative tolerance of perplexities of backbones with a vocabulary of 49,152 tokens. torch sums their cross-entropy
+/// in f32.
 const LARGE_VOCABULARY_TOLERANCE: f64 = 1e-5;
 /// Constant number of sequences by which the official code divides LinearPatch's sums.
 const DIVISOR: f32 = 128.0;
 
-/// Settings that share a backbone and a calibration.
+/// Group of settings that share a backbone and a calibration.
 struct Group<'a> {
     settings: Vec<(&'a str, &'a Value)>,
     operators: HashMap<String, Tensor>,

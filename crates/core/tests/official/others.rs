@@ -44,7 +44,7 @@ fn others() -> Option<Others> {
     })
 }
 
-/// A backbone with the calibration windows of a setting.
+/// Backbone with the calibration windows of a setting.
 struct Backbone {
     decoder: Decoder,
     tokenizer: Tokenizer,
@@ -100,8 +100,8 @@ fn assert_near(what: &str, ours: f64, theirs: f64) {
     assert!(error <= COSINE_TOLERANCE, "{what}: ours {ours}, theirs {theirs}, error {error:e}");
 }
 
-/// Returns LinearPatch's evaluation windows of a text: the text of the official settings on the same backbone, split by
-/// LinearPatch's own rule and limit. Returns `None` if the text is not available.
+/// Returns the evaluation windows of a LinearPatch setting. The text is that of the official settings of the same
+/// backbone, but LinearPatch has its own rule and limit. Returns `None` if the text is not available.
 fn perplexity_windows(tokenizer: &Tokenizer, others: &Others, setting: &Value, name: &str) -> Option<Windows> {
     let real = text(setting, "backbone").starts_with("shared/");
     let official = if real { "A.dense" } else { "D-tiny-qwen3.dense" };
@@ -207,8 +207,8 @@ fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
         .collect()
 }
 
-/// The official code compares Hugging Face's hidden states, the last of which is taken after the final norm. The last
-/// candidate is therefore not compared.
+/// The official code compares the hidden states of transformers. The last of them includes the final norm, so the last
+/// candidate is not compared.
 #[test]
 fn streamline_scores_equal_their_own_repository() {
     let Some(others) = others() else { return };

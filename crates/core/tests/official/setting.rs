@@ -1,4 +1,4 @@
-//! A setting of the reference data: its texts, its calibration, and the results computed from them.
+//! Settings of the reference data: their texts, their calibration, and the results computed from them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -73,7 +73,7 @@ pub(crate) struct Calibrated {
     pub(crate) activations: Activations,
 }
 
-/// Runs the dense backbone over the windows and keeps the data in `request`.
+/// Runs the dense backbone over the windows and keeps the data that `request` asks for.
 pub(crate) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRequest) -> Calibrated {
     let rows: Vec<&[u32]> = windows.iter().collect();
     let shape = ActivationShape { channels: engine.config().hidden, sequences: rows.len(), length: windows.length };
@@ -88,7 +88,7 @@ pub(crate) fn pairs_only(pairs: impl IntoIterator<Item = Pair>) -> PassRequest {
     PassRequest { pairs: pairs.into_iter().collect(), sites: BTreeSet::new() }
 }
 
-/// Returns the spans of removed layers, each of which gets an operator.
+/// Returns the spans of removed layers that get one operator each.
 pub(crate) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
     let regions = removed.chunk_by(|a, b| a + 1 == *b);
     regions.flat_map(|region| method.spans(Span::layers(region[0], region[region.len() - 1] + 1))).collect()

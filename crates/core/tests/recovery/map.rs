@@ -1,4 +1,4 @@
-//! Properties of linear maps and of their folding.
+//! Tests of linear maps, and of folding them into weights.
 
 use super::*;
 
@@ -61,7 +61,8 @@ fn scale_by_channel(scale: f32, channels: usize) -> Vec<f32> {
 
 #[test]
 fn scalar_prune_and_comp_only_scales_earlier_layers() {
-    // The fixture's stream is so small that the norms' epsilon (1e-5) matters; without it they are scale-invariant.
+    // The fixture's stream is so small that the norms' epsilon (1e-5) matters. Without the epsilon, norms are
+    // scale-invariant.
     let folder = tempfile::tempdir().unwrap();
     let mut config = common::json(&fixture("arch/llama-gqa/config.json"));
     config["rms_norm_eps"] = json!(1e-20);

@@ -1,8 +1,8 @@
-//! Operators compared with the reference implementation.
+//! Tests that compare operators with the reference implementation.
 
 use super::*;
 
-/// Returns name, options, key in the reference numbers, and key in the reference operators.
+/// Returns name, options, key in the reference numbers, and key in the reference operators of each recovery.
 fn recoveries() -> Vec<(&'static str, Value, &'static str, &'static str)> {
     vec![
         ("none", json!({}), "pruned", ""),

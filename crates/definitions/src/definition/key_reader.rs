@@ -1,4 +1,4 @@
-//! Reader of the keys of a task.
+//! Parser for the keys of a task definition.
 
 use ghostlab_core::error::{Error, Result, nearest};
 
@@ -20,7 +20,7 @@ const WITHOUT_EFFECT: [&str; 7] =
 /// Unsupported keys that need Python, images or audio.
 const NOT_OFFERED: [&str; 7] =
     ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
-/// Loader arguments. `trust_remote_code` has no effect because no script is ever run.
+/// Supported loader arguments. `trust_remote_code` has no effect because no script is ever run.
 const LOADING: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
 const KEYS: [&str; 26] = [
     "task",
@@ -51,7 +51,7 @@ const KEYS: [&str; 26] = [
     "unsafe_code",
 ];
 
-/// Reads the keys of a task as typed values.
+/// Reader that converts the keys of a task definition to typed values.
 pub(super) struct KeyReader<'a> {
     pub(super) node: &'a Node,
 }
@@ -71,7 +71,7 @@ impl KeyReader<'_> {
         node.text().map(|text| Some(text.to_owned())).ok_or_else(|| wrong(key, "a string", node))
     }
 
-    /// Returns a string that must not be `null`, because the harness would concatenate it.
+    /// Returns a string, or `other` if the key is missing. Rejects `null`, because the harness would concatenate it.
     fn joined(&self, key: &str, other: &str) -> Result<String> {
         match self.node.get(key) {
             Some(node) if node.is_null() => Err(wrong(key, "a string", node)),
@@ -118,7 +118,7 @@ impl KeyReader<'_> {
         Ok(())
     }
 
-    /// Finds a hook under a key without a declarative equivalent.
+    /// Finds a hook that has no declarative equivalent.
     fn other_hook(&self) -> Option<(String, &Node)> {
         self.node.pairs().iter().find_map(|(key, node)| {
             let name = key.text();
@@ -235,7 +235,7 @@ impl KeyReader<'_> {
         Ok(Data { path, name: self.text("dataset_name")?, options, fields })
     }
 
-    /// Reads `test_split` and `validation_split`, of which at least one is required.
+    /// Reads `test_split` and `validation_split`. At least one of them is required.
     fn evaluated_splits(&self) -> Result<EvaluatedSplits> {
         let test = self.text("test_split")?;
         let validation = self.text("validation_split")?;
@@ -351,7 +351,7 @@ impl KeyReader<'_> {
                 item.set(&Value::from("aggregation"), Node { tree: name, place: location });
             }
             let metric = Metric::read(&item, output)?;
-            // The last entry of a metric wins, like a duplicate key of a mapping.
+            // If a metric is listed twice, the last entry wins, as for duplicate keys of a mapping.
             match metrics.iter_mut().find(|old| old.kind == metric.kind) {
                 Some(old) => *old = metric,
                 None => metrics.push(metric),

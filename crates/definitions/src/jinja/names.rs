@@ -14,7 +14,7 @@ pub(crate) const TEXT: &str = "ghostlab_text";
 pub(crate) const LEFT: &str = "ghostlab_left";
 pub(crate) const RIGHT: &str = "ghostlab_right";
 pub(crate) const CONTAINER: &str = "ghostlab_container";
-/// Filter that takes a slice.
+/// Filter that returns a slice of a value.
 pub(crate) const SLICE: &str = "ghostlab_slice";
-/// Filter for the object in a test of an uncalled method, such as `x.upper is defined`.
+/// Filter that checks the object `x` in a test of an uncalled method, such as `x.upper is defined`.
 pub(crate) const OWNER: &str = "ghostlab_owner";

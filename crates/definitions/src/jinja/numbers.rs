@@ -78,7 +78,7 @@ fn integer(number: i128) -> Jinja {
     i64::try_from(number).map_or_else(|_| Jinja::from(number), Jinja::from)
 }
 
-/// Implements `int(default=0, base=10)`.
+/// Implements the filter `int(default=0, base=10)`.
 pub(crate) fn int(value: &Jinja, default: Option<Jinja>, base: Option<u32>, kwargs: &Kwargs) -> Result<Jinja, Error> {
     let default = default.or(kwargs.get("default")?).unwrap_or_else(|| Jinja::from(0));
     let base = base.or(kwargs.get("base")?).unwrap_or(10);
@@ -107,7 +107,7 @@ pub(crate) fn int(value: &Jinja, default: Option<Jinja>, base: Option<u32>, kwar
     }
 }
 
-/// Implements `float(default=0.0)`.
+/// Implements the filter `float(default=0.0)`.
 pub(crate) fn float(value: &Jinja, default: Option<Jinja>, kwargs: &Kwargs) -> Result<Jinja, Error> {
     let default = default.or(kwargs.get("default")?).unwrap_or_else(|| Jinja::from(0.0));
     kwargs.assert_all_used()?;
@@ -122,7 +122,8 @@ pub(crate) fn float(value: &Jinja, default: Option<Jinja>, kwargs: &Kwargs) -> R
     }
 }
 
-/// Implements `round(precision=0, method='common')`. Like Python, it rounds the exact decimal value half to even.
+/// Implements the filter `round(precision=0, method='common')`. As in Python, the exact decimal value is rounded half
+/// to even.
 pub(crate) fn round(
     value: &Jinja,
     precision: Option<i32>,
@@ -157,7 +158,7 @@ pub(crate) fn round(
     Ok(Jinja::from(rounded))
 }
 
-/// Implements `filesizeformat(binary=false)`.
+/// Implements the filter `filesizeformat(binary=false)`.
 pub(crate) fn filesizeformat(value: &Jinja, binary: Option<bool>) -> Result<String, Error> {
     const UNITS: [&str; 8] = ["k", "M", "G", "T", "P", "E", "Z", "Y"];
     let number = value.as_str().map_or_else(|| f64::try_from(value.clone()).ok(), parse_float);

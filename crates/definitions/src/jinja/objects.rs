@@ -11,7 +11,8 @@ use minijinja::{Environment, Error, State, Value as Jinja};
 use super::names::{DICT_METHODS, OWNER};
 use crate::refusal::refused;
 
-/// Adds the filter that rejects an uncalled method. Python evaluates it to an object, minijinja to undefined.
+/// Adds the filter that rejects an uncalled method such as `x.upper`. In Python, the expression is an object, but in
+/// minijinja it is undefined.
 pub(super) fn add_owner(environment: &mut Environment<'static>) {
     environment.add_filter(OWNER, |value: Jinja, method: String| match value.kind() {
         ValueKind::Map if !DICT_METHODS.contains(&method.as_str()) => Ok(value),
@@ -111,7 +112,8 @@ impl Range {
         Ok(Jinja::from_object(Self { bounds, items }))
     }
 
-    /// Returns the range of the items at `start..stop` with stride `step`, given by `slice.indices`.
+    /// Returns the range of the items at `start..stop` with stride `step`. The bounds come from Python's
+    /// `slice.indices`.
     pub(crate) fn sliced(&self, start: i64, stop: i64, step: i64) -> Result<Jinja, Error> {
         let [first, _, width] = self.bounds;
         let ends = [start, stop].map(|position| width.checked_mul(position)?.checked_add(first));

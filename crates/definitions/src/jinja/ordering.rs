@@ -1,4 +1,5 @@
-//! Comparison and containment with Python semantics. minijinja orders values of different types, where Python raises.
+//! Comparison and containment with Python semantics. minijinja orders values of different types, where Python raises an
+//! exception.
 //!
 //! Templates are rewritten so that both operands pass through filters. The first filter saves the left operand, the
 //! second checks both operands.
@@ -19,7 +20,7 @@ use crate::refusal::refused;
 const MAX_KEPT: usize = 1_000;
 
 thread_local! {
-    /// Left operands of comparisons whose right operand is not evaluated yet, with the comparison number.
+    /// Number and left operand of each comparison whose right operand is not evaluated yet.
     static OPERANDS: RefCell<Vec<(u32, Jinja)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -142,7 +143,7 @@ fn check_order(left: &Jinja, right: &Jinja) -> Result<(), Error> {
     check_order(&first, &second)
 }
 
-/// Rejects containment tests that raise in Python.
+/// Rejects containment tests that raise an exception in Python.
 fn check_contains(item: &Jinja, container: &Jinja) -> Result<(), Error> {
     let is_unhashable = matches!(item.kind(), ValueKind::Seq | ValueKind::Map) && !is_tuple(item);
     match container.kind() {

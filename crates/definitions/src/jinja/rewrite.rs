@@ -8,7 +8,7 @@ use minijinja::{Error, ErrorKind};
 use super::names::{CONTAINER, DICT_METHODS, LEFT, OWNER, PERCENT, RIGHT, SLICE, TEXT};
 use crate::method::METHODS;
 
-/// Filters that return markup in Jinja. Operators applied to markup escape their other operand.
+/// Filters that return markup in Jinja. An operator with a markup operand escapes the other operand.
 const MARKUP: [&str; 4] = ["e", "escape", "forceescape", "safe"];
 /// Keywords that separate operands.
 const WORDS: [&str; 12] = ["and", "elif", "else", "endset", "for", "if", "in", "is", "not", "or", "recursive", "set"];
@@ -111,7 +111,8 @@ enum Level {
     Product,
 }
 
-/// Returns whether the token at `at`, outside brackets, delimits the operands of an operator of this level.
+/// Returns whether the token at `at` delimits the operands of an operator of this level. The token must be outside
+/// brackets.
 fn is_boundary(tokens: &[Spanned<'_>], at: usize, level: Level) -> bool {
     let previous = at.checked_sub(1).and_then(|before| tokens.get(before)).map(|(token, _)| token);
     match &tokens[at].0 {
@@ -227,7 +228,7 @@ fn opening(tokens: &[Spanned<'_>], close: usize) -> Option<usize> {
 /// Returns the index of the first token of a value with its attributes, items and calls, which ends before `end`.
 ///
 /// # Errors
-/// Fails if the value is the result of a filter or test, because Jinja has no items or attributes there.
+/// Fails if the value is the result of a filter or test, because Jinja does not allow items or attributes there.
 fn value_start(tokens: &[Spanned<'_>], end: usize) -> Result<usize, Error> {
     let mut end = end;
     while let Some(last) = end.checked_sub(1) {
@@ -289,7 +290,7 @@ fn slice(tokens: &[Spanned<'_>], open: usize) -> Result<Vec<Edit>, Error> {
     Ok(edits)
 }
 
-/// Returns `none` for a bound that has no token between its neighbors.
+/// Returns `none` for an omitted slice bound, which has no token between `from` and `to`.
 fn absent_bound(from: usize, to: usize) -> &'static str {
     if from + 1 == to { "none" } else { "" }
 }

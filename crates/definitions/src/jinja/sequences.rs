@@ -1,4 +1,5 @@
-//! Jinja's sequence filters. Filters that are generators in Python return an iterator without text or length.
+//! Jinja's sequence filters. Filters that are generators in Python return an iterator that cannot be printed and has no
+//! length.
 
 use std::borrow::Cow;
 
@@ -126,7 +127,7 @@ fn sliced(value: &Jinja, start: &Jinja, stop: &Jinja, step: &Jinja) -> Result<Ji
     Ok(if value.downcast_object_ref::<Tuple>().is_some() { Tuple::from(items).into() } else { items.into() })
 }
 
-/// Converts a slice bound to an integer. `None` if it is omitted.
+/// Converts a slice bound to an integer, or to `None` if it is omitted.
 fn bound(value: &Jinja) -> Result<Option<i64>, Error> {
     match value.kind() {
         ValueKind::None => Ok(None),

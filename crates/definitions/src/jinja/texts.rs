@@ -1,4 +1,4 @@
-//! Jinja's string filters. Other values are first converted like Python's `str()`.
+//! Jinja's string filters. Values of other types are first converted as by Python's `str()`.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     add_case_filters(environment);
     add_markup_filters(environment);
     environment.add_filter("string", |state: &State<'_, '_>, value: Jinja| {
-        // A strict template raises when the undefined value is used.
+        // Keep the undefined value in a strict template, where any use of it is an error.
         if value.is_undefined() && state.undefined_behavior() == UndefinedBehavior::Strict {
             return Ok(value);
         }
@@ -58,7 +58,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter("urlencode", |value: Jinja| urlencode(&value));
 }
 
-/// Returns the text of an undefined value. Only templates that print undefined values call this.
+/// Returns the text of an undefined value. Called only for templates that may print undefined values.
 fn lenient_text(value: &Jinja) -> Result<String, Error> {
     Ok(value.to_string())
 }
@@ -78,7 +78,7 @@ fn add_markup_filters(environment: &mut Environment<'static>) {
     environment.add_filter("striptags", |value: Jinja| striptags(text(&value)?));
 }
 
-/// Capitalizes the first letter of each word and lowercases the others. Words end at whitespace, hyphens and opening
+/// Capitalizes the first letter of each word and lowercases the rest. Words end at whitespace, hyphens and opening
 /// brackets.
 fn title(text: &str) -> String {
     let mut titled = String::with_capacity(text.len());
@@ -188,7 +188,8 @@ fn unescaped(text: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Returns the character of a numeric entity, or `Some(None)` if HTML does not map its code point to itself.
+/// Returns the character of a numeric entity, or `Some(None)` if HTML does not map its code point to itself. Returns
+/// `None` if the group `name` did not match.
 fn code_point(found: &Captures<'_, str>, name: &str, radix: u32) -> Option<Option<char>> {
     let digits = found.name(name)?;
     // HTML remaps the code points of control characters, so reject them.

@@ -10,7 +10,7 @@ use crate::rows::{Rows, filtered_rows, prepared};
 use crate::value::Value;
 
 impl Task {
-    /// Returns the examples to sample from.
+    /// Returns the documents from which few-shot examples are sampled.
     pub(super) fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
         let definition = &self.definition;
         match (definition.exampled(), &definition.examples.samples) {

@@ -1,4 +1,4 @@
-//! Scalars of YAML 1.1.
+//! Resolution of YAML 1.1 scalars.
 
 use granit_parser::{ScalarStyle, Tag};
 

@@ -1,4 +1,4 @@
-//! Metrics of answers.
+//! Tests of the metrics computed from answers.
 
 use super::*;
 
@@ -23,8 +23,8 @@ fn answer_of(request: &Request, (number, greedy): (f64, bool)) -> Answer {
 fn likeliest_choice_is_first_of_equals_and_nan_wins() {
     assert_eq!((likeliest_score("acc", -1.0, -1.0), likeliest_score("acc", -2.0, -1.0)), (0.0, 1.0));
     assert_eq!(likeliest_score("acc", -1.0, f64::NAN), 1.0);
-    // The log-likelihood is divided by the characters or bytes of the choice without its delimiter. `é` is one
-    // character and two bytes.
+    // The log-likelihood is divided by the number of characters or bytes of the choice without its delimiter. `é` is
+    // one character and two bytes.
     assert_eq!((likeliest_score("acc_norm", -1.0, -1.5), likeliest_score("acc_bytes", -1.0, -1.5)), (1.0, 0.0));
     // For choices, exact match tests whether the correct choice is the greedy output.
     assert_eq!(likeliest_score("exact_match", -1.0, -9.0), 1.0);

@@ -1,4 +1,4 @@
-//! Requests of a task.
+//! Tests of the requests built for a task.
 
 use super::*;
 
@@ -73,10 +73,10 @@ fn examples_leave_out_the_document_if_splits_are_equal() {
     let named = "fewshot_split: test\nfewshot_config: {sampler: first_n}\ndoc_to_text: '{{q}}'\n";
     // Rows differ between splits, so the pool contains the document only if both splits are the same.
     assert_eq!(first(&choices(named), &shots(2)).0, "two d\n\nsix f\n\none");
-    // Both splits are unset and therefore equal, so the document is removed from the validation pool.
+    // The example split and the test split are both unset and count as equal, so the document is removed from the pool.
     let neither = "test_split: null\nvalidation_split: dev\ntraining_split: null\nfewshot_config: {sampler: first_n}\n";
     assert_eq!(first(&choices(neither), &shots(1)).0, "two d\n\none");
-    // Only the test split is set. It is also the pool, and the document may be shown with its own answer.
+    // Only the test split is set. Examples are drawn from it too, and a document may appear as its own example.
     let alone = "training_split: null\nfewshot_config: {sampler: first_n}\n";
     assert_eq!(first(&choices(alone), &shots(1)).0, "one a\n\none");
 }

@@ -42,7 +42,7 @@ impl Request {
     }
 }
 
-/// Response and the way it is sent.
+/// Response, with the faults that occur while it is sent.
 #[derive(Debug, Clone, Default)]
 pub struct Answer {
     pub status: u16,
@@ -143,7 +143,7 @@ struct World {
     elsewhere: String,
 }
 
-/// Returns deterministic test content, which repeats every 64,256 bytes.
+/// Returns deterministic test content, which repeats every 32,128 bytes.
 pub fn content(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index * 7 + index / 251) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! Full disks and caches without write permission.
+//! Tests of full disks and of caches without write permission.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Faults of the connection during a download.
+//! Tests of connection faults during a download.
 
 use super::*;
 

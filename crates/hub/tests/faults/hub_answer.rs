@@ -1,4 +1,4 @@
-//! Unexpected responses of the Hub.
+//! Tests of unexpected responses of the Hub.
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Leases on a simulated network file system ([`crate::simulated::network`]) in simulated time: changes of other
-//! clients show late, successful links report failure, and clocks differ. Results must be complete and correct.
-//! Duplicate work is allowed and counted.
+//! clients become visible late, successful links may report failure, and clocks differ. Results must be complete and
+//! correct. Duplicate work is allowed and counted.
 #![allow(clippy::disallowed_macros, reason = "prints a table")]
 
 use super::*;
@@ -76,7 +76,7 @@ fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed
                 // Like objects, results are written under a private name and then renamed.
                 let draft = PathBuf::from(format!("/store/drafts/{}.{job}", current.worker.id()));
                 current.disk.create(&draft, &result_bytes(job)).unwrap();
-                // The reply may be lost.
+                // The rename may report failure, because its reply may be lost.
                 current.disk.rename(&draft, &done_path(job)).ok();
                 assert!(current.disk.exists(&done_path(job)));
                 drop(lease);
@@ -124,7 +124,7 @@ fn faulty_network_loses_nothing_and_counts_duplicates() {
     for seed in 1..=8 {
         let outcome = play(8, 200, Network { cache: 60, lies: 5 }, 2, seed);
         println!("{outcome:?}");
-        // Includes jobs of dead workers, and jobs repeated because the result was not visible yet.
+        // `done` includes the jobs of dead workers, and jobs repeated because their results were not visible yet.
         assert!(outcome.done - outcome.deaths <= 2 * outcome.jobs, "{outcome:?}");
         assert!(outcome.deaths > 0, "{outcome:?}");
     }

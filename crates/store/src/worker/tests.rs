@@ -1,4 +1,4 @@
-//! Leases and liveness of processes.
+//! Tests of leases and of the liveness of processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -153,7 +153,7 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
     let (folder, one, two) = workers();
     let name = "compute-a";
     let LeaseResult::Mine(lease) = one.lease(name) else { panic!("not free") };
-    // A process of another machine without a heartbeat for longer than the timeout.
+    // Simulate a process of another machine that had no heartbeat for longer than the timeout.
     let far =
         Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
     fs::write(&one.record, far.record()).unwrap();

@@ -1,5 +1,5 @@
-//! Simulated network file system. Clients cache contents for a minute, so changes of other clients show late.
-//! Successful links and renames report failure, clocks differ, and every operation is counted. There are no locks.
+//! Simulated network file system. Clients cache contents, so that changes of other clients become visible late.
+//! Successful links and renames may report failure, clocks differ, and every operation is counted. There are no locks.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -281,7 +281,7 @@ impl Disk for Client {
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        // A write to a temporary file and a rename.
+        // Count a write to a temporary file and a rename.
         self.change("replace", &[path])?;
         self.change("replace", &[path])?;
         self.server.put(path, self.new_file(bytes));

@@ -129,7 +129,7 @@ impl Time {
         self.acting(period, Some(period), act)
     }
 
-    /// Runs `act` once after a delay, unless the returned timer is dropped before.
+    /// Runs `act` once after a delay, unless the returned timer is dropped first.
     pub(crate) fn after(self: &Arc<Self>, while_: Duration, act: Box<dyn FnMut() + Send>) -> Timer {
         self.acting(while_, None, act)
     }
