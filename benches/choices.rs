@@ -1,6 +1,6 @@
-//! Documents per second on multiple-choice tasks: (a) one padded row per choice in batches of 16 with logits at every
-//! position, like common harnesses; (b) this engine. Both use the same backbone and kernels, in interleaved rounds.
-//! Also measures the cost of a grid of nine variants.
+//! Measures documents per second on multiple-choice tasks. Compares this engine with common harnesses, which score one
+//! padded row per choice in batches of 16, with logits at every position. Both use the same backbone and kernels, in
+//! interleaved rounds. Also measures the cost of a grid of nine variants.
 //!
 //! `cargo bench --bench choices [-- DOCUMENTS]` (default: the first 100 documents of each task)
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -78,7 +78,7 @@ fn main() {
 struct Times {
     padded: f64,
     ours: f64,
-    /// Share of `ours` that is spent in products.
+    /// Share of `ours` that is spent in matrix products.
     in_products: f64,
     /// Time of nine variants.
     nine: f64,
@@ -121,7 +121,7 @@ fn read_json(name: &str, shared: &Path) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(shared.join("backbone").join(name)).unwrap()).unwrap()
 }
 
-/// Returns the dense program and four repairs of a cut at two depths.
+/// Returns the dense program and, for each of two cuts, one variant without a repair and three with operators.
 fn variants(decoder: &Decoder) -> Vec<Program> {
     let layers = decoder.config().layers;
     let channels = decoder.config().hidden;

@@ -1,5 +1,5 @@
-//! Time per fine-tuning step saved by reading `X_pre` and the teacher's top tokens, compared with running the complete
-//! student and teacher in each step.
+//! Measures the time that a fine-tuning step saves by reading `X_pre` and the teacher's top tokens, instead of running
+//! the complete student and teacher.
 //!
 //! `cargo bench --bench distill [-- BACKBONE_FOLDER]`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -13,7 +13,7 @@ use ghostlab::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens}
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Returns the best of five rounds, because other load only slows a round down.
+/// Returns the best time of five rounds, because other load only slows a round down.
 fn milliseconds(mut work: impl FnMut()) -> f64 {
     work();
     (0..5)
@@ -32,7 +32,7 @@ fn main() {
     let layers = config.layers;
     let c = config.hidden;
     let length = 256;
-    // The paper removes 7 of 32 layers, with two layers after them.
+    // The paper removes 7 of 32 layers, and keeps two layers after them.
     let start = layers * 23 / 32;
     let end = layers - (layers / 16).max(1);
     let tail = load_layers(end, &config, &folder);
@@ -47,7 +47,8 @@ fn main() {
         training.step(&stream, &teacher).unwrap();
     });
     let [dense, behind] = [&unpruned, &removed].map(|tail| milliseconds(|| drop(tail.logits(&embedded).unwrap())));
-    // Time of the student's layers before the boundary: the dense pass minus the layers from the first removed one on.
+    // The time of the student's layers before the boundary is that of the dense pass minus that of the layers from the
+    // first removed one on.
     let before = (dense - behind).max(0.0);
     println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");
     println!("operator and the {} layers after it: {step:.1} ms per step", layers - end);

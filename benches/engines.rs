@@ -1,4 +1,4 @@
-//! Tokens per second of both engines on the CPU in all their dtypes, for the dense forward pass with head, in
+//! Measures tokens per second of both engines on the CPU in all their dtypes, for the dense forward pass with head, in
 //! interleaved rounds. Also profiles candle's operations.
 //!
 //! `cargo bench --bench engines [-- BACKBONE_FOLDER]`
@@ -43,7 +43,7 @@ fn main() {
         .collect();
     println!("{:>8} {:>24} {:>12} {:>8}", "window", "engine", "tokens/s", "share");
     for window in [128, 512] {
-        // Best of three interleaved rounds, because other load only slows a round down.
+        // Take the best of three interleaved rounds, because other load only slows a round down.
         let mut best = vec![f64::INFINITY; engines.len()];
         for _ in 0..3 {
             for (best, engine) in best.iter_mut().zip(&engines) {
@@ -59,7 +59,7 @@ fn main() {
     operations(&config);
 }
 
-/// Times the dense backbone on windows, as scored by a run.
+/// Times the scoring of windows with the dense backbone, as in a run.
 fn seconds(engine: &dyn Engine, window: usize) -> f64 {
     let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 7919 % engine.config().vocab) as u32).collect();
     let starts = (0..TOKENS / window).map(|i| Start { document: 0, token: i * window }).collect();

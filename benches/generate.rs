@@ -1,8 +1,8 @@
-//! Decoding speed by batch size, in tokens per second and relative to memory bandwidth: bytes of weights read per token
-//! compared with the copy bandwidth of all threads.
+//! Measures decoding speed by batch size, in tokens per second and relative to memory bandwidth. The latter compares
+//! the weight bytes read per second with the copy bandwidth of all threads.
 //!
-//! `cargo bench --bench generate [-- BACKBONE_FOLDER]`. For realistic widths: `ghostlab-tiny random --like llama-3.1-8b
-//! --layers 2 FOLDER`. Copying and decoding alternate, so that other load slows both.
+//! `cargo bench --bench generate [-- BACKBONE_FOLDER]`. For realistic widths, write a backbone with `ghostlab-tiny
+//! random --like llama-3.1-8b --layers 2 FOLDER`. Copying and decoding alternate, so that other load slows both.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// Returns the bytes of weights that a step reads: layers and head.
+/// Returns the bytes of the weights that a step reads, which are those of the layers and the head.
 fn weight_bytes(config: &Config, products: Products) -> u64 {
     let c = config.hidden as u64;
     let heads = ((config.heads + 2 * config.kv_heads) * config.head_dim) as u64;
@@ -57,7 +57,7 @@ fn weight_bytes(config: &Config, products: Products) -> u64 {
     (config.layers as u64 * of_layer + c * config.vocab as u64) * size
 }
 
-/// Times some steps of one token per sequence each.
+/// Times `steps` decoding steps, each with one token per sequence.
 fn decode(decoder: &Decoder, trie: &Trie, rows: usize, steps: usize) -> f64 {
     let mut decoding = decoder.decoding(trie).unwrap();
     let vocab = decoder.config().vocab;
@@ -81,7 +81,7 @@ fn sample_id(index: usize, vocab: usize) -> u32 {
     (index * 7919 % vocab) as u32
 }
 
-/// Returns the copy bandwidth of all threads beyond caches, in GB per second.
+/// Returns the memory bandwidth of a copy by all threads, in GB per second. The arrays exceed the caches.
 fn copy_rate() -> f64 {
     const NUMBERS: usize = 1 << 26;
     let from = vec![1.0f32; NUMBERS];

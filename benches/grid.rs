@@ -1,6 +1,6 @@
-//! Wall time of a grid with shared computation, compared with one variant at a time in the same run.
+//! Measures the wall time of a grid with shared computation, compared with running one variant at a time.
 //!
-//! `cargo bench --bench grid [-- GRID.yaml KEY=VALUE …]`: by default `tests/real/english.yaml`; the key-value pairs
+//! `cargo bench --bench grid [-- GRID.yaml KEY=VALUE …]` runs `tests/real/english.yaml` by default. The key-value pairs
 //! work like `--set`.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 

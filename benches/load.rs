@@ -1,11 +1,12 @@
-//! Throughput of loading stored weights into a decoder, in GB per second, compared with a naive loader. The naive
-//! loader reads each tensor completely, converts it to f32, checks for non-finite values, and transposes it row by row.
+//! Measures the throughput of loading stored weights into a decoder, in GB per second, compared with a naive loader.
+//! The naive loader reads each tensor completely, converts it to f32, checks for non-finite values, and transposes it
+//! row by row.
 //!
 //! Writes two layers of random bf16 weights with C = 4096, F = 14336, 32 query heads and 8 key/value heads of width 128
 //! to a temporary folder, so that the file is in the page cache. The vocabulary has only 4,096 entries, because the
 //! layers dominate. On a shared machine, CPU seconds are more reliable than wall time.
 //!
-//! `cargo bench --bench load [-- BACKBONE_FOLDER]`: with a folder, only loads the weights of that backbone.
+//! `cargo bench --bench load [-- BACKBONE_FOLDER]` only loads the weights of the backbone if a folder is given.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::fs::File;
@@ -53,7 +54,7 @@ fn main() {
     let bytes = write(folder.path(), &tensors);
     println!("{:.2} GB of bf16, {} threads", bytes as f64 / 1e9, rayon::current_num_threads());
     let file = folder.path().join("model.safetensors");
-    // Best of three rounds, because other load only slows a round down.
+    // Take the best of three rounds, because other load only slows a round down.
     let ways: [(&str, &dyn Fn()); 2] = [
         ("decoder", &|| drop(Decoder::load(folder.path()).unwrap())),
         ("naive loader", &|| drop(plain(&file, bytes, &tensors))),

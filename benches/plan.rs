@@ -1,5 +1,5 @@
-//! Orchestration overhead: planning a grid of 10,000 cells, storing a small artifact (compared with a plain durable
-//! write), hashing inputs.
+//! Measures orchestration overhead: planning a grid of 10,000 cells, storing a small artifact (compared with a plain
+//! durable write), and hashing inputs.
 //!
 //! `cargo bench --bench plan`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -93,7 +93,7 @@ fn small_artifacts() {
             assert!(matches!(store.get(&scores_key(round * COUNT + i)), Lookup::Whole(_)));
         }
         let get = started.elapsed().as_secs_f64() / COUNT as f64;
-        // Baseline of any atomic store: write and sync two files, then rename their folder.
+        // Measure the baseline of any atomic store, which writes and syncs two files and then renames their folder.
         let started = Instant::now();
         for i in 0..COUNT {
             let draft = folder.path().join(format!("draft-{round}-{i}"));

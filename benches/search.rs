@@ -1,8 +1,8 @@
-//! Simulated races on stored scores in many item orders: the loss and cost of `ghostlab search`.
+//! Simulates the races of `ghostlab search` on stored scores in many item orders, to measure their losses and costs.
 //!
-//! `cargo bench --bench search [-- SEEDS FOLDER …]`: by default 200 orders of the recorded runs. A folder must be a
-//! results folder with `numbers.json` and `run.json`; its depths also race together. `docs/search.md` explains the
-//! numbers in `benches/results/simulated/search.csv`.
+//! `cargo bench --bench search [-- SEEDS FOLDER …]` simulates 200 orders of the recorded runs by default. A folder must
+//! be a results folder with `numbers.json` and `run.json`. All depths of a given folder also race together.
+//! `docs/search.md` explains the numbers in `benches/results/simulated/search.csv`.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -76,8 +76,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
 }
 
-/// Returns the settings of a results folder with scores by accuracy, by loss, and by both. A setting has one backbone
-/// and depth; `together` adds one with all depths of each backbone.
+/// Returns the candidates of each setting in a results folder, with scores by accuracy, by loss, and by both. A setting
+/// is a backbone at one depth. `together` adds a setting with all depths of each backbone.
 fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
     let stored = StoredResults::read(folder).unwrap();
     let run: Value = serde_json::from_slice(&std::fs::read(folder.join("run.json")).unwrap()).unwrap();

@@ -1,7 +1,8 @@
-//! Benchmarks the steps of solving an operator, each compared with a plain matrix product of the same size: sums,
-//! Cholesky, streamed QR. Also compares the fast Hadamard transform with its dense product.
+//! Benchmarks the steps of solving an operator (sums, Cholesky, streamed QR), each compared with a plain matrix product
+//! of the same size. Also compares the fast Hadamard transform with its dense product.
 //!
-//! `cargo bench --bench solve [-- CHANNELS…]`; always measures 1024 and 2048 channels, each with as many rows.
+//! `cargo bench --bench solve [-- CHANNELS…]` always measures 1024 and 2048 channels, too. Each system has as many rows
+//! as channels.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::time::Instant;
@@ -17,7 +18,8 @@ use rayon::prelude::*;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Rounds in which each measurement runs once; the best round counts, because other load only slows a round down.
+/// Number of rounds in which each measurement runs once. The best round counts, because other load only slows a round
+/// down.
 const ROUNDS: usize = 7;
 
 /// Table row: label, minimum number of floating-point operations, best time so far.
@@ -27,7 +29,7 @@ struct Line {
     seconds: f64,
 }
 
-/// Rows of one size, in measuring order.
+/// Table rows for one number of channels, in the order of the measurements.
 #[derive(Default)]
 struct Table {
     lines: Vec<Line>,
@@ -69,7 +71,7 @@ fn main() {
     }
 }
 
-/// Returns deterministic numbers distributed like activations, `[rows, columns]`.
+/// Returns deterministic pseudo-random numbers between −1 and 1, `[rows, columns]`.
 fn sample(rows: usize, columns: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
     std::iter::repeat_with(|| {

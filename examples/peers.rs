@@ -1,4 +1,4 @@
-//! Ghostlab's side of the benchmarks in `tools/peers`. It replaces the `ghostlab` program where a command would also
+//! Ghostlab's part of the benchmarks in `tools/peers`. It replaces the `ghostlab` program where a command would also
 //! time other work, such as loading the weights. Each line of standard input starts a round. The round prints a line of
 //! JSON with its seconds and its result.
 //!
@@ -79,7 +79,7 @@ fn start(threads: &str) -> Result<()> {
     built.map_err(|error| Error::job("cannot start threads").found(error.to_string()))
 }
 
-/// Runs one round per input line.
+/// Runs one round per input line, and prints the result of each.
 fn rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
     for line in stdin().lock().lines() {
         let line = line.map_err(|error| Error::job("cannot read standard input").found(error.to_string()))?;
@@ -115,7 +115,7 @@ fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
 
 /// Loads the backbone into the `cpu` engine in the float type `kind`.
 fn decoder_of(backbone: &Path, kind: &str) -> Result<Decoder> {
-    let dtype = kind.parse().map_err(|text| Error::bad_input("unknown float type").found::<String>(text))?;
+    let dtype = kind.parse().map_err(|text: String| Error::bad_input("unknown float type").found(text))?;
     let request = EngineRequest { engine: Some(EngineName::Cpu), dtype: Some(dtype), ..EngineRequest::default() };
     let choice = request.choose(backbone)?;
     choice.check()?;
@@ -133,8 +133,8 @@ impl Detokenizer for Silent {
 }
 
 /// Generates `new` greedy tokens after each prompt, with the dense backbone and with each cut, in one trie. `cuts`
-/// lists ranges of removed layers without their ends: `3-5,7-9` is a cut of layers 3 and 4, and a cut of layers 7 and
-/// 8. An input line with a number sets how many prompts run together.
+/// lists half-open ranges of removed layers. For example, `3-5,7-9` is a cut of layers 3 and 4, and a cut of layers 7
+/// and 8. An input line with a number sets how many prompts run together.
 fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &str)) -> Result<()> {
     let new = parse_number(new)?;
     let prompts = windows_of(prompts)?.into_iter().map(|ids| Prompt { identity: String::new(), ids });
@@ -172,7 +172,7 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
     let decoder = decoder_of(backbone, kind)?;
     let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
-    // Fill each batch with the tokens that a worker runs at a time, rounded up to whole windows.
+    // Fill each batch with the tokens that one worker thread runs at a time, rounded up to complete windows.
     let batches =
         ids.chunks(Engine::part_tokens(&decoder).div_ceil((ids.first().map_or(0, Vec::len)).max(1))).map(|windows| {
             let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));
@@ -197,8 +197,8 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     })
 }
 
-/// Solves for ghosted's map from the rows `pre` to the rows `post`, both `[rows, C]` in f32. Each round writes its
-/// solution, `[C, C]` in f64, to the same file.
+/// Solves for the map of the recovery `ghosted` from the rows `pre` to the rows `post`, both `[rows, C]` in f32. Each
+/// round writes its solution, `[C, C]` in f64, to the same file.
 fn solve(system: &Path, solution: &Path) -> Result<()> {
     let bytes = std::fs::read(system).map_err(|error| Error::io("read", system, &error))?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| bad_system(&error, system))?;

@@ -1,5 +1,5 @@
-//! All tests of the program in one test binary. It is linked once, and long tests of different files run in parallel.
-//! `cargo test --release --test all latency::` runs the tests of `latency.rs`.
+//! Integration tests of the program, compiled into one test binary. One binary is linked only once, and its long tests
+//! run in parallel. `cargo test --release --test all latency::` runs the tests of `latency.rs`.
 
 mod architecture;
 mod choices;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Modules of each crate, from the bottom up. A module may use those before it.
+/// Modules of each crate, lowest layer first. A module may use only the modules before it.
 const LAYERS: [(&str, &[&str]); 3] = [
     ("crates/kernels/src", &["linalg", "forward"]),
     (
@@ -65,7 +65,7 @@ const LAYERS: [(&str, &[&str]); 3] = [
         ],
     ),
 ];
-/// Crates in which each file is a separate module.
+/// Crates without layers, which are only checked for import cycles.
 const FLAT: [&str; 3] = ["crates/definitions/src", "crates/hub/src", "crates/store/src"];
 
 /// Module path, as names from the crate root.
@@ -74,7 +74,7 @@ type Module = Vec<String>;
 /// Source text of a crate by module, without tests, comments and string literals.
 struct Sources {
     files: BTreeMap<Module, String>,
-    /// Names that a module re-exports.
+    /// Re-exported names of each module, with the paths that they refer to.
     passed_on: BTreeMap<Module, BTreeMap<String, Module>>,
 }
 
@@ -109,7 +109,7 @@ impl Sources {
         sources
     }
 
-    /// Resolves a path in a module to a path from the crate root. Returns `None` for other crates.
+    /// Resolves a path used in a module to a path from the crate root. Returns `None` for other crates.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Module> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {
@@ -156,7 +156,7 @@ impl Sources {
     }
 }
 
-/// Blanks comments, strings and characters, keeping line breaks.
+/// Removes comments, string literals and character literals.
 fn bare(text: &str) -> String {
     let mut bare = String::new();
     let mut rest = text;
@@ -223,7 +223,7 @@ fn without_tests(text: &str) -> String {
     kept + rest
 }
 
-/// Returns the trees of all `use` items, with whether each is a re-export.
+/// Returns the tree of each `use` item, with a flag that is set for re-exports.
 fn uses(text: &str) -> Vec<(bool, String)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("use ") {
@@ -235,7 +235,7 @@ fn uses(text: &str) -> Vec<(bool, String)> {
     found
 }
 
-/// Returns the paths in a `use` tree, with their new names.
+/// Returns the paths in a `use` tree, with their `as` aliases.
 fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
     let tree = tree.trim();
     let Some((before, inside)) = tree.split_once('{') else {
@@ -261,7 +261,7 @@ fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
         .collect()
 }
 
-/// Returns the paths used inline in code.
+/// Returns the `crate::`, `super::` and `self::` paths outside of `use` items.
 fn inline(text: &str) -> Vec<Module> {
     let mut found = Vec::new();
     for begin in ["crate::", "super::", "self::"] {
@@ -379,7 +379,7 @@ fn every_test_file_is_compiled_into_its_crates_tests() {
 fn every_test_file_that_ci_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let script = fs::read_to_string(root.join(".ci/run")).unwrap();
-    // A filter that matches no test would pass.
+    // `cargo test` succeeds even if a filter matches no test.
     let named: Vec<&str> = script.split_whitespace().filter_map(|word| word.strip_suffix("::")).collect();
     assert!(named.len() >= 9, "{named:?}");
     for name in named {

@@ -40,7 +40,7 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
         .collect()
 }
 
-/// Reads golden requests by document, with the harness's log-likelihood and greedy flag.
+/// Reads the reference requests grouped by document, with the harness's log-likelihood and greedy flag of each.
 fn golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
     let text = std::fs::read_to_string(path).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -132,7 +132,8 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     assert_ne!(harness_files(&grid, &outcome.cells[1], "cell").unwrap()[0]["results"], files[0]["results"]);
 }
 
-/// Returns documents of all shapes: shared contexts, equal inputs, nothing shared, one input a prefix of another.
+/// Returns documents whose choices share a context, have equal inputs, share nothing, or have inputs that extend each
+/// other.
 fn documents(vocab: u32) -> Vec<Document> {
     let text =
         |seed: u32, length: u32| -> Vec<u32> { (0..length).map(|i| (seed * 7919 + i * i * 31) % vocab).collect() };
@@ -165,7 +166,7 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
     ]
 }
 
-/// Covers every committed architecture, unchanged and with RoPE types that depend on the sequence length.
+/// Covers every architecture fixture, unchanged and with RoPE types that depend on the sequence length.
 ///
 /// On the CPU engine, the scores of a document are bit-identical regardless of the other documents in the batch. This
 /// holds for f32 and bf16 and for weights that are loaded on demand. A choice that shares a prefix with others has the
@@ -201,8 +202,7 @@ fn length_dependent(folder: &Path) -> Vec<Config> {
     ropes.map(|scaling| Config { rope: Rope { scaling, ..config.rope.clone() }, ..config.clone() }).into()
 }
 
-/// Returns the test documents plus one that puts all of their choices after one token, like documents that begin with
-/// BOS.
+/// Returns the test documents plus a document of all their choices, each prefixed with the same token (like BOS).
 fn begun_alike(vocab: u32) -> Vec<Document> {
     let mut documents = documents(vocab);
     documents.push(
@@ -215,7 +215,7 @@ fn begun_alike(vocab: u32) -> Vec<Document> {
     documents
 }
 
-/// Compares each document in a batch with the same document scored alone.
+/// Asserts that each document of a batch has bit-identical scores when it is scored alone.
 fn same_bits_alone(what: &str, engine: &dyn Engine) {
     let documents = begun_alike(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
@@ -226,7 +226,7 @@ fn same_bits_alone(what: &str, engine: &dyn Engine) {
     }
 }
 
-/// Compares each choice in a batch with the same choice scored alone.
+/// Asserts that each choice of a batch has the same score, up to rounding, when it is scored alone.
 fn near_alone(what: &str, engine: &dyn Engine) {
     let documents = begun_alike(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
@@ -250,7 +250,7 @@ fn shared_contexts_and_variants_change_nothing() {
             for (program, together) in programs.iter().zip(&together) {
                 for (document, together) in documents.iter().zip(together) {
                     for (choice, together) in document.iter().zip(together) {
-                        // Alone: one program, one choice, no branch.
+                        // With one program and one choice, the batch has no branches.
                         let alone =
                             scored(&*engine, std::slice::from_ref(program), &[vec![choice.clone()]], 512)[0][0][0];
                         let difference = (alone.log_likelihood - together.log_likelihood).abs();
@@ -286,7 +286,7 @@ fn what_the_model_itself_would_write_is_greedy() {
         let vocab = engine.config().vocab as u32;
         let mut text = vec![3, 1, 4, 1, 5];
         for _ in 0..4 {
-            // Only the most likely next token is greedy when scored alone.
+            // Of all single-token continuations, only the most likely one is greedy.
             let all: Document = (0..vocab).map(|token| (text.clone(), vec![token])).collect();
             let scores = &scored(&*engine, &dense, &[all], 2048)[0][0];
             let greedy: Vec<usize> = (0..scores.len()).filter(|&token| scores[token].greedy).collect();

@@ -1,5 +1,5 @@
-//! Runs the program like a user on a tiny backbone written by the test: a whole grid, a second run, and all kinds of
-//! bad input.
+//! Runs the command-line program on a tiny backbone that the test writes. Covers complete runs, repeated runs and
+//! invalid input.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 

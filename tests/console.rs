@@ -1,5 +1,5 @@
-//! Snapshots of the output of each command on a small grid, under `tests/snapshots`, for review. `INSTA_UPDATE=always`
-//! updates them.
+//! Snapshot tests of the output of each command on a small grid. `INSTA_UPDATE=always` updates the snapshots in
+//! `tests/snapshots`.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::world::World;
@@ -18,7 +18,7 @@ const FILTERS: [(&str, &str); 14] = [
     (r"ghostlab \d+\.\d+\.\d+[^\n]*", "ghostlab VERSION"),
     (r"(cpu|device|machine|processor|commit|built|kernels):( +)[^\n]+", "$1:$2MACHINE"),
     (r"process \d+-HASH", "process ID"),
-    // A store in memory has a note.
+    // If the store is on an in-memory file system, `doctor` prints a note.
     (
         r"(ok  |note)  store: (\S+), on \w+, SIZE free(\n +→ in-memory file system[^\n]*)?",
         "ok    store: $2, on DISK, SIZE free",
@@ -63,7 +63,7 @@ const COMMANDS: [(&str, &[&str]); 33] = [
     ("init", &["init", "backbone", "--corpus", "train.txt", "--to", "first.yaml"]),
 ];
 
-/// Commands whose `--help` is in the snapshot `console_help`; the first is the program itself.
+/// Commands whose `-h` output is in the snapshot `console_help`. The empty command is the program itself.
 const HELP: [&[&str]; 31] = [
     &[],
     &["init"],

@@ -1,4 +1,5 @@
-//! Damage metrics of grids on a bundled backbone, compared with a plain PyTorch reference (`shared/oracles/beyond`).
+//! Compares damage metrics, such as the KL divergence, with a plain PyTorch reference (`shared/oracles/beyond`) on a
+//! bundled backbone.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::sync::atomic::AtomicBool;
@@ -34,7 +35,7 @@ const VARIANTS: [(&str, &str); 3] = [
 fn grid(folder: &std::path::Path, tasks: &[(&str, usize)]) -> Grid {
     let data = checkout().canonicalize().unwrap().join("data/tiny");
     let data = data.display();
-    // Runs always show the two excluded metrics.
+    // The two excluded metrics are reported even if the grid does not name them.
     let named = MEASURES.iter().filter(|name| !["kl_dense_variant", "same_top"].contains(name));
     let halves = MEASURES.iter().map(|name| format!("second_half_{name}"));
     let metrics: Vec<String> = named.map(|name| (*name).to_owned()).chain(halves).collect();
@@ -88,7 +89,7 @@ fn compare(engine: EngineName, tasks: &[(&str, usize)]) {
     }
 }
 
-/// Compares a number with the reference. Returns whether the reference has it.
+/// Compares a number with the reference. Returns whether the reference covers metrics of this kind.
 fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> bool {
     let metric = &number.metric;
     let what = format!("{variant}, {}", metric.id);
@@ -101,7 +102,7 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
                 Some(name) => &expected["second_half"][name],
                 None => &expected[metric.name],
             };
-            // The reference restricts metrics to the second half of windows for some variants only.
+            // The reference has second-half metrics for some variants only.
             if let Some(expected) = expected.as_f64() {
                 assert_close(&what, found, expected, DAMAGE);
             }
@@ -136,7 +137,7 @@ fn damage_of_a_grid_by_candle_equals_the_reference() {
     compare(EngineName::Candle, &[("copa", 60)]);
 }
 
-/// Grid with two repairs of a cut and all damage metrics, on enough windows for a paired test.
+/// Grid with and without a repair of one cut, several damage metrics, and enough windows for a paired test.
 const GRID: &str = "\
 backbones: {tiny: {path: backbone}}
 corpora:
@@ -178,7 +179,7 @@ fn damage_is_tested_in_pairs_verified_and_resumed() {
             score["metric_config"]["metric_id"] == "ppl_ratio" && score["metric_config"]["min_score"] == 0.0
         });
     assert!(ratio.is_some(), "{form:#}");
-    // Nothing is computed again, and `verify` works without the store.
+    // All cells are cached, and `verify` works without the store.
     let plan = world.ghostlab(&["plan", "grid.yaml", "--json"]);
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
     assert_eq!(

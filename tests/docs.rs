@@ -37,7 +37,8 @@ fn lines() -> Vec<(String, Vec<String>)> {
     lines
 }
 
-/// Returns the program's arguments if the line calls it, directly or through cargo. Pipes are dropped.
+/// Returns the arguments of a line that calls the program, directly or through cargo. Pipes and redirections are
+/// dropped.
 fn call(line: &str) -> Option<Vec<String>> {
     let line = line.split(" | ").next()?.trim().trim_start_matches("source <(").trim_end_matches(')');
     let rest = line.strip_prefix("cargo run --release -- ").or_else(|| line.strip_prefix("ghostlab "))?;
@@ -118,7 +119,7 @@ fn every_line_of_the_pages_is_understood() {
 #[test]
 fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
     let world = world();
-    // The first run creates the results that other lines show; `a` and `b` are copies of them.
+    // This run creates the results that other lines show. The folders `a` and `b` are copies of them.
     let output = world.ghostlab(&["run", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     for copy in ["a", "b"] {
@@ -185,7 +186,7 @@ fn stated_rust_version_builds_every_dependency() {
     let compiler = String::from_utf8(compiler.stdout).unwrap();
     let host = compiler.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Packages of other platforms are not downloaded.
+    // Exclude packages of other platforms, which are not downloaded.
     let output = Command::new("cargo")
         .args(["metadata", "--format-version", "1", "--locked", "--offline", "--filter-platform", host])
         .current_dir(root)

@@ -15,7 +15,7 @@ use crate::common::world::{World, records, table};
 use crate::common::{checkout, fixture, json};
 use serde_json::{Value, json};
 
-/// Returns the value of a recovery in a column of a world's grid at depth 2.
+/// Returns a value from a column of the results table: of a recovery at depth 2, or of the dense backbone.
 fn value(world: &World, recovery: &str, column: &str) -> f64 {
     let rows = table(&world.path("results/grid/results.csv"));
     let [depth, method, column] =

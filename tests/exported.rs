@@ -1,4 +1,5 @@
-//! Exported cells in Python: transformers must reproduce our logits, and lm-evaluation-harness our scores.
+//! Loads exported cells in Python. transformers must reproduce this program's logits, and lm-evaluation-harness its
+//! scores.
 //!
 //! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with torch, transformers and lm_eval. `.ci/run`
 //! creates one.
@@ -37,7 +38,7 @@ fn data(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny").join(path)
 }
 
-/// Runs `tools/exported.py` with its own caches.
+/// Runs `tools/exported.py` with temporary Hugging Face caches.
 fn script(python: &Path, arguments: &[&str]) {
     let home = TempDir::new().unwrap();
     let mut command = common::python::script(python, "exported.py", arguments);
@@ -45,7 +46,7 @@ fn script(python: &Path, arguments: &[&str]) {
     common::python::printed(&mut command);
 }
 
-/// Creates a folder with a store and a grid over the tiny backbones.
+/// Creates a folder with a store and a grid that uses the tiny backbones.
 fn world(grid: &str) -> TempDir {
     let world = TempDir::new().unwrap();
     std::fs::create_dir_all(world.path().join("data/store")).unwrap();
@@ -149,7 +150,7 @@ fn largest_difference(ours: &[f64], theirs: &[f64]) -> f64 {
     ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-/// Creates a folder with random backbones, word tokenizers, a text, and a grid over them.
+/// Creates a folder with random backbones, word tokenizers, a text, and a grid that uses them.
 fn random_world(backbones: &[(String, PathBuf)], grid: &str) -> TempDir {
     let world = TempDir::new().unwrap();
     std::fs::create_dir_all(world.path().join("data/store")).unwrap();
@@ -190,8 +191,8 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
         .unwrap()
         .map(|dir| dir.unwrap().path().display().to_string())
         .collect();
-    // Longer than any attention window and any original context length. Given as ids, because transformers replaces
-    // some tokenizers by its own.
+    // The text is longer than any attention window and any original context length. It is passed as token ids, because
+    // transformers replaces some tokenizers.
     let ids: Vec<String> = words(100, 17).iter().map(|word| word.trim_start_matches('w').to_owned()).collect();
     let out = world.path().join("logits.safetensors");
     let text = ids.join(" ");
@@ -203,7 +204,7 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
 #[test]
 fn biases_and_windows_follow_the_kept_layers() {
     let Some(python) = python() else { return };
-    // Layers of Qwen2 have an attention window from the third layer on.
+    // In Qwen2, layers have an attention window from the third layer on.
     let backbones = ["mistral", "qwen2"].map(|name| (name.to_owned(), common::fixture(&format!("arch/{name}"))));
     let world = random_world(
         &backbones,
@@ -240,7 +241,8 @@ fn every_architecture_and_recovery_exports_as_computed() {
     let configs: Vec<Config> = backbones.iter().map(|(_, folder)| Config::read(folder).unwrap()).collect();
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
     assert_eq!(configs.iter().map(|config| config.architecture.model_type).collect::<BTreeSet<_>>(), known);
-    // Use a ridge as in the test above. In Qwen3-MoE, the layer before the cut at layer 2 has experts.
+    // Use a ridge for ReplaceMe, as in `transformers_matches_every_recovery_and_architecture`. In Qwen3-MoE, the layer
+    // before the cut at layer 2 has experts.
     let world = random_world(
         &backbones,
         "criterion: {name: explicit, layers: [2]}\ndepth: 1\n\
@@ -255,8 +257,8 @@ fn every_architecture_and_recovery_exports_as_computed() {
     );
     let (cells, with_code) = compare_random(&python, &world);
     assert_eq!(cells, 19 * names.len());
-    // Of the recoveries, ten are operators on the stream, one of which is a scaling. If an MLP ends in a norm, the
-    // scaling and the maps of ReplaceMe also need code.
+    // Nine recoveries with operators on the stream need code, and so do the two sublayer cuts. If an MLP ends in a
+    // norm, the scaling and the three maps of ReplaceMe also need code.
     let behind_norms = configs.iter().filter(|config| config.ends_in_norm(Sublayer::Mlp)).count();
     assert_eq!(with_code, (9 + 2) * names.len() + 4 * behind_norms);
 }
@@ -307,16 +309,17 @@ fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
             }
         }
     }
-    // Two cells. Two tasks have two metrics and two have one, each with a standard error.
+    // There are two cells. Two tasks have two metrics and two have one, each with a standard error.
     assert_eq!(compared, 2 * (2 * 2 + 2) * 2);
 }
 
-/// Formats a proportion like the tables do, as a percentage with two decimals.
+/// Formats a proportion as a percentage with two decimals, like the results tables.
 fn percent(value: &serde_json::Value) -> String {
     format!("{:.2}", 100.0 * value.as_f64().unwrap())
 }
 
-/// The sizes are too small for meaningful timings. Each part compares results and fails if they differ.
+/// The problem sizes are too small for meaningful timings. Each part of the benchmark fails if the programs' results
+/// differ.
 #[test]
 fn peer_benchmark_runs_and_its_results_agree() {
     let Some(python) = python() else { return };

@@ -1,5 +1,5 @@
-//! Faults during a run: damaged payloads, missing space or permission, file systems without links, kills, panics and
-//! signals at chosen moments, changed or irregular input files, leftovers of dead processes.
+//! Tests of faults during a run: damaged payloads, missing space or permission, file systems without links, kills,
+//! panics and signals at chosen moments, changed or irregular input files, leftovers of dead processes.
 //!
 //! Each kind of fault is a table with one case per line. `GHOSTLAB_FAULT` injects a fault at a chosen moment (see
 //! `crates/store/src/fault.rs`).
@@ -22,7 +22,7 @@ use crate::common::output::{ended, stdout};
 use crate::common::world::World;
 use serde_json::json;
 
-/// Timeout above the duration of any run here, for detecting hangs.
+/// Timeout that detects hangs. No run in these tests takes as long.
 const LONG: Duration = Duration::from_secs(240);
 
 /// Overrides for the smallest grid with every kind of artifact.
@@ -42,13 +42,13 @@ fn verified(world: &World) -> Option<i32> {
     world.ghostlab(&["cache", "verify"]).status.code()
 }
 
-/// Process ids of another machine (`FAR`) and of a dead process of this one (`KILLED`), with a pid beyond the system's
-/// range.
+/// Ids of a process on another machine (`FAR`) and of a dead process on this machine (`KILLED`). The pid of `KILLED`
+/// exceeds the system's maximum.
 const FAR: &str = "5-0123456789ab";
 
 const KILLED: &str = "99999999-0123456789ab";
 
-/// Writes the record of another machine's process, with leases.
+/// Writes the process record and the leases of a process on another machine.
 fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     let store = world.path("data/store");
     let text = json!({"id": id, "pid": 5, "system": "another boot", "started": 7, "beat": "00000000000000000007"});
@@ -62,7 +62,7 @@ fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     record
 }
 
-/// Sets a file's times to ten minutes ago, beyond the lease timeout of shared file systems.
+/// Sets a file's modification time to ten minutes ago, which exceeds the lease timeout of shared file systems.
 fn age(path: &Path) {
     fs::File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(600)).unwrap();
 }
@@ -107,7 +107,7 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
     let world = World::large();
     world.runs(&SMALL);
     let tables = world.tables();
-    // Derived objects are removed too, so that the damaged object is read.
+    // Derived objects are removed too, so that the run reads the damaged object.
     let kinds = [
         ("scores", &[][..]),
         ("operator", &["scores"]),
@@ -130,7 +130,7 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
             assert!(world.tables() == tables, "{kind}: the tables differ");
         }
     }
-    // The last round damaged all tokens, and its run replaced them. Nothing else is damaged.
+    // The last round damaged all token files, and its run replaced them. Nothing else is damaged.
     let verified = world.ghostlab(&["cache", "verify"]);
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
 }

@@ -1,5 +1,5 @@
-//! Fine-tuning end to end: one pass for all methods of a boundary, resuming after kills, and an error if there is
-//! nothing to train.
+//! Tests of fine-tuning end to end. All methods of a boundary share one pass, killed trainings resume, and methods
+//! without anything to train are refused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use ghostlab_store::{Found, ObjectKind, Store};
 
 const STEPS: usize = 40;
 
-/// Creates a world that cuts one layer of four and trains the repair.
+/// Creates a world whose grid removes one of four layers, with the given recoveries.
 fn world(recoveries: &str) -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -25,7 +25,7 @@ fn tuned(name: &str) -> String {
     format!("{{name: {name}, finetune: {{sequences: {STEPS}, length: 32}}}}")
 }
 
-/// Reads the stored payloads of one kind without timings.
+/// Reads the stored payloads of one kind, except JSON files, which contain timings.
 fn stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries() {
@@ -112,7 +112,7 @@ fn trainings_on_one_text_share_its_pass_and_files() {
 
 fn start_worker(world: &World) -> std::process::Child {
     let mut command = world.command(&["worker", "grid.yaml", "--events", "--threads", "1"]);
-    // Slow down the first process, so that all reach the shard while it is computed.
+    // Slow down the teacher, so that all workers reach the shard while it is computed.
     command.env("GHOSTLAB_FAULT", "slow@teach:700").stdout(std::process::Stdio::piped());
     command.stderr(std::process::Stdio::piped()).spawn().unwrap()
 }
@@ -132,7 +132,7 @@ fn killed_training_resumes_to_identical_bytes() {
     // Garbage collection keeps the checkpoint.
     assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
     let log = killed.runs(&[]);
-    // A checkpoint is written after every second of the forty steps. The 26th step had begun.
+    // A checkpoint is written after every two steps. The process was killed in step 26.
     assert!(log.contains("resuming fine-tuning after step 24 of 40"), "{log}");
     assert_eq!(stored(&killed, stage::distilled::KIND), stored(&undisturbed, stage::distilled::KIND));
     assert_eq!(killed.tables(), undisturbed.tables());

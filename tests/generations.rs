@@ -1,5 +1,5 @@
-//! Generated answers end to end: byte-identical after kills and under any memory limit, and equal to those of
-//! lm-evaluation-harness.
+//! Tests of generated answers end to end. Answers are identical after kills, do not depend on the number of documents,
+//! and equal those of lm-evaluation-harness.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 
@@ -38,7 +38,7 @@ fn question_row(i: usize) -> Value {
     json!({"question": format!("w{i} w{} w{}", i * 7 % 299, i * 31 % 299), "answer": format!("#### w{}", i % 9)})
 }
 
-/// Reads all stored answers by key hash.
+/// Reads all stored answers, sorted by key hash.
 fn stored(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
     let items = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     let mut all: Vec<_> = items
@@ -96,7 +96,7 @@ fn first_answers(world: &World) -> Vec<Vec<generations::GeneratedText>> {
             texts
         })
         .collect();
-    // Keys differ, so only the answers are compared.
+    // Sort by content, because the keys depend on the number of documents.
     texts.sort_by_key(|text| format!("{text:?}"));
     texts
 }
@@ -109,7 +109,8 @@ fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
     let heads = config["head_dim"]
         .as_u64()
         .unwrap_or(config_value(&config, "hidden_size") / config_value(&config, "num_attention_heads"));
-    // For 64 prompts: f32 KV cache of the dense backbone, and of two cuts with two recoveries each.
+    // Bytes per token of the f32 KV caches of the dense backbone, and of two cuts with two recoveries each. A batch has
+    // 64 prompts.
     let token =
         8 * config_value(&config, "num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
     let [few, many] = [12, 90].map(|new| planned_memory(&world, new, &[]));
@@ -119,7 +120,7 @@ fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
     assert!(many - few < 64 * 228 * token, "{many} {few}");
 }
 
-/// Plans with `new` generated tokens per answer.
+/// Returns the planned memory in bytes, for at most `new` generated tokens per answer.
 fn planned_memory(world: &World, new: usize, more: &[&str]) -> u64 {
     let text = std::fs::read_to_string(world.path("answers.yaml")).unwrap();
     let (before, rest) = text.split_once("max_gen_toks: ").unwrap();
@@ -158,7 +159,7 @@ fn bundled_backbones_generate_answers_and_last_words() {
                 .map(|key| file["results"][task][key].as_f64().unwrap_or_else(|| panic!("{file:#}")));
             assert!(value > 3.0 * error && value > 0.25, "{name}, {task}, {metric}: {value} ± {error}");
         }
-        // A task with several scores is named once.
+        // The task list names a task with several scores only once.
         assert_eq!(file["config"]["tasks"].as_array().unwrap().len(), 2, "{}", file["config"]);
     }
 }
@@ -189,7 +190,7 @@ fn answers_and_their_scores_are_those_of_the_harness() {
     for name in ["llama", "qwen3", "olmo2"] {
         let world = World::new();
         let backbone = checkout.join("data/tiny").join(name);
-        // Synthetic rows in the schema of GSM8K, with two few-shot examples before each question.
+        // Write synthetic rows in the schema of GSM8K, with two few-shot examples before each question.
         let made = [world.folder.path(), &backbone];
         common::python::printed(&mut common::python::script(&python, "golden_answers.py", made));
         world.write(

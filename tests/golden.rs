@@ -1,4 +1,4 @@
-//! Checks stage versions. A stage whose output changes needs a new version; otherwise stored objects of the old code
+//! Checks stage versions. A stage whose output changes needs a new version. Otherwise, stored objects of the old code
 //! would be reused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -11,11 +11,11 @@ use ghostlab::pipeline::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
 
-/// Relative tolerance. It exceeds the rounding differences between instruction sets: changing half of the weights by
-/// one ulp changes no number by more than 2e-7. Real changes of a stage exceed the tolerance.
+/// Relative tolerance, above the rounding differences between instruction sets. Changing half of the weights by one ulp
+/// changes no number by more than 2e-7. Real changes of a stage exceed the tolerance.
 const TOLERANCE: f64 = 1e-5;
 
-/// Collects the stages of an object and its inputs, with their versions.
+/// Collects the stages of an object and its inputs from the object's key, with their versions.
 fn stages(key: &Value, found: &mut BTreeSet<String>) {
     let Value::Object(map) = key else { return };
     if let (Some(Value::String(kind)), Some(version)) = (map.get("kind"), map.get("version")) {
@@ -24,7 +24,7 @@ fn stages(key: &Value, found: &mut BTreeSet<String>) {
     map.values().for_each(|value| stages(value, found));
 }
 
-/// Describes an object without versions, hashes and input names.
+/// Formats an object's key without versions, hashes and input names.
 fn name(key: &Value) -> String {
     match key {
         Value::Object(map) => {
@@ -119,7 +119,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
         let kind = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let of_kind = outputs.entry(kind.name()).or_default();
         stages(key, &mut of_kind.stages);
-        // Two tokens of nearly equal probability may swap.
+        // Skip the most likely tokens, because two tokens of nearly equal probability may swap.
         for file in artifact.payloads().filter(|file| *file != "likeliest.u32") {
             let values = payload(file, &artifact.read(file).unwrap());
             let before = of_kind.values.insert(format!("{} {file}", name(&key["of"])), values);
@@ -152,7 +152,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
             .collect();
         let same = changed.is_empty() && stored["outputs"].as_object().is_some_and(|all| all.len() == values.len());
         if stored["stages"] == json!(stages) {
-            // New outputs need no version bump, but they must be blessed.
+            // New outputs need no version bump, but `GHOSTLAB_BLESS` must be set to record them.
             let added = changed.iter().all(|name| stored["outputs"].get(name.as_str()).is_none());
             assert!(
                 same || (added && std::env::var_os("GHOSTLAB_BLESS").is_some()),

@@ -1,6 +1,6 @@
-//! Half precision on a real backbone. In bf16 and f16, the perplexity must be within 0.5 % of f32, and at least 98 % of
-//! the answers on its six tasks must be the same. Covers the CPU engine and candle's CPU device, which is slow, so this
-//! is one of the slow tests.
+//! Tests of half precision on a real backbone. In bf16 and f16, the perplexity must be within 0.5 % of f32, and at
+//! least 98 % of the answers on six tasks must be the same. The test on candle's CPU device is slow, and is ignored by
+//! default.
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
@@ -19,7 +19,8 @@ use ghostlab::tasks::{Bos, DocumentLimit, Task};
 use ghostlab_definitions::tokens::tokenised;
 use ghostlab_definitions::{FileRows, Setting, native};
 
-/// Windows of 512 tokens, and documents per task: enough to detect a 0.5 % difference and one changed answer in fifty.
+/// Number of windows of 512 tokens, and number of documents per task. They suffice to detect a difference of 0.5 % and
+/// one changed answer in fifty.
 const WINDOWS: usize = 8;
 const DOCUMENTS: f64 = 25.0;
 

@@ -62,7 +62,7 @@ const WORDS: [&str; 24] = [
 fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..1 + random.below(4) {
-        // Mostly near the beginning, because headers determine how the rest is parsed.
+        // Prefer positions near the beginning, because headers determine how the rest is parsed.
         let reach = if random.below(2) == 0 { bytes.len() } else { bytes.len().min(600) };
         let at = random.below(reach);
         let end = at + random.below((bytes.len() - at).min(40) + 1);
@@ -213,7 +213,8 @@ fn absurd_number_is_refused_before_use() {
 
 #[test]
 fn impossible_sizes_are_refused_before_reading_text() {
-    // 1.28 and 4.29 billion tokens: 10 GB of ids for the first; another 1.1 TB of activations per site for the second.
+    // With 64 tokens each, `many` sequences need 10 GB for token ids, and `most` sequences need another 1.1 TB per
+    // activation site.
     let many = "20000000";
     let most = "67108864";
     for (set, memory, words) in [
@@ -252,7 +253,7 @@ fn without_free_memory((code, log): (Option<i32>, String)) -> (Option<i32>, Vec<
 fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
     let world = World::large();
     let task = std::fs::read_to_string(world.path("copa.jsonl")).unwrap();
-    // Each is a few kilobytes compressed and 6 MB uncompressed.
+    // Each file has a few kilobytes compressed and 6 MB uncompressed.
     for (name, set, text) in [
         ("one.jsonl.gz", "corpora.test.path", text_row(2_000_000)),
         ("many.jsonl.gz", "corpora.test.path", text_row(100).repeat(20_000)),

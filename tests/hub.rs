@@ -1,4 +1,5 @@
-//! Runs the program against a local hub: files that a grid names are fetched, pinned, verified and used.
+//! Runs the program against a local fake of the Hugging Face Hub. Files that a grid names are fetched, pinned, verified
+//! and used.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -21,7 +22,7 @@ use serde_json::Value;
 
 const MODEL: &str = "meta/tiny";
 
-/// Returns the files of the test hub: the world's backbone, with its weights as a large file.
+/// Returns the files that the fake hub serves: the world's backbone, with its weights as a large file.
 fn files(world: &World) -> Vec<Served> {
     vec![
         small_backbone_file(world, "config.json"),
@@ -51,7 +52,7 @@ fn ghostlab(world: &World, hub: &str, arguments: &[&str], more: &[(&str, &str)])
     command.envs(more.iter().copied()).output().unwrap()
 }
 
-/// Returns the output after checking the exit code, and that no output or file contains the token.
+/// Asserts the exit code, and that neither the output nor any file contains the token. Returns the output.
 fn ended(world: &World, output: &Output, code: i32) -> String {
     let log = both(output);
     assert_eq!(output.status.code(), Some(code), "{log}");

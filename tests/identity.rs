@@ -1,4 +1,4 @@
-//! Tests that names of keys, journals and leases change if and only if a setting that affects the numbers changes.
+//! Tests that keys, journal names and lease names change if and only if a setting that affects the numbers changes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ use serde_json::Value;
 struct Named {
     identity: Identity,
     key: String,
-    /// Name of its scoring journal; `None` for a latency.
+    /// Name of the scoring journal. `None` for a latency.
     journal: Option<String>,
     calibrating: String,
 }
@@ -110,7 +110,7 @@ fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
     }
 }
 
-/// Returns whether two identities differ in one of these parts.
+/// Returns whether two identities differ in a setting below one of the given paths.
 fn unlike(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
     one.differs(other).iter().any(|differ| parts.iter().any(|part| differ.path.is_of(part)))
 }
@@ -124,7 +124,7 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
             let what = pair.what;
             let measure = &a.flat_settings();
             assert_eq!(one.key != other.key, a != b, "key, {what}: {measure:?}");
-            // All variants of a backbone share the chunks of a text.
+            // All variants of a backbone share the scoring journal of a text.
             assert_eq!(
                 one.journal != other.journal,
                 one.journal.is_some() && unlike(a, b, &["model", "engine", "measure"]),
@@ -151,7 +151,7 @@ fn keys(answer: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns the output of `plan` and `explain` for a setting: the JSON keys, and the text lines with keys.
+/// Returns the store keys in the output of `plan --json`, `explain --json` and `explain` for a setting.
 fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
     let plan = output(setting, &["plan", "grid.yaml"], &["--json"]);
     let answer: Value = serde_json::from_str(&plan).unwrap();
@@ -207,7 +207,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
         assert!(grid.contains(line));
         let more = line.replace('}', &format!(", operator_sequences: {count}}}"));
         world.write("grid.yaml", grid.replace(line, &more));
-        // Cost estimates require tokens, so run once.
+        // Cost estimates require tokenized corpora, so run the grid once.
         world.runs(&[]);
         let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
         let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
@@ -233,7 +233,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
     };
     let one = naive("8")[1];
     let three = naive(several)[1];
-    // Both need one pass; solving the operators costs little in comparison.
+    // Both grids need one pass. Solving the operators costs little in comparison.
     assert!(three < 3.0 * one && three > one, "{one} {three}");
 }
 

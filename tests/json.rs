@@ -1,4 +1,4 @@
-//! Output with `--json` satisfies one schema.
+//! Checks that the output of every command with `--json` satisfies one schema.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod validator;
@@ -131,7 +131,7 @@ fn check_plan_with_results(world: &World, schema: &Value) {
     let done = answer(world, schema, &["plan", "grid.yaml"], "plan");
     assert_eq!((&done["grids"][0]["cells_complete"], &done["grids"][0]["cost"]["run"]), (&json!(9), &Value::Null));
     assert!(text(world, &["plan", "grid.yaml"]).contains("9 complete, 0 to run"));
-    // One changed setting: old and new values have their JSON types, not strings.
+    // The old and new values of a changed setting have their JSON types instead of being strings.
     let changed = answer(world, schema, &["plan", "grid.yaml", "--set", "calibration.seed=7"], "plan");
     let reason = &changed["grids"][0]["cells_to_run"][0]["missing"][0]["reason"];
     assert_eq!(reason["why"], "changed", "{changed:#}");
@@ -170,7 +170,7 @@ fn check_explanation(world: &World, schema: &Value) {
     }
 }
 
-/// Compares two runs. Numbers equal the stored ones bit for bit.
+/// Checks the output of `compare` for two runs. Its numbers must equal the stored ones bit for bit.
 fn check_comparison(world: &World, schema: &Value) {
     world.runs(&["--set", "calibration.seed=7", "--set", "name=other"]);
     let mut folder = std::fs::read_dir(world.path("results")).unwrap().map(|item| item.unwrap().path());
@@ -234,7 +234,7 @@ fn commands_that_do_something_tell_it_by_the_schema() {
         (&json!("out"), &json!(false))
     );
     check_reports(&world, &schema);
-    // An unfinished cell is a valid answer, with its own exit code.
+    // A run with an unfinished cell gives a valid answer with a separate exit code.
     let long =
         [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]
             .concat();
@@ -322,7 +322,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
         let output = world.ghostlab(&[arguments, &["--json"]].concat());
         assert!(String::from_utf8(output.stderr).unwrap().contains("error: "), "stderr has no error text");
     }
-    // Damage is a valid answer, with its own exit code.
+    // A report of damaged objects is a valid answer with a separate exit code.
     world.runs(&["--set", "depth=1", "--set", "recovery=[none]"]);
     let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
     let key = listing["artifacts"][0]["key"].as_str().unwrap();
@@ -330,7 +330,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
     let folder_path = world.path(folder["folder"].as_str().unwrap());
     let mut payloads = std::fs::read_dir(&folder_path).into_iter().flatten().map(|item| item.unwrap().path());
     let payload = payloads.find(|path| !path.ends_with("meta.json"));
-    // Small objects are single files.
+    // A small object is a single file instead of a folder.
     std::fs::write(payload.unwrap_or(folder_path), "x").unwrap();
     let verified = document(&world, &schema, &["cache", "verify"], 5)["answer"].take();
     assert_eq!((&verified["damaged"][0]["key"], &verified["removed"]), (&json!(key), &json!(false)));

@@ -23,7 +23,7 @@ use ghostlab::{criterion, recovery};
 use ghostlab_store::{Key, Store};
 use serde_json::{Map, Value, json};
 
-/// Number of digits that distinguish keys.
+/// Number of hash digits that the fixture stores for each key.
 const DIGITS: usize = 12;
 
 /// Stage versions of the fixture. Keys of a stage with a newer version are expected to differ and are not compared
@@ -42,12 +42,12 @@ fn short(key: &Key) -> String {
     if moved_on(&key.readable()) { MOVED_ON.to_owned() } else { key.hash()[..DIGITS].to_owned() }
 }
 
-/// Returns the name, or a placeholder if the version of its tokens has changed.
+/// Returns `name`, or a placeholder if a stage version in the tokens key has changed.
 fn named(tokens: &Key, name: String) -> String {
     if moved_on(&tokens.readable()) { MOVED_ON.to_owned() } else { name }
 }
 
-/// Formats a latency's key without its machine, which depends on where the test runs.
+/// Returns a short hash of a latency's key without its machine, which depends on where the test runs.
 fn of_latency(key: &Key) -> String {
     let mut readable = key.readable();
     readable["of"].as_object_mut().unwrap().remove("machine").unwrap();
@@ -145,13 +145,13 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
     })
 }
 
-/// Returns the names of all work of a grid, by backbone and cell.
+/// Returns the keys, journal names and lease names of all work of a grid, by backbone and cell.
 fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
     let grid = Grid::load(grid, profile, &[]).unwrap();
     let [engine, device, dtype] = engine;
-    // Request the engine explicitly: keys contain the engine, and the default depends on the machine.
+    // Request the engine explicitly, because keys contain the engine and the default depends on the machine.
     let request = EngineRequest {
         engine: Some(engine.parse::<EngineName>().unwrap()),
         device: Some(device.parse::<DeviceName>().unwrap()),
@@ -200,7 +200,8 @@ fn write_grid_of_methods(world: &World) {
     write_grid(world, &criteria, &recoveries.collect::<Vec<_>>());
 }
 
-/// Returns whether a criterion only counts sublayers. Criteria with required options count layers.
+/// Returns whether a criterion supports only depths in sublayers. Criteria with required options cannot be built here,
+/// but count layers.
 fn needs_sublayers(name: &str) -> bool {
     criterion::build(name, &Map::new()).is_ok_and(|rule| !rule.units().contains(&DepthUnit::Layers))
 }
@@ -246,7 +247,7 @@ fn write_grid_of_damage(world: &World) {
     );
 }
 
-/// Writes a grid over texts and a task, with different seeds, lengths and prompts.
+/// Writes a grid of the given methods that evaluates a text, a task and latencies, with several calibrations.
 fn write_grid(world: &World, criteria: &[String], recoveries: &[String]) {
     world.write(
         "grid.yaml",
@@ -320,7 +321,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
         std::fs::write(&path, serde_json::to_string_pretty(&renewed).unwrap() + "\n").unwrap();
     }
     let mut found = Vec::new();
-    // Entries that the fixture lacks belong to new methods.
+    // Entries that the fixture lacks belong to new methods, and are not compared.
     moved("keys.json", &json(&path)["keys"], Some(&now), &mut found);
     assert!(
         found.is_empty(),

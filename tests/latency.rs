@@ -1,5 +1,5 @@
-//! Latency measurements end to end: stored for this machine only, with their raw times. Unknown memory is reported as
-//! unknown.
+//! Tests of latency measurements end to end. Latencies are reused only on the machine that measured them, and are
+//! stored with their raw times.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use ghostlab::pipeline::stage;
 use ghostlab_store::{LeaseResult, Store};
 use polars::prelude::{ParquetReader, SerReader};
 
-/// Creates a world whose grid times prompts and scores a perplexity.
+/// Creates a world whose grid measures latencies for prompts, and a perplexity.
 fn world(prompts: &str) -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -21,7 +21,7 @@ fn world(prompts: &str) -> World {
     world
 }
 
-/// Returns the column `name` of the run's table by recovery, or `dense`.
+/// Returns the column `name` of the results table by recovery, with the key `dense` for the dense backbone.
 fn column(world: &World, name: &str) -> BTreeMap<String, String> {
     let rows = table(&world.path("results/grid/results.csv"));
     let method = column_index(&rows, "recovery");
@@ -52,7 +52,7 @@ fn times_speedups_and_memory_join_scores_and_parquet() {
             let ratio = number(&times["dense"]) / number(time);
             assert!((number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio, "{recovery}: {ratio} {speedups:?}");
         }
-        // 2 of 4 layers are removed; a full operator has 64² numbers of 4 bytes.
+        // 2 of 4 layers are removed. A full operator has 64² numbers of 4 bytes.
         let bytes = column(&world, &format!("peak_memory_mb {prompt}"));
         let percent = column(&world, &format!("peak_memory_percent {prompt}"));
         assert_eq!(number(&percent["dense"]), 100.0);
@@ -134,7 +134,7 @@ fn time_is_reused_only_on_the_machine_that_measured_it() {
     let log = String::from_utf8(other.stderr).unwrap();
     assert!(other.status.success() && log.contains("time tiny over 16×1"), "{log}");
     assert!(!log.contains("tiny on test"), "scores must be cached: {log}");
-    // An additional variant changes the timing cohort.
+    // An additional variant changes the set of variants that are timed together.
     let more =
         world.runs(&["--set", "name=grid", "--set", "depth=1", "--set", "recovery=[none, ghosted, prune-and-comp]"]);
     assert!(more.contains("time tiny over 16×1"), "{more}");
@@ -186,7 +186,7 @@ fn times_in_an_older_form_are_reported_never_read() {
     let world = world("{length: 16}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     world.runs(&grid);
-    // Mark all objects as written by the previous version.
+    // Rename the folder, as if the previous version had written its objects.
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
     let again = world.runs(&grid);

@@ -1,4 +1,4 @@
-//! `ghostlab layers` compared with grids that remove one layer or sublayer.
+//! Compares `ghostlab layers` with grids that remove one layer or sublayer.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::world::World;

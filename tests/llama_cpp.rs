@@ -28,7 +28,7 @@ fn llama_cpp(python: &Path, arguments: &[&Path]) {
     common::python::printed(&mut common::python::script(python, "llama_cpp.py", arguments));
 }
 
-/// Returns llama.cpp's logits at all positions of some sequences.
+/// Returns llama.cpp's logits at all positions of the sequences.
 pub(crate) fn theirs(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     world.write("ids.json", json!(ids).to_string());
     llama_cpp(python, &[Path::new("logits"), file, &world.path("ids.json"), &world.path("logits.f32")]);
@@ -65,7 +65,7 @@ fn world(backbone: &str) -> World {
     world
 }
 
-/// Returns the bundled tokenizer with its first 300 tokens.
+/// Returns the bundled tokenizer, reduced to its first 300 tokens.
 pub(crate) fn small_tokenizer() -> Value {
     let mut tokenizer = json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama/tokenizer.json"));
     let model = tokenizer["model"].as_object_mut().unwrap();
@@ -85,7 +85,8 @@ fn llama_cpp_matches_transformers_for_each_architecture() {
     let Some(python) = python() else { return };
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         let world = world(name);
-        // llama.cpp has no attention windows for Qwen2, and those of the fixture are shorter than its texts.
+        // llama.cpp has no attention windows for Qwen2. The windows of the fixture are shorter than its texts, so
+        // disable them.
         let windowless = name == "qwen2";
         if windowless {
             world.change_config("use_sliding_window", json!(false));
@@ -117,7 +118,7 @@ fn random(world: &World, class: &str, layers: usize, options: &Value) {
     let gemma = class.starts_with("Gemma");
     let fused = class.starts_with("Phi");
     let [c, f, heads, kv, vocab] = [64_usize, 96, 4, 2, 300];
-    // Phi-3 has no `head_dim`: the head width is the number of channels divided by the number of heads.
+    // Phi-3 has no `head_dim`. Its head width is the number of channels divided by the number of heads.
     let width = if fused { c / heads } else { 24 };
     let mut config = json!({
         "architectures": [class], "hidden_size": c, "intermediate_size": f, "num_hidden_layers": layers,
@@ -272,7 +273,7 @@ fn what_llama_cpp_would_compute_otherwise_is_refused() {
     }
 }
 
-/// Returns our logits at all positions.
+/// Returns this program's logits at all positions of the sequences.
 fn logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     let decoder = Decoder::load(backbone).unwrap();
     let trunk = Program::trunk(decoder.config().layers);
@@ -425,8 +426,8 @@ fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
     to.to_owned()
 }
 
-/// Computes perplexity like `score`: the exponential of the mean loss over windows, without the first token of each
-/// window.
+/// Computes the perplexity like `score`, as the exponential of the mean loss over windows. The first token of each
+/// window is not scored.
 fn perplexity(logits: &[f64], windows: &[Vec<u32>], vocab: usize) -> f64 {
     let mut rows = logits.chunks_exact(vocab);
     (windows

@@ -1,5 +1,5 @@
-//! Memory limits: `plan` predicts the peak, on-demand layers stay within it, and runs that cannot fit are rejected with
-//! figures instead of being killed.
+//! Tests of memory limits. `plan` predicts the peak, layers that are loaded on demand stay within the limit, and runs
+//! that cannot fit are rejected instead of being killed.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -16,8 +16,8 @@ const VOCAB: usize = 320;
 /// Bytes of one layer in f32, without its norms.
 const LAYER: u64 = 4 * (4 * C * C + 3 * C * F) as u64;
 
-/// Replaces the world's backbone by one with wide layers, and its grid by one that only cuts it. The weights are zeros
-/// in a sparse file, because the scores do not matter.
+/// Replaces the world's backbone by one with wide layers, and its grid by one that only removes a layer. The weights
+/// are zeros in a sparse file, because the scores do not matter.
 fn wide(world: &World, layers: usize) {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,
@@ -69,7 +69,7 @@ fn told(world: &World, limits: &[&str]) -> f64 {
         * [("kB", 1e3), ("MB", 1e6), ("GB", 1e9)].iter().find(|(unit, _)| words.clone().next() == Some(unit)).unwrap().1
 }
 
-/// Returns the peak bytes of a run, as measured by the system.
+/// Runs the grid, and returns its peak memory in bytes, as measured by the system.
 fn held(world: &World, limits: &[&str]) -> f64 {
     world.runs(limits);
     let text = std::fs::read_to_string(world.path("results/grid/run.json")).unwrap();

@@ -1,4 +1,4 @@
-//! Criteria, recoveries and the store end to end: all combinations, degenerate backbones, repeated runs.
+//! Tests of criteria, recoveries and the store end to end: all combinations, degenerate backbones, and repeated runs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod repair;
@@ -143,7 +143,8 @@ fn operator_sequences_matter_only_to_methods_that_use_them() {
     ];
     world.runs(&grid);
     let log = world.runs(&[&grid[..], &["--set", "calibration.operator_sequences=4"]].concat());
-    // Recomputed: all ghosted cells, and LinearPatch unless the criterion removes one block.
+    // The run recomputes all cells of `ghosted`, and those of `linearpatch-diag` unless the criterion removes one
+    // block.
     assert!(log.contains("15 of 21 cells cached"), "{log}");
 }
 
@@ -219,7 +220,7 @@ fn layer_before_a_region_absorbs_all_its_maps() {
     assert!((cosines / cosines_by_layer - 1.0).abs() > 1e-6, "{cosines} {cosines_by_layer}");
 }
 
-/// Returns the path of the table that a run reports. Other settings have another folder.
+/// Returns the path of the results table that a log names. Runs with other settings write to other folders.
 fn written(world: &World, log: &str) -> PathBuf {
     let (_, after) = log.split_once("; wrote ").unwrap();
     world.path(&format!("{}.csv", after.split_once(".csv").unwrap().0))

@@ -1,6 +1,5 @@
-//! Effects of the files next to a model's weights on the model's answers. Unless a test names another source, expected
-//! values are from lm-evaluation-harness 0.4.13 with transformers 5.24 in f32 at batch size 1, that is, one request at a
-//! time.
+//! Tests of how the files next to a model's weights affect its answers. Unless a test names another source, expected
+//! values come from lm-evaluation-harness 0.4.13 with transformers 5.24, in f32 at batch size 1.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;
@@ -10,7 +9,7 @@ use crate::common::shared;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
-/// Tolerance of a log-likelihood in nats; the harness's numbers have four decimals.
+/// Tolerance for log-likelihoods in nats. The harness's numbers have four decimals.
 const LIKELIHOOD: f64 = 2e-4;
 const LIKELIHOODS: &str = "output_type: loglikelihood\ndoc_to_text: '{{q}}'\nmetric_list: [{metric: perplexity}]\n";
 const NO_CONTEXT: &str =
@@ -36,7 +35,7 @@ fn generating(new: usize) -> String {
     )
 }
 
-/// Scores rows with a `q` each, and returns the answers by row, and stderr.
+/// Scores one row per question with the definition. Returns the answer of each row, and stderr.
 fn asked(world: &World, definition: &str, questions: &[&str], more: &[&str]) -> (Vec<Value>, String) {
     let target = if definition.contains("doc_to_target") { "" } else { "doc_to_target: ' happy'\n" };
     world.write(
@@ -82,8 +81,8 @@ fn texts(answers: &[Value]) -> Vec<&str> {
     answers.iter().map(|answer| first(answer).as_str().unwrap()).collect()
 }
 
-/// Two of five documents exceed the context length up to which `longrope` uses its short factors. All have the same
-/// beginning.
+/// Two of five documents exceed the context length up to which `longrope` uses its short factors. All documents begin
+/// with the BOS token, so they share a prefix in a batch.
 #[test]
 fn longrope_document_scores_by_its_own_length() {
     let Some(model) = shared("cases/turn4/longrope-lengths/model") else { return };
@@ -123,7 +122,7 @@ fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
             assert!(!log.contains("for empty contexts"), "{log}");
         }
     }
-    // If the tokenizer names neither BOS nor EOS, config.json is used, with a note.
+    // If the tokenizer names neither BOS nor EOS, the program uses config.json and prints a note.
     let world = with_model(
         &model,
         &[("tokenizer.json", tokenizer_without_processor(&model)), ("tokenizer_config.json", json!({}))],
@@ -177,7 +176,7 @@ fn added_tokens_of_files_beside_are_one_token_each() {
         let world = with_model(&model, &files);
         let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
         near(what, &answers, &expected);
-        // Other files give other keys, so stored results are not reused.
+        // Changed files change the keys, so stored results are not reused.
         if what == "none" {
             let config = with_key(&tokenizer_config, "added_tokens_decoder", token_decoder());
             world.write("model/tokenizer_config.json", config.to_string());
@@ -221,7 +220,7 @@ fn generation_stops_at_the_end_tokens_of_generation_config() {
     }
 }
 
-/// Greedy answers without settings.
+/// Greedy answers without generation settings.
 const PLAIN: [&str; 3] = [
     ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw",
     "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it,",

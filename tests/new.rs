@@ -1,5 +1,5 @@
-//! `tools/new.sh`: a new method takes one file and one line. `crates/core` and `src/pipeline/stage` compile the templates and
-//! run their tests.
+//! Tests of `tools/new.sh`, which adds a method, metric or stage as one file and one line. `crates/core` and `src/pipeline/stage`
+//! compile the templates and run their tests.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;

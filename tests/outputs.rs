@@ -1,4 +1,4 @@
-//! Files written by commands, and foreign files that they must not touch.
+//! Tests of the files that commands write, and of user files that they must not touch.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod user_file;
@@ -12,7 +12,7 @@ use crate::common::output::both;
 use crate::common::world::{World, table};
 use serde_json::{Value, json};
 
-/// Reads every file below a folder except the store's.
+/// Reads every file below a folder, except those of the store.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -54,7 +54,7 @@ fn done(world: &World, arguments: &[&str]) -> String {
     both(&output)
 }
 
-/// Adds a task, whose answers accompany the tables.
+/// Adds a task to the grid. Its answers are written next to the tables.
 fn with_tasks(world: &World) {
     world.write("copa.jsonl", (0..6).map(|i| format!("{}\n", copa_row(i))).collect::<String>());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -120,7 +120,7 @@ fn perplexity_error_from_windows_is_in_every_file() {
         assert!((shown - error).abs() < 1e-9 * error, "{shown} {error}");
         squares += error * error;
     }
-    // The standard error of the mean over both texts.
+    // Check the standard error of the mean over both texts.
     let average = &numbers_of(&numbers, cell, "ppl_average")[0];
     assert!((average["error"].as_f64().unwrap() - squares.sqrt() / 2.0).abs() < 1e-9 * squares);
 }

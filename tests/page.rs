@@ -1,8 +1,9 @@
-//! The page in a browser: rendered from the paper's tables, then read back through the DOM.
+//! Tests of the report page in a browser. The page shows the paper's tables or the recorded run, and is read back
+//! through the DOM.
 //!
-//! Both tests are skipped with a message if chromium (or node, for the second) is missing. `GHOSTLAB_BROWSER=require`
-//! makes them fail instead, as in `.ci/run`, which installs both; `skip` disables them. `GHOSTLAB_SCREENSHOTS=DIR`
-//! saves the page and screenshots.
+//! Tests are skipped with a message if chromium is missing, or node for tests with scripts. `GHOSTLAB_BROWSER=require`
+//! makes them fail instead, as in `.ci/run`, which installs both. `GHOSTLAB_BROWSER=skip` disables them.
+//! `GHOSTLAB_SCREENSHOTS=DIR` saves the page and screenshots.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod sample;
@@ -20,7 +21,7 @@ use ghostlab::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, S
 use ghostlab::{criterion, recovery};
 use sample::sample;
 
-/// Finds a program on the PATH. If missing, prints a message so that the test is skipped, or panics if browsers are
+/// Finds a program on the PATH. If the program is missing, prints why the test is skipped, or panics if browsers are
 /// required.
 fn program(names: &[&str]) -> Option<PathBuf> {
     let asked = std::env::var("GHOSTLAB_BROWSER").unwrap_or_default();
@@ -83,12 +84,13 @@ fn a_browser_opens_the_note_that_the_address_names() {
     let (_, dialog) = dom.split_once("<dialog").unwrap();
     assert!(dialog.split('>').next().unwrap().contains("open"), "the note is not closed");
     assert!(dialog.contains(">llama-3-8b without 7 layers: LLM-Streamline, Ghost Layer (Ours)</h2>"));
-    // A header row, and a title row above each group of the cell's numbers: 10 from Table 2, and 5 from Table 3.
+    // The table has a header row, and a title row above each group of numbers. There are 10 numbers from Table 2, and 5
+    // from Table 3.
     let (_, numbers) = dialog.split_once("class=\"numbers\"").unwrap();
     let (numbers, _) = numbers.split_once("</table>").unwrap();
     assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));
     assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 2, "a column cannot be sorted");
-    // Includes the standard error and item count, and expands links to text shared by notes.
+    // The note includes the standard error and the item count. Links to text that notes share are replaced by the text.
     assert!(numbers.contains(">Std. error</th>") && numbers.contains("<td>0.93</td><td>2376</td>"), "{numbers}");
     let (dialog, _) = dialog.split_once("</dialog>").unwrap();
     assert!(

@@ -1,4 +1,4 @@
-//! Compatibility with Python's libraries: caches are shared with `huggingface_hub` in both directions, and files
+//! Tests of compatibility with Python libraries. Caches are shared with `huggingface_hub` in both directions, and files
 //! written by `datasets`, `pyarrow` and `safetensors` can be read.
 //!
 //! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with these packages, which `.ci/run` installs.
@@ -63,7 +63,7 @@ fn real_formats() -> Option<TempDir> {
     Some(folder)
 }
 
-/// Returns the requests of some files' rows, and the expected ones.
+/// Returns the requests that a task makes from the rows of some files, and the solutions of its documents.
 fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
     let definition = native::definition(known).unwrap();
     let rows = native::rows(definition, files).unwrap();
@@ -130,8 +130,8 @@ fn gguf_sentencepiece_equals_original_on_10000_lines() {
     }
 }
 
-/// Returns special cases, and lines of the corpora. Some contain words that the tokenizer was not trained on, with mixed
-/// scripts.
+/// Returns special cases and lines of the corpora. Some lines mix scripts, so they contain words on which the tokenizer
+/// was not trained.
 fn sample_lines() -> Vec<String> {
     let mut lines: Vec<String> = [
         " two  spaces   and a tab\there ",

@@ -17,7 +17,7 @@ use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 
-/// Same allocator as the program; the grid takes longer with the system's.
+/// The same allocator as in the program. With the system's allocator, the grid takes longer.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -43,7 +43,7 @@ fn the_grid_equals_the_reference_on_all_windows() {
     equals_the_reference(RunSettings::default());
 }
 
-/// Five times slower, so it only runs on request.
+/// candle is five times slower, so this test only runs on request.
 #[test]
 #[ignore = "very slow: the same by candle"]
 #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
@@ -67,7 +67,7 @@ fn equals_the_reference(settings: RunSettings) {
     let grid = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/english.yaml");
     let overrides = [
         "evaluate.perplexity=[{corpus: wikitext2-test, length: 512}]".to_string(),
-        // Limit above the number of windows (911), so all of them are used.
+        // The limit exceeds the number of windows (911), so all windows are used.
         "corpora.wikitext2-test.limit=100000".to_string(),
     ];
     let grid = Grid::load(&grid, None, &overrides).unwrap();

@@ -1,4 +1,4 @@
-//! `ghostlab reproduce`, `report` and `compare` end to end, on a tiny backbone written by the test.
+//! Tests of `ghostlab reproduce`, `report` and `compare` end to end, on a tiny backbone that the test writes.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -31,7 +31,7 @@ const GRID: &str = "criterion: llm-streamline\nrecovery: [none, ghosted]\n\
 const SHARED: &str = "corpora:\n  train-train: {path: ../../train.txt, rule: wikitext2}\n  \
     test: {path: ../../test.jsonl, rule: ptb, limit: 5}\nevaluate:\n  perplexity: [{corpus: test, length: 64}]\n";
 
-/// Creates a folder of artifacts on a backbone of this name: `mini`, a table, and `bars`, a figure.
+/// Creates experiments on a backbone of this name: the table `mini`, the figure `figure1` and the list `methods`.
 fn experiments(backbone: &str) -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -204,7 +204,7 @@ fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     page.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap_or_else(|| panic!("no {start}")).0
 }
 
-/// Reads the committed files below a folder by path.
+/// Reads the files below a folder that belong to a record, by path.
 fn kept(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let Ok(listing) = fs::read_dir(world.path(folder)) else { return found };

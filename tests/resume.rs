@@ -1,4 +1,5 @@
-//! No data loss: killed runs, repeated runs, concurrent processes, relevant and irrelevant changes.
+//! Tests that no work is lost or repeated: killed runs, repeated runs, concurrent processes, relevant and irrelevant
+//! changes.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -37,9 +38,9 @@ fn started(world: &World, more: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Points at which successive runs are killed, counted from where each run resumes: first drafts and artifacts of
-/// texts, calibration and operators, then chunks of the three scoring jobs. Enough work is left for each kill,
-/// regardless of how much a chunk's journal contains.
+/// Fault points at which successive runs are killed, counted from where each run resumes. The first kills hit drafts
+/// and artifacts of texts, calibration and operators, and the later ones chunks of the three scoring jobs. Enough work
+/// is left for each kill, regardless of how many chunks a journal contains.
 const KILLS: &str = "draft:1 commit:1 record:1 commit:3 draft:6 commit:8 record:10 commit:20 \
                      score:1 journal:1 score:1 journal:1 score:1 commit:2";
 
@@ -127,7 +128,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
         calibrated_tokens(&again)
     );
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
-    // Sites that no selection chose are removed again.
+    // Activations of boundaries that no selection chose are removed again.
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
 }
 
@@ -166,7 +167,7 @@ fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
     assert!(shown.contains("): interrupted"), "{shown}");
     let second = events(&world.run(&["--events"]));
     let total = computed(&events(&World::large().run(&["--events"])));
-    // An interrupted shard of a calibration pass restarts; all scores are kept.
+    // An interrupted shard of a calibration pass restarts. All scores are kept.
     assert!(computed(&first) + computed(&second) <= total + 8 * 64, "chunks were computed twice");
 }
 

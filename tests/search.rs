@@ -1,4 +1,4 @@
-//! `ghostlab search`: results, reuse of stored scores, and rejected input.
+//! Tests of `ghostlab search`: results, reuse of stored scores, and rejected input.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -19,7 +19,7 @@ use ghostlab::search::{FIRST_DOCUMENTS, FIRST_WINDOWS, held_out_items};
 use serde_json::Value;
 use simulation::{KnownObjective, KnownScores, candidates, simulate};
 
-/// Grid of six candidates that remove one layer, scored on windows and questions. Two may be duplicates.
+/// Grid of six candidates that remove one layer, scored on windows of a text. Some candidates may be duplicates.
 const GRID: &str = "backbones:\n  tiny: {path: backbone}\n\
     corpora:\n  train: {path: train.txt, rule: wikitext2}\n  long: {path: long.jsonl, rule: ptb}\n\
     tasks:\n  copa: {path: copa.jsonl}\n\
@@ -99,7 +99,7 @@ fn race_and_held_out_items_are_disjoint() {
     check_report(&world, winner);
 }
 
-/// Items in the order of the race. Those from `last` on are held out.
+/// Item indices in the order of the race. Items from position `last` on are held out.
 struct ItemOrder<'a> {
     order: &'a [usize],
     last: usize,
@@ -122,7 +122,8 @@ fn check_lead(found: &Value, results: &StoredResults, winner: &str, items: &Item
     }
 }
 
-/// Checks the differences between candidates and their rivals, which are computed on the items that both have in common.
+/// Checks the differences between candidates and their rivals, which are computed on the items on which both were
+/// scored.
 fn check_differences(found: &Value, results: &StoredResults, winner: &str, order: &[usize]) {
     let candidates = found["candidates"].as_array().unwrap();
     for candidate in candidates.iter().filter(|candidate| candidate["cell"] != winner) {
@@ -140,7 +141,7 @@ fn check_differences(found: &Value, results: &StoredResults, winner: &str, order
     }
 }
 
-/// Checks the files of the results.
+/// Checks the files of the report.
 fn check_report(world: &World, winner: &str) {
     let written: Vec<String> = files(world).into_keys().filter(|name| name.starts_with("search")).collect();
     assert_eq!(written, ["search.json", "search.md"]);
@@ -336,7 +337,7 @@ fn impossible_candidates_are_left_out_by_name() {
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains("keeps the first and the last layer"), "{}", stderr(&output));
     }
-    // Depths from the command line: 3 layers, with only this criterion.
+    // The same error occurs with a budget and a criterion on the command line.
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
     let output = world.ghostlab(&[&line[..], &["layers=3", "--criteria", "llm-streamline"]].concat());
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -346,7 +347,7 @@ fn cells_of<'a>(found: &'a Value, list: &str) -> Vec<&'a str> {
     found[list].as_array().unwrap().iter().map(|entry| entry["cell"].as_str().unwrap()).collect()
 }
 
-/// Returns the distinct candidates of a recorded artifact in one setting, with their scores and programs.
+/// Returns the distinct candidates of a recorded artifact for one backbone and depth, with their scores and programs.
 fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let stored = StoredResults::read(folder).unwrap();
     let run = json(&folder.join("run.json"));

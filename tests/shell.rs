@@ -1,4 +1,4 @@
-//! Shell integration: completion, manual pages, verbosity and colors.
+//! Tests of shell integration: completion, manual pages, verbosity and colors.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -81,7 +81,7 @@ fn shells_complete_commands_and_options() {
 #[test]
 fn cell_names_are_single_shell_words_and_resolve() {
     let (world, Some(bash)) = (World::new(), shell("bash")) else { return };
-    // Two values on each axis, so that names contain every part, and a backbone with a space in its name.
+    // Use two values on each axis, so that names contain every part, and a backbone with a space in its name.
     let axes = [
         ("  tiny: {path: backbone}", "  tiny: {path: backbone}\n  my model: {path: backbone}"),
         ("backbone: [tiny]", "backbone: [tiny, my model]"),
@@ -104,7 +104,7 @@ fn cell_names_are_single_shell_words_and_resolve() {
     let cells = plan["answer"]["grids"][0]["cells_to_run"].as_array().unwrap();
     let names: Vec<&str> = cells.iter().map(|cell| cell["cell"].as_str().unwrap()).collect();
     assert_eq!(names.len(), 2 * (1 + 4 * 3 * 8), "{names:?}");
-    // bash passes unquoted names on unchanged.
+    // bash must pass unquoted names unchanged.
     let typed = names.iter().map(|name| format!("printf '%s\\n' {name}")).collect::<Vec<_>>().join("\n");
     let arrived = said(&world, &bash, &["--norc", "-c"], &typed);
     assert_eq!(arrived.lines().collect::<Vec<_>>(), names);

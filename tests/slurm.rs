@@ -1,5 +1,5 @@
-//! Workers on a real single-machine Slurm (`tools/slurm.sh start`, which prints SLURM_CONF): cluster events, and tables
-//! equal to those of one process.
+//! Tests of workers on a real single-machine Slurm, which `tools/slurm.sh start` starts (it prints SLURM_CONF). Covers
+//! cluster events, and compares the tables with those of one process.
 //!
 //! Skipped with a message if Slurm is not running. `GHOSTLAB_SLURM_TESTS=require` makes the tests fail instead.
 #![cfg(unix)]
@@ -39,7 +39,7 @@ macro_rules! alone {
     };
 }
 
-/// Returns whether a Slurm for tests is running.
+/// Returns `Some` if a Slurm that `tools/slurm.sh` started is running.
 fn slurm() -> Option<()> {
     let is_private = std::env::var("SLURM_CONF")
         .is_ok_and(|conf| fs::read_to_string(conf).is_ok_and(|text| text.contains("ClusterName=ghostlab\n")));
@@ -90,7 +90,7 @@ struct Submitted {
     report: String,
 }
 
-/// Submits the world's grid; each chunk is slowed down by `slow` milliseconds.
+/// Submits the world's grid, with a delay of `slow` milliseconds for each chunk.
 fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str]) -> Submitted {
     let arguments = [
         &["submit", "slurm", "grid.yaml", "--workers", workers, "--profile-file", "slurm.yaml"],
@@ -229,7 +229,7 @@ fn only_the_named_array_task_is_requeued() {
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
     at_work(&world, 2);
-    // Slurm gives one task the array's own id.
+    // Slurm uses the array's id as the job id of one task.
     let (named, [_, other, ..]) = match &array_tasks(&submitted.array)[..] {
         [a, b] if a[0] == submitted.array => (a[1].clone(), b.clone()),
         [a, b] => (b[1].clone(), a.clone()),
@@ -332,7 +332,7 @@ fn workers_go_on_while_the_controller_is_away() {
     at_work(&world, 2);
     let conf = PathBuf::from(std::env::var("SLURM_CONF").unwrap());
     let pid = fs::read_to_string(conf.with_file_name("slurmctld.pid")).unwrap();
-    // Terminate gracefully: a killed controller loses jobs that it has not saved yet.
+    // Terminate gracefully, because a killed controller loses jobs that it has not saved yet.
     told("kill", &["-TERM", pid.trim()]);
     until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
     let status = both(&world.ghostlab(&["status"]));

@@ -1,5 +1,5 @@
-//! Ownership of stores: foreign folders, read-only stores, stores of several users, and foreign files in a store. Some
-//! tests need another user or a mount; without root they are skipped with a message.
+//! Tests of store ownership: foreign folders, read-only stores, stores of several users, and foreign files in a store.
+//! Some tests need another user or a mount. Without root, they are skipped with a message.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -24,7 +24,7 @@ use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
-/// Timeout above the duration of any command here, for detecting hangs.
+/// Timeout that detects hangs. No command in these tests takes as long.
 const LONG: Duration = Duration::from_secs(120);
 
 /// Process id, in the format of the store, of a process on another machine.
@@ -59,7 +59,7 @@ fn put(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// Sets a file's times to ten minutes ago, beyond the lease timeout of shared file systems.
+/// Sets a file's times to ten minutes ago, which exceeds the lease timeout of shared file systems.
 fn age(path: &Path) {
     let ago = (SystemTime::now() - Duration::from_secs(600)).duration_since(SystemTime::UNIX_EPOCH).unwrap();
     // `touch` also works for pipes, which cannot be opened here.
@@ -67,7 +67,7 @@ fn age(path: &Path) {
     assert!(asked.success(), "{}", path.display());
 }
 
-/// Lists everything below a folder: mode, time and bytes.
+/// Returns the mode, modification time and bytes of everything below a folder.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, (u32, Option<SystemTime>, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -76,7 +76,7 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, (u32, Option<SystemTime>, Vec<u8>)> 
             let path = entry.path();
             let data = entry.metadata().unwrap();
             let bytes = if data.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
-            // Ignore folder times: the store creates and removes a file to read the file system's clock.
+            // Ignore folder times, because the store creates and removes a file to read the file system's clock.
             let time = data.is_file().then(|| data.modified().unwrap());
             all.insert(path.clone(), (data.mode(), time, bytes));
             if data.is_dir() {
@@ -102,7 +102,7 @@ fn as_user(uid: u32, gid: u32) -> Option<Vec<String>> {
     works.then(|| words.to_vec())
 }
 
-/// Builds a command that runs the program in a world, with a prefix.
+/// Builds a command that runs the program in a world, with a command prefix.
 fn after(words: &[String], world: &World, arguments: &[&str]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).arg(env!("CARGO_BIN_EXE_ghostlab")).args(arguments).current_dir(world.folder.path());
@@ -161,7 +161,7 @@ fn no_command_touches_a_folder_that_is_not_a_store() {
         (&["store", "init"], true),
         (&["doctor"], false),
     ];
-    // A foreign folder; one with its own `store.json`; one with an unreadable `store.json`.
+    // Cover a folder without a `store.json`, one with a foreign `store.json`, and one with a damaged `store.json`.
     for (mark, name) in [(None, "own"), (Some("{\"users\": []}"), "shop"), (Some("{\"form"), "broken")] {
         let folder = world.path(name);
         foreign(&folder);
@@ -213,7 +213,7 @@ fn in_a_store_only_what_is_its_own_is_swept() {
     }
 }
 
-/// Commands that compute nothing.
+/// Commands that must not change the store.
 const READING: [&[&str]; 10] = [
     &["plan", "grid.yaml", "--results", "/RESULTS"],
     &["plan", "grid.yaml", "--results", "/RESULTS", "--set", "calibration.seed=7", "--store-limit", "1"],
@@ -251,7 +251,7 @@ fn read_only_commands_work_on_a_read_only_store() {
         assert!(tree(&store) == before, "{words:?} changed the store");
         // A user without write permission can run these commands too.
         if let Some(other) = &other {
-            // Another user cannot replace these results.
+            // Remove the results, because the other user cannot replace them.
             if words[0] == "run" {
                 fs::remove_dir_all(results.join("grid")).unwrap();
             }

@@ -1,5 +1,5 @@
-//! Submissions to a scheduler: they contain only the needed files, happen only once, and are independent of later
-//! changes to the grid and the program.
+//! Tests of submissions to a scheduler. A submission contains only the needed files, happens only once, and does not
+//! depend on later changes to the grid or the program.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -61,7 +61,8 @@ fn submission_in(store: &Path) -> PathBuf {
     fs::read_dir(store.join("submissions")).unwrap().next().unwrap().unwrap().path()
 }
 
-/// Runs a submission's script like Slurm: an array task, or the report. Slurm's options are comments in bash.
+/// Runs a submission's script like Slurm, as the array task `task` or as the report. The `#SBATCH` options are comments
+/// in bash.
 fn job(submission: &Path, task: Option<&str>) -> Output {
     let mut command = Command::new("bash");
     command.arg(submission.join("job.sh")).current_dir("/");
@@ -95,7 +96,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     let all = fs::read_to_string(folder.join("job.sh")).unwrap() + &record.to_string();
     assert!(!all.contains("hf_very_secret"), "the submission contains a credential");
     let comment = format!("ghostlab:{plan}:{id}");
-    // The queue also lists foreign jobs. One has the number of a submitted task, but in another array.
+    // The queue also lists a foreign job (43).
     let queue = format!(
         "41_[0-1]|a|PENDING|Resources|{comment}\n42|a|PENDING|Dependency|{comment}\n43|own|RUNNING|None|(null)\n"
     );
@@ -132,7 +133,8 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     assert_eq!(slurm.run(&world, &["cancel", "other"]).status.code(), Some(3));
 }
 
-/// Submits the world's grid; the test starts its worker manually.
+/// Submits the world's grid. Returns the submission file and its path as text, with which a test starts a worker
+/// manually.
 fn submitted(world: &World) -> (PathBuf, String) {
     let slurm = FakeSlurm::new(world);
     let output = slurm.run(world, &["submit", "slurm", "grid.yaml"]);
@@ -144,7 +146,7 @@ fn submitted(world: &World) -> (PathBuf, String) {
 
 #[test]
 fn resubmission_after_a_crash_queues_nothing_twice() {
-    // Killed after submitting the array or the report, before the job id was saved.
+    // `submit` is killed after it submitted the array or the report, but before it saved the job id.
     for (killed, known) in [(1, 1), (2, 2)] {
         let world = World::new();
         let slurm = FakeSlurm::new(&world);

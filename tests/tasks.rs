@@ -1,5 +1,5 @@
-//! The nine built-in tasks compared with lm-eval's golden answers, run on real data if available, and fuzzed (in
-//! `tasks/`).
+//! Tests of the built-in tasks. They are compared with reference answers of lm-evaluation-harness, run on real data if
+//! available, and fuzzed (in `tasks/`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod nonsense;
@@ -22,7 +22,7 @@ use ghostlab_definitions::tokens::tokenised;
 use ghostlab_definitions::{Ask, FileRows, Request, Setting, native};
 use serde_json::{Value, json};
 
-/// Tokenizer of a `tokenizer.json`; its BOS token has id 0.
+/// Tokenizer read from a `tokenizer.json`. Its BOS token has the id 0.
 struct Reference {
     tokenizer: tokenizers::Tokenizer,
     prefix: Prefix,
@@ -56,7 +56,7 @@ fn golden() -> (Reference, usize) {
     (encoder, length.unwrap())
 }
 
-/// Returns the golden documents of a task. Both versions of RACE share theirs.
+/// Returns the file with the golden documents of a task. Both versions of RACE share one file.
 fn documents_of(task: &Task) -> PathBuf {
     fixture(&format!("lm_eval/docs/{}.jsonl", task.name.trim_end_matches("_v2")))
 }
@@ -129,7 +129,7 @@ fn golden_ids(golden: &Value, key: &str) -> Vec<u32> {
     whole_numbers(&golden[key]).into_iter().map(|id| id as u32).collect::<Vec<_>>()
 }
 
-/// Compares all requests of the tasks with golden requests in `folder`, and returns their number.
+/// Compares all requests of the tasks with golden requests in `folder`, and returns the number of compared requests.
 fn compare_requests(folder: &str, bos: Bos) -> usize {
     let mut compared = 0;
     for task in TASKS {
@@ -168,7 +168,7 @@ fn requests_of_old_race_are_those_of_the_old_harness() {
 
 #[test]
 fn golden_requests_cover_trailing_blanks_and_cuts() {
-    // Check that the golden requests cover the difficult cases.
+    // Check that the golden requests cover contexts with trailing blanks and truncated contexts.
     let (_, length) = golden();
     let [openbookqa, race] =
         ["openbookqa", "race"].map(|name| Asked::golden(Task::find(name).unwrap(), Bos::Tokenizer));
@@ -177,7 +177,7 @@ fn golden_requests_cover_trailing_blanks_and_cuts() {
     assert!(race.any(|tokens| !tokens.cut_ids.is_empty() && tokens.input_ids.len() == length));
 }
 
-/// Answers a task with the golden log-likelihoods of `folder`.
+/// Answers a task with the golden log-likelihoods in `folder`.
 fn answer(task: &'static Task, folder: &str, bos: Bos) -> Answered {
     let scores: Vec<Score> = lines(&fixture(&format!("lm_eval/{folder}/{}.jsonl", task.name)))
         .iter()
@@ -191,7 +191,7 @@ fn answer(task: &'static Task, folder: &str, bos: Bos) -> Answered {
     Answered::new(&Arc::new(solutions), scores).unwrap()
 }
 
-/// Builds the results file of some tasks.
+/// Builds the results file of answered tasks.
 fn results_file(answers: Vec<Answered>) -> Value {
     let mut file = empty_file("tiny");
     for answered in answers {
@@ -245,17 +245,17 @@ fn choices_are_those_of_the_harness() {
     }
 }
 
-/// Compares results files except `configs` and `config`, which are missing from the golden ones or contain torch's
-/// settings.
+/// Compares a results file with a golden file, except `configs` and `config`, which the golden file lacks or which
+/// contain settings of torch.
 fn assert_same_file(ours: &Value, path: &Path) {
     let text = std::fs::read_to_string(path).unwrap();
     let golden: Value = serde_json::from_str(&text).unwrap();
-    // The JSON parser misrounds some numbers in the last digit, so parse ours with it too …
+    // The JSON parser misrounds some numbers in the last digit, so parse our file with it, too.
     let again: Value = serde_json::from_str(&ours.to_string()).unwrap();
     for part in ["results", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks"] {
         assert_eq!(again[part], golden[part], "{part}");
     }
-    // … and also compare ours with the numbers as written.
+    // Also compare our numbers with the numbers as written in the golden file.
     let mut task = String::new();
     let mut compared = 0;
     for line in text.lines() {
@@ -312,8 +312,8 @@ fn task_with_hidden_overflow_is_flagged_never_right_by_luck() {
     assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4);
 }
 
-/// Adds decoys to all splits except the scored one. In a folder only files named after the task's split may be read,
-/// and a single file named after another split must be rejected.
+/// Adds decoys to all splits except the scored one. In a folder, only files named after the task's split may be read. A
+/// single file named after another split must be rejected.
 #[test]
 fn decoys_in_other_splits_are_never_scored() {
     let (encoder, length) = golden();

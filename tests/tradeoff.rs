@@ -14,13 +14,14 @@ use ghostlab::results::{StoredResults, collect};
 use ghostlab_store::Store;
 use serde_json::Value;
 
-/// Relative tolerances of the reference for an engine in f32.
+/// Relative tolerances for comparing an f32 engine with the reference.
 const PERPLEXITY: f64 = 2e-6;
 const DAMAGE: f64 = 1e-5;
 /// Absolute tolerance of percentages that follow from counts.
 const PERCENT: f64 = 1e-9;
 
-/// A row of the artifact, and the name of the same variant in the reference.
+/// Row of the artifact as (criterion, count, unit, recovery), followed by the name of the same variant in the
+/// reference.
 type Row = (&'static str, usize, DepthUnit, &'static str, &'static str);
 
 /// Rows of `tiny-llama`, which are quick to compute.

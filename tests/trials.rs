@@ -1,4 +1,4 @@
-//! Trials of greedy and iterative selections: their number in a plan, and selections from YAML to results.
+//! Tests of the trials of greedy and iterative selections: their number in a plan, and selections from YAML to results.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn assert_nothing_left(plan: &Value) {
     assert_eq!(plan["cells"], plan["cells_complete"]);
 }
 
-/// Returns the rows of the results by column.
+/// Returns the rows of the results table, each as a map from column name to value.
 fn results(world: &World) -> Vec<BTreeMap<String, String>> {
     let mut rows = records(&world.path("results/grid/results.csv")).into_iter();
     let columns = rows.next().unwrap();

@@ -1,6 +1,6 @@
-//! Malicious task definitions, chat templates and rows that would abort the program, overflow its stack or never
-//! terminate. Each is rejected with exit code 2 and a message that names the file and the limit, within bounded memory
-//! and time. The cases are in `tests/fixtures/untrusted`.
+//! Tests of malicious task definitions, chat templates and rows that would abort the program, overflow its stack or
+//! never terminate. Each is rejected with exit code 2 and a message that names the file and the limit, within bounded
+//! memory and time. The cases are in `tests/fixtures/untrusted`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::io::Write;
@@ -19,7 +19,7 @@ const LIMITS: &str = "ulimit -v 2000000; ulimit -t 10; exec \"$@\"";
 /// Timeout for detecting hangs, even on a busy machine.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// An input that repeats `unit` `times` times, with `{i}` replaced by the repetition's number.
+/// Malicious input that repeats `unit` `times` times, with `{i}` replaced by the number of the repetition.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Case {

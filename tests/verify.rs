@@ -1,4 +1,4 @@
-//! `ghostlab verify` detects altered results, and accepts unaltered ones.
+//! Tests that `ghostlab verify` detects altered results and accepts unaltered ones.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::fs::File;
@@ -25,7 +25,7 @@ fn world() -> World {
          evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n    - {corpus: long, length: 64}\n  tasks: [copa]\n",
     );
     world.runs(&[]);
-    // Verification recomputes from the inputs, regardless of the store.
+    // Clear the store, because verification must recompute from the inputs.
     std::fs::remove_dir_all(world.path("data/store")).unwrap();
     std::fs::create_dir_all(world.path("data/store")).unwrap();
     world
@@ -254,7 +254,7 @@ fn packed_record_verifies_like_its_folder() {
     let (code, answer) = verify_file(&world, "broken.zip");
     assert_eq!(code, 2, "{answer:#}");
     assert!(answer["error"]["where"].as_str().unwrap().contains("numbers.json"), "{answer:#}");
-    // The existing file belongs to the user.
+    // An existing user file is not replaced.
     std::fs::write(world.path("mine.zip"), "mine").unwrap();
     let output = world.ghostlab(&["record", "pack", "results", "--to", "mine.zip"]);
     assert_eq!(output.status.code(), Some(2));
@@ -277,8 +277,8 @@ fn verify_file(world: &World, file: &str) -> (i32, Value) {
     (output.status.code().unwrap(), answer)
 }
 
-/// Creates a run of a dense backbone and a cut, scored on generated answers, the likelihood of a text, and that of its
-/// last word.
+/// Creates a run of a dense backbone and a cut, scored on generated answers, on the likelihood of a text, and on the
+/// likelihood of a last word.
 fn defined() -> World {
     let world = World::new();
     std::fs::create_dir(world.path("defs")).unwrap();
@@ -350,7 +350,7 @@ fn generated_answers_and_perplexities_are_recomputed() {
     let drawn = check(&part, "documents")["agreed"].as_u64();
     assert!(drawn > Some(0) && drawn < Some(2 * 2 * 72), "{part:#}");
 
-    // Reorder equal answers; no other value depends on the order.
+    // Reverse the order of the correct and wrong answers, on which no other value depends.
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["metric"].as_str().unwrap().contains("exact_match"));
         let (count, digits) = number["right"].as_str().unwrap().split_once(':').unwrap();

@@ -1,5 +1,5 @@
-//! Displayed and stored results distinguish different settings, and treat equal settings as equal. Tests all pairs of
-//! settings.
+//! Tests that displayed and stored results distinguish different settings and treat equal settings as equal, for all
+//! setting pairs of `common/pairs.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
         };
         found.extend(differs(&one, &other).into_iter().map(|differ| differ.path));
     }
-    // The index of a part of a mean is irrelevant: `measure.0.task.bos` is `measure.task.bos`.
+    // Drop the index of a measure within a mean, so that `measure.0.task.bos` becomes `measure.task.bos`.
     found
         .into_iter()
         .map(|aspect: SettingPath| {

@@ -1,4 +1,4 @@
-//! Workers share a grid and agree, observe a common failure limit, and exit on request.
+//! Tests that workers share a grid and agree, observe a common failure limit, and exit on request.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -108,7 +108,7 @@ fn stopped_worker_returns_its_jobs_and_another_continues() {
         assert!(shown.contains("1 interrupted"), "{shown}");
         let second = world.ghostlab(&["worker", "grid.yaml", "--events"]);
         assert_eq!(second.status.code(), Some(0), "{}", stderr(&second));
-        // An interrupted shard of a calibration pass restarts; all scores are kept.
+        // An interrupted shard of a calibration pass restarts. All scores are kept.
         assert!(computed(&events(&first)) + computed(&events(&second)) <= total + 8 * 64, "{name}: work was lost");
     }
 }
@@ -192,7 +192,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
 fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
     let world = World::new();
     world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
-    // Each worker is killed after storing some progress of the calibration, like on preemptible nodes.
+    // Each worker is killed after storing some progress of the calibration, as on preemptible nodes.
     let mut deaths = 0;
     let output = loop {
         let mut command = world.command(&["worker", "grid.yaml", "--set", "calibration.seed=3"]);
@@ -215,7 +215,7 @@ fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
     world.runs(&["--set", "calibration.seed=3"]);
 }
 
-/// Creates cells whose repair fails, because no MLP precedes layer 0.
+/// Creates a world with a cell whose repair fails, because no MLP precedes layer 0.
 fn with_a_bad_cell() -> World {
     let world = World::new();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -278,7 +278,7 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
     let store = world.path("data/store");
     let mut one = world.command(&["worker", "grid.yaml"]);
-    // The worker stops in the calibration while holding its lease.
+    // The worker is stopped in the calibration while it holds the lease.
     let mut one = one.env("GHOSTLAB_FAULT", "stop@commit:1").stderr(Stdio::null()).spawn().unwrap();
     until("no lease", || {
         let mut names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();
@@ -309,7 +309,7 @@ fn workers_begin_at_backbones_of_their_own() {
     let grid =
         grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  b: {path: second}\n  c: {path: third}");
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, b, c]"));
-    // Each is stopped in its first calibration, so that all run concurrently.
+    // Each worker is stopped in its first calibration, so that all workers run concurrently.
     let workers = [0, 1, 2].map(|_| {
         let mut command = world.command(&["worker", "grid.yaml", "--events"]);
         command.env("GHOSTLAB_FAULT", "stop@activations:1");

@@ -29,8 +29,8 @@ SHAPE = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-# The attention windows are shorter than the sequences, so that they affect the results. In Mistral every layer has a window, in
-# Qwen2 only layers from the third on.
+# The attention windows are shorter than the sequences, so that they affect the results. In Mistral, every layer has a window. In
+# Qwen2, only layers from the third on have one.
 MODELS = {
     "mistral": lambda: MistralForCausalLM(
         MistralConfig(

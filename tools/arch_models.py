@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 
 SHAPE = {
     "vocab_size": 300,
-    # Heads of 18 channels: neither a power of two nor hidden / heads.
+    # The head width of 18 channels is neither a power of two nor hidden / heads.
     "hidden_size": 60,
     "intermediate_size": 100,
     "num_hidden_layers": 4,
@@ -50,7 +50,7 @@ def of(name, **more):
     return lambda: getattr(transformers, name)(**shape)
 
 
-# Phi-3 has no head_dim: heads have hidden / heads channels.
+# Phi-3 has no head_dim. Its heads have hidden / heads channels.
 PHI = {"head_dim": None, "hidden_size": 96, "num_attention_heads": 6}
 PAIRS = 6  # rotated pairs of a head with 16 channels, 3/4 of which are rotated
 FACTORS = {
@@ -131,7 +131,7 @@ MODELS = {
         **rope("default"),
     ),
 }
-# Configs supported by candle-transformers: head_dim is hidden / heads and also scales the scores.
+# Configs that candle-transformers supports. Their head_dim is hidden / heads, and also scales the attention scores.
 PLAIN = {"head_dim": SHAPE["hidden_size"] // SHAPE["num_attention_heads"], **rope("default")}
 MODELS |= {
     "llama-plain": of("LlamaConfig", **PLAIN),
@@ -140,7 +140,7 @@ MODELS |= {
     "gemma2-plain": of("Gemma2Config", query_pre_attn_scalar=PLAIN["head_dim"], sliding_window=WINDOW, **PLAIN),
     "mixtral-plain": of("MixtralConfig", num_local_experts=4, **EXPERTS, **PLAIN),
 }
-# Stored and run in bf16, to check the scaling of embeddings.
+# Models that are stored and run in bf16, to check the scaling of embeddings.
 ROUNDED = {"gemma2-bf16": of("Gemma2Config", **GEMMA, **rope("default"))}
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Benchmarks ghostlab and its peers together in one run: `tools/bench_peers.sh [PART...] [--quick] …`; see `--help`.
+# Benchmarks ghostlab and its peers together in one run. `tools/bench_peers.sh --help` lists the parts and options.
 #
 # Python is GHOSTLAB_PYTHON, or the environment target/python, which is created with the packages of .ci/run if necessary.
-# LLAMA_CPP and IK_LLAMA_CPP give the locations of llama.cpp and ik_llama.cpp. A missing one is skipped with a message; neither
-# is downloaded or built. Without arguments, all parts run at full size and update benches/results and docs/performance.md.
+# LLAMA_CPP and IK_LLAMA_CPP give the locations of llama.cpp and ik_llama.cpp. A missing program is skipped with a message.
+# Neither program is downloaded or built. Without arguments, all parts run at full size and update benches/results and
+# docs/performance.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

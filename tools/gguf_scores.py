@@ -36,7 +36,7 @@ def perplexity(model, tokenizer, path):
 
 
 def encoded(tokenizer, context, continuation):
-    """Splits like lm-evaluation-harness: trailing blanks of the context belong to the continuation."""
+    """Splits a request like lm-evaluation-harness, which moves trailing blanks of the context to the continuation."""
     blanks = len(context) - len(context.rstrip())
     if blanks:
         context, continuation = context[:-blanks], context[-blanks:] + continuation

@@ -20,7 +20,7 @@ def main(out, *folders):
     torch.set_num_threads(2)
     for index, folder in enumerate(folders):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        # Ignore the folder's generation config: no early stop, no penalties.
+        # Ignore the folder's generation config, so that there are no early stops or penalties.
         model.generation_config = type(model.generation_config)(pad_token_id=0)
         draw, made = random.Random(3), []
         vocabulary = min(model.config.vocab_size, 4000)

@@ -2,7 +2,7 @@
 
 Writes OUT/tasks (the path of the folder with the definitions), OUT/golden.json (the requests of each task and setting),
 OUT/translated.json (texts with their sacrebleu scores) and OUT/rows/DATASET/SPLIT.json. The rows are generated in the schema of
-each data set. Nothing is downloaded.
+each dataset. Nothing is downloaded.
 """
 
 import json
@@ -32,7 +32,7 @@ def four(draw, labels="ABCD"):
     return {"text": [text(draw, 1, 4) for _ in labels], "label": list(labels)}
 
 
-# Row generators by data set. Arguments: a random number generator, and the index of the row.
+# Row generators by dataset. Their arguments are a random number generator and the index of the row.
 ROWS = {
     "allenai/ai2_arc": lambda d, i: {"id": f"q{i}", "question": text(d), "choices": four(d), "answerKey": d.choice("ABCD")},
     "allenai/openbookqa": lambda d, i: {"question_stem": text(d), "choices": four(d), "answerKey": d.choice("ABCD")},
@@ -69,8 +69,8 @@ ROWS = {
     "EleutherAI/headqa": lambda d, i: {"qtext": text(d), "answers": [{"aid": k + 1, "atext": text(d, 1, 4)} for k in range(4)], "ra": d.randint(1, 4)},
     "skt/kobest_v1": lambda d, i: {"paragraph": text(d, 9, 14), "question": text(d), "label": d.randrange(2)},
 }
-# These tasks cover all output types; few-shot examples from another split, from the definition, and from the first rows; several
-# targets and contexts; answers as numbers, letters and texts; descriptions, delimiters, and included files.
+# These tasks cover all output types, and few-shot examples from another split, from the definition and from the first rows. They
+# also cover several targets and contexts, answers as numbers, letters and texts, descriptions, delimiters, and included files.
 NAMES = """arc_easy arc_challenge openbookqa sciq commonsense_qa headqa_en headqa_es swag
 mmlu_abstract_algebra mmlu_anatomy mmlu_virology mmlu_abstract_algebra_continuation mmlu_anatomy_generative
 gsm8k gsm8k_cot gsm8k_cot_zeroshot gsm8k_cot_llama triviaqa nq_open

@@ -43,7 +43,7 @@ class Bench:
         return self.given.limit - (time.monotonic() - self.began)
 
     def begin(self, last):
-        """Sets the deadline of a part: half of the remaining time, so that a part that hangs leaves time for the others."""
+        """Sets the deadline of a part to half of the remaining time, so that a hanging part leaves time for the others."""
         self.until = time.monotonic() + self.left() * (1 if last else 0.5)
 
     def size(self, whole, quick):
@@ -221,7 +221,7 @@ def wide(bench):
 
 
 def transformers(bench, model, length, dtype):
-    """Measures transformers on the same device: logits and cross entropy of windows of random tokens."""
+    """Measures the tokens per second of transformers on the same device, for logits and cross entropy of random tokens."""
 
     def scored(torch, loaded, ids):
         logits = loaded(ids, use_cache=False).logits[:, :-1]

@@ -78,7 +78,7 @@ def row(draw, place):
 
 
 def plain(value):
-    """Converts a value of a sample to JSON; NumPy values become numbers."""
+    """Converts a value of a sample to JSON. NumPy values become numbers."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 

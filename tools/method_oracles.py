@@ -32,7 +32,7 @@ def ids(count, seed):
 
 
 def tensors(file):
-    """Reads a safetensors file as arrays: the length of the JSON header, the header, and the data."""
+    """Reads the arrays of a safetensors file, which consists of the length of the JSON header, the header, and the data."""
     raw = file.read_bytes()
     size = struct.unpack("<Q", raw[:8])[0]
     types = {"F32": np.float32, "I64": np.int64, "F64": np.float64}
@@ -97,7 +97,7 @@ class Backbone:
         return (gate / (1 + np.exp(-gate)) * up) @ of("down_proj").T
 
     def half(self, which, layer, x, edit=None):
-        """Runs a sublayer: 0 is attention, 1 the MLP. `edit` multiplies the output of its branch."""
+        """Runs a sublayer, where 0 is attention and 1 is the MLP. `edit` multiplies the output of its branch."""
         branch = (self.attention, self.mlp)[which]
         names = ("post_attention_layernorm", "post_feedforward_layernorm")
         if self.after:
@@ -224,7 +224,7 @@ def partitions(count, groups):
 
 def lorp(case, depth, groups):
     """LoRP (arXiv 2605.27786; lib/layer_select.py of its repository). It forms spectral clusters of (S + 1)/2. Each cluster first
-    loses its most redundant layer; further layers come from the cluster whose remaining layers are most similar. The clusters are
+    loses its most redundant layer. Further layers come from the cluster whose remaining layers are most similar. The clusters are
     the optimal partition, found by exhaustive search."""
     layers = case.backbone.layers
     S = np.array([[1.0 if i == j else similarity(case, "token", i, j) for j in range(layers)] for i in range(layers)])
@@ -275,10 +275,11 @@ def criteria(case):
         add("cca", {"cut": "block"}, depth, scores, block(scores, depth, min))
         for options in ({}, {"clusters": 2}):
             add("lorp", options, depth, *lorp(case, depth, options.get("clusters")))
-        # Shortened LLaMA: the perplexity without each single layer.
+        # Shortened LLaMA scores each layer by the perplexity without it.
         scores = [(layer, case.trial({layer})) for layer in range(layers)]
         add("shortened-llama", {}, depth, scores, lowest(scores, depth))
-        # SLEB (Song et al. 2024, algorithm 1): greedily remove the layer with the least damage, and repeat on the pruned model.
+        # SLEB (Song et al. 2024, algorithm 1) greedily removes the layer with the least damage, and repeats this on the pruned
+        # model.
         gone, scores = [], []
         for _ in range(depth):
             left = [(layer, case.trial({*gone, layer})) for layer in range(layers) if layer not in gone]
@@ -331,8 +332,8 @@ def chosen_ridge(x, delta):
 
 
 def low_rank(x, delta, rank):
-    """Returns the map of the given rank whose outputs are closest to those of the ridge solution M: Eckart–Young on `LᵀM`, where
-    `L·Lᵀ = XᵀX + λI`."""
+    """Returns the map of the given rank whose outputs are closest to those of the ridge solution M. It applies Eckart–Young to `LᵀM`,
+    where `L·Lᵀ = XᵀX + λI`."""
     whole = least_squares(x, delta, 1e-6)
     factor = np.linalg.cholesky(x.T @ x + 1e-6 * np.eye(x.shape[1]))
     right = np.linalg.svd(factor.T @ whole)[2][:rank]
@@ -384,7 +385,7 @@ def solve(case, name, options, span, fitted, earlier):
     if name == "none":
         return None
     if name == "prune-and-comp":
-        # Chen et al. 2025: ratios of mean magnitudes. Ratios per channel are folded into the layer before the cut, as in the
+        # Chen et al. 2025 use ratios of mean magnitudes. Ratios per channel are folded into the layer before the cut, as in the
         # appendix of the paper.
         if options.get("granularity") == "scalar":
             return Repair(identity * (np.abs(post).sum() / np.abs(pre).sum()))
@@ -525,7 +526,7 @@ METHODS = [
     ("rank", {}), ("rank", {"rank": 8}), ("rank", {"rank": 8, **LAYER}),
     ("sequential", {}), ("sequential", LAYER),
 ]  # fmt: skip
-# One block, two separate layers, and a cut at layer 0, which has no earlier layer to fold a map into.
+# The cuts are one block, two separate layers, and a cut at layer 0, which has no earlier layer to fold a map into.
 CUTS = [[1, 2], [1, 3], [0, 2]]
 
 
@@ -536,7 +537,7 @@ RATE, DECAY, LIKELIEST = 1e-4, 1e-4, 100
 def training(case, name, removed):
     """Trains `x·W` at a cut of one block by distillation, from `W = I`, with one step per calibration sequence. The loss is the
     Kullback-Leibler divergence from the teacher over its most likely tokens, renormalized over them, averaged over positions. The
-    stream before the cut comes from `case`; transformers computes the layers after it."""
+    stream before the cut comes from `case`. transformers computes the layers after it."""
     start, end = removed[0], removed[-1] + 1
     model = AutoModelForCausalLM.from_pretrained(ARCH / name, dtype=torch.float64, attn_implementation="eager")
     model.eval().requires_grad_(False)
@@ -601,7 +602,8 @@ def released():
     return found
 
 
-# Relative error of the streams for `moves`: small compared with differences between methods, large compared with f64 rounding.
+# Relative error of the streams for `moves`. It is small compared with differences between methods, and large compared with f64
+# rounding.
 OFF = 1e-7
 
 

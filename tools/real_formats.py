@@ -3,8 +3,8 @@
     pip install datasets pyarrow safetensors numpy
     python tools/real_formats.py OUT
 
-The rows of the tasks are those of tests/fixtures/lm_eval/docs; texts and weights are synthetic. Every table has the features of
-the data set on the hub: for example, class labels are integers, and `choices` is a struct of lists.
+The rows of the tasks are those of tests/fixtures/lm_eval/docs. Texts and weights are synthetic. Every table has the features of
+the dataset on the hub. For example, class labels are integers, and `choices` is a struct of lists.
 """
 
 import gzip

@@ -39,7 +39,7 @@ start() {
     chmod 755 "$folder" "$folder/munge"
     head -c 1024 /dev/urandom > "$folder/munge.key"
     chmod 400 "$folder/munge.key"
-    # Declare more CPUs than exist: the workers of the tests mostly sleep, and several arrays run concurrently.
+    # Declare more CPUs than exist, because the workers of the tests mostly sleep, and several arrays run concurrently.
     # cred_expire is the delay before a requeued job starts. KillWait is the delay between SIGTERM and SIGKILL.
     cat > "$conf" <<CONF
 ClusterName=ghostlab

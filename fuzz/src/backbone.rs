@@ -1,4 +1,4 @@
-//! Configs, tokenizers and weights of backbones.
+//! Fuzz targets for the configs, tokenizers and weights of backbones.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,7 +62,7 @@ pub(super) fn config(data: &[u8]) {
                 .collect();
             assert!(places.len() == config.attachments.len(), "two operators at one place");
             assert!(config.attachments.iter().all(|attachment| attachment.layer < config.layers));
-            // Weights of another model never match this config.
+            // Weights of another model need not match this config, but the mismatch must be a proper error.
             let folder = checkout("tests/fixtures/arch/llama-gqa");
             if let Err(error) = check_weights(&config, &folder) {
                 sound(&error);

@@ -17,7 +17,8 @@ use super::{checkout, watch};
 /// Number of calls after which the store is cleared, because it keeps each grid's tokens.
 const EMPTIED: usize = 500;
 
-/// Temporary folder, and its number of calls. Calls are serialized, because limits apply to the whole process.
+/// Temporary folder, and the number of calls that used it. Calls are serialized, because limits apply to the whole
+/// process.
 static WORKSHOP: Mutex<Option<(TempDir, usize)>> = Mutex::new(None);
 
 const GRID: &str = "name: grid\nbackbones:\n  tiny: {path: backbone}\ncorpora:\n  train: {path: train.txt, rule: wikitext2}\n\
@@ -32,7 +33,7 @@ fn words(count: usize) -> String {
     (0..count).map(|i| format!("w{}", (i * i + 7) % 300)).collect::<Vec<_>>().join(" ")
 }
 
-/// Creates a backbone with a tokenizer, two texts, a task, a grid and a store.
+/// Creates the temporary folder with a backbone, a tokenizer, two texts, a task, a grid and a store.
 fn workshop() -> TempDir {
     let folder = TempDir::new().unwrap();
     fs::create_dir_all(path_in("backbone", folder.path())).unwrap();
@@ -67,7 +68,7 @@ fn path_in(name: &str, folder: &Path) -> PathBuf {
 
 pub static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls a command in the workshop, and checks the invariants of every command's output.
+/// Calls a command in the temporary folder, and checks the invariants of every command's output.
 fn answer(line: &[&str], prepare: impl FnOnce()) {
     let mut workshop_of_all = WORKSHOP.lock().unwrap_or_else(PoisonError::into_inner);
     let (_folder, calls) = workshop_of_all.get_or_insert_with(|| (workshop(), 0));
@@ -161,7 +162,7 @@ pub fn command_seeds() -> Vec<Vec<u8>> {
 
 pub fn command(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    // Drop arguments with paths outside the folder or hub requests.
+    // Drop arguments that lead outside of the folder or cause hub requests.
     let mut line: Vec<&str> = text
         .split('\n')
         .filter(|word| {

@@ -1,4 +1,4 @@
-//! Rows of corpora and tasks.
+//! Fuzz targets for the rows of corpora and tasks.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{file, sound, with_file};
 
-/// File extensions of a corpus; the first byte of the data selects one.
+/// File extensions of a corpus. The first byte of the data selects one.
 const ENDINGS: [&str; 4] = ["jsonl", "txt", "jsonl.gz", "parquet"];
 
 fn zipped(text: &[u8]) -> Vec<u8> {
@@ -42,7 +42,7 @@ pub(super) fn corpus(data: &[u8]) {
     });
 }
 
-/// Returns rows of each task; the first byte of the data selects one.
+/// Returns rows of each task, preceded by a byte that selects the task.
 pub(super) fn task_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = TASKS
         .iter()

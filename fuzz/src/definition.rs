@@ -1,4 +1,4 @@
-//! Definitions and templates of tasks.
+//! Fuzz targets for the definitions and templates of tasks.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ pub(super) fn definition_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Returns two rows for the seeds.
+/// Returns the two rows on which definitions and templates are evaluated.
 fn documents() -> Vec<ghostlab_definitions::Value> {
     (0..2).map(|index| serde_json::from_value(question_row(index)).unwrap()).collect()
 }

@@ -1,4 +1,4 @@
-//! Grids.
+//! Fuzz target for grids.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Fuzz targets for all parsers of external input, as functions of bytes. They check that parsers do not panic, that
 //! messages contain no raw control characters, and that accepted input satisfies its invariants.
 //!
-//! `tests/hostile.rs` runs them on seeded mutations in every build; cargo-fuzz runs them indefinitely (`just fuzz
+//! `tests/hostile.rs` runs them on seeded mutations in every build. cargo-fuzz runs them indefinitely (`just fuzz
 //! grid`). An input that breaks a target becomes a seed here.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub, reason = "fuzz targets fail by panicking")]
 
@@ -64,7 +64,7 @@ pub fn plant(name: &str) {
     }
 }
 
-/// Returns the path of a checkout file, from the main package or this one.
+/// Returns the path of a file in the checkout. This module is compiled in the main package and in this one.
 fn checkout(path: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = if here.ends_with("fuzz") { here.parent().unwrap() } else { here };

@@ -1,4 +1,4 @@
-//! Records and payloads of a store, and archives.
+//! Fuzz targets for the records and payloads of a store, and for archives.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ pub(super) fn meta_seeds() -> Vec<Vec<u8>> {
     vec![fs::read(stored(folder.path()).2).unwrap()]
 }
 
-/// Checks that an object with a modified record is reported as damaged, or unchanged.
+/// Checks that an object with a modified record is either reported as damaged or read unchanged.
 pub(super) fn meta(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (store, key, path) = stored(folder.path());
@@ -94,13 +94,13 @@ pub(super) fn journal_seeds() -> Vec<Vec<u8>> {
     vec![fs::read(file).unwrap()]
 }
 
-/// Checks that a modified journal record is not used.
+/// Checks that only unmodified journal records are used.
 pub(super) fn journal(data: &[u8]) {
     let folder = TempDir::new().unwrap();
     let (mut journal, journal_dir) = journal_in(folder.path());
     fs::create_dir_all(&journal_dir).unwrap();
     fs::write(journal_dir.join("another.jsonl"), data).unwrap();
-    // Compare debug output, because NaN differs from itself; the output shows every bit of a number.
+    // Compare debug output, because NaN differs from itself. The output shows every bit of a number.
     let written: BTreeMap<usize, String> =
         records().iter().map(|record| (record.chunk, format!("{record:?}"))).collect();
     for record in journal.read().0 {
@@ -113,7 +113,8 @@ pub(super) fn record_seeds() -> Vec<Vec<u8>> {
     vec![archive_with(b"../b.tx", &archive), archive_with(b"/ab.txt", &archive), archive]
 }
 
-/// Returns the archive with `a/b.txt` renamed to another name of the same length, in both places.
+/// Returns the archive with its entry `a/b.txt` renamed to `entry`, which has the same length, in the local header and
+/// in the central directory.
 fn archive_with(entry: &[u8], archive: &[u8]) -> Vec<u8> {
     let mut bytes = archive.to_vec();
     for start in 0..bytes.len() - 7 {

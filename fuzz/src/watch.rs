@@ -1,17 +1,19 @@
-//! Watchdog that distinguishes hanging calls from calls on a busy machine: time spent waiting for a processor does not
+//! Watchdog that distinguishes hanging calls from calls on a busy machine. Time spent waiting for a processor does not
 //! count.
 
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Timeout above the duration of any call on the slowest machine, without time spent waiting for a processor.
+/// Timeout that detects hangs, without time spent waiting for a processor. No call takes as long, even on a slow
+/// machine.
 const HANGS: Duration = Duration::from_secs(120);
 const LOOKS: Duration = Duration::from_secs(2);
 
-/// The current call: its description, its start, and the time that this process had waited for processors until then.
+/// Current call, as its description, its start, and the time that this process had spent waiting for processors before
+/// it.
 static CALL: Mutex<Option<(String, Instant, Duration)>> = Mutex::new(None);
 
-/// Subtracts waiting from a call's time. The waiting times of all threads are summed.
+/// Subtracts the waiting time, summed over all threads, from the duration of a call.
 pub fn charged(taken: Duration, waited: Duration) -> Duration {
     taken.saturating_sub(waited)
 }
@@ -37,7 +39,7 @@ pub fn watched<T>(what: impl FnOnce() -> String, call: impl FnOnce() -> T) -> T 
     let what = what();
     let before = waited().unwrap_or_default();
     *lock() = Some((what, Instant::now(), before));
-    // Clears the call on return or panic.
+    // `Over` clears the current call on return or panic.
     let _over = Over;
     call()
 }

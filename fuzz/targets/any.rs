@@ -1,4 +1,4 @@
-//! Entry point of all fuzz targets; the binary's name selects the target.
+//! Entry point of all fuzz targets. The binary's name selects the target.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

@@ -1,4 +1,4 @@
-"""Reads what ghostlab writes. The program itself is the command `ghostlab`.
+"""Reads the results that ghostlab writes. The program itself is the command `ghostlab`.
 
 >>> import ghostlab
 >>> ghostlab.results("results/table2/tiny")      # a polars frame
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["documents", "results"]
 
-# Tables that lie beside a run's own.
+# Parquet files other than the main table of a run.
 _BESIDE = {"documents.parquet", "channels.parquet", "latency.parquet"}
 
 
 def results(folder: Union[str, PathLike[str]]) -> polars.DataFrame:
-    """The table of a results folder: of `ghostlab run` a row for each cell, of an artifact a row for each number."""
+    """Returns the table of a results folder, with a row for each cell of a run or for each number of an artifact."""
     names = [name for name in _record(folder)["files"] if name.endswith(".parquet") and name not in _BESIDE]
     if len(names) != 1:
         raise FileNotFoundError(f"{Path(folder)} holds no table: a figure has its numbers in numbers.json")
@@ -30,7 +30,7 @@ def results(folder: Union[str, PathLike[str]]) -> polars.DataFrame:
 
 
 def documents(folder: Union[str, PathLike[str]]) -> polars.DataFrame:
-    """Every choice of every document of a results folder's tasks: log-likelihood, characters, bytes and tokens."""
+    """Returns a row for each choice of each document, with its log-likelihood, characters, bytes and tokens."""
     return _read(folder, "documents.parquet")
 
 

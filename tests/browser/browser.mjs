@@ -156,7 +156,7 @@ export async function run(checks) {
     clearTimeout(deadline);
     child.kill();
     await ended;
-    // The browser may still write to its profile folder. Failing to delete it is not an error of the page.
+    // The browser may still write to its profile folder. Failing to delete the folder is not a test failure.
     try {
       rmSync(profile, { recursive: true, force: true, maxRetries: 20, retryDelay: 250 });
     } catch (error) {

@@ -10,7 +10,7 @@ import { address, complaints, event, open, picture, pictures, press, requests, r
 const checks = [];
 const check = (name, run) => checks.push([name, run]);
 
-// The first sortable column of measured values, its index and its table.
+// JavaScript expressions for the first sortable column of measured values, its index and its figure.
 const COLUMN = "document.querySelector('figure.table thead .dir').closest('th')";
 const PLACE = `Number(${COLUMN}.dataset.column)`;
 const FIGURE = `${COLUMN}.closest('figure')`;
@@ -182,7 +182,7 @@ check("no column is cut off and the page fits at every width, with and without t
         for (const list of document.querySelectorAll('main .parts'))
           if (list.offsetWidth > list.parentElement.clientWidth + 1) cut.push(list.textContent.slice(0, 40));
         for (const figure of document.querySelectorAll('figure.table')) {
-          // The remaining columns are reached by scrolling the table.
+          // In this layout, a table may be wider than its frame.
           if (figure.dataset.form === 'scroll') continue;
           const frame = figure.querySelector('.scroll');
           if (frame.scrollWidth > frame.clientWidth + 1) cut.push(figure.dataset.name + ' scrolls');
@@ -339,7 +339,7 @@ check("without JavaScript, the page has no controls and shows all notes", async 
   await send("Emulation.setScriptExecutionDisabled", { value: true });
   await open();
   await picture("scriptless-1600-light");
-  // Expressions of the test are still evaluated; only scripts of the page are disabled.
+  // Only scripts of the page are disabled. Expressions sent by this test are still evaluated.
   const [controls, notes, hash] = await value(`[[...document.querySelectorAll('.controls, .switch')].every((e) => e.offsetHeight === 0),
     [...document.querySelectorAll('#notes article')].every((e) => e.offsetHeight > 0), document.querySelector('main td a[href^="#cell-"]').hash]`);
   assert.ok(controls && notes);

@@ -1,4 +1,4 @@
-//! Columns that distinguish cells.
+//! Tests of the columns that distinguish cells in printed tables and result files.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn one_setting_distinguishes_cells_wherever_shown() {
         .collect();
     assert_eq!(found, [["train", "8", "64", "0"], ["train", "8", "64", "1"]]);
 
-    // One seed each: the numbers are paired, and the seed is reported.
+    // With one seed per results folder, the numbers are paired, and the different seed is reported.
     for (name, seed) in [("one", "0"), ("two", "1")] {
         let name = format!("name={name}");
         let seed = format!("calibration.seed={seed}");

@@ -1,4 +1,4 @@
-//! Stores and results of a call from another folder.
+//! Tests of the store and results locations when the program is called from another folder.
 
 use super::*;
 

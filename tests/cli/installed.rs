@@ -1,8 +1,8 @@
-//! An installed program in an empty folder.
+//! Tests of an installed program that runs in an empty folder.
 
 use super::*;
 
-/// Installs the program in a new folder. Returns the folder and the path of the program.
+/// Installs the program in a new folder. Returns the folder and the program's path.
 #[cfg(unix)]
 fn installed() -> (tempfile::TempDir, PathBuf) {
     let prefix = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Plans, stops and output streams.
+//! Tests of plans, interrupted runs, results folders and output streams.
 
 use super::*;
 
@@ -53,7 +53,7 @@ fn plan_refuses_what_run_refuses_in_the_same_words() {
 fn code_and_log(world: &World, command: &str, more: &[&str]) -> (Option<i32>, Vec<String>) {
     let output = world.ghostlab(&[&[command, "grid.yaml", "-q"], more].concat());
     let text = String::from_utf8(output.stderr).unwrap();
-    // Free memory may change between calls.
+    // Skip the lines that show free memory, which may change between calls.
     let lines: Vec<String> = text.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect();
     (output.status.code(), lines)
 }
@@ -154,8 +154,8 @@ fn a_reader_that_goes_ends_the_output_quietly() {
     assert!(world.command(&["run", "grid.yaml"]).stderr(full_disk()).output().unwrap().status.success());
 }
 
-/// Opens a device that is always full. Unlike a closed pipe, a full disk is an error if the output is lost. Lost
-/// progress messages do not stop a run.
+/// Opens `/dev/full`, to which every write fails. Output lost to a full disk is an error, unlike output to a closed
+/// pipe. Lost progress messages do not stop a run.
 fn full_disk() -> std::fs::File {
     std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap()
 }
@@ -163,7 +163,7 @@ fn full_disk() -> std::fs::File {
 #[test]
 fn part_of_a_cell_name_resolves_or_lists_candidates() {
     let world = World::new();
-    // Full name, a suffix, and a former name.
+    // A full name, a suffix, and a name in the notation of earlier versions.
     for cell in ["tiny.streamline-1.ghosted", "streamline-1.ghosted", "depth/1/ghosted"] {
         let (code, text) = explained(&world, cell);
         assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{cell}: {text}");

@@ -1,4 +1,4 @@
-//! Tasks in a grid, and rejected task entries.
+//! Tests of tasks in a grid and of rejected task entries.
 
 use super::*;
 

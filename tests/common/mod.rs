@@ -27,7 +27,7 @@ pub fn stored_record(path: &std::path::Path) -> Option<serde_json::Value> {
     serde_json::from_slice(bytes.split(|byte| *byte == b'\t').next()?).ok()
 }
 
-/// Returns the entries of a `numbers.json` with the shared data of their cells and columns filled in.
+/// Returns the entries of a `numbers.json`, each merged with the data of its cell and column.
 pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
     let all = &stored["numbers"];
     all["cells"]

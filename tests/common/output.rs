@@ -1,4 +1,4 @@
-//! Output of programs that tests ran.
+//! Functions that read the output of programs run by tests.
 
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
@@ -16,10 +16,9 @@ pub fn both(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
-/// Waits for the end of a process.
+/// Waits until a process exits, and returns its output.
 ///
-/// # Panics
-/// Panics if it still runs after four minutes.
+/// # Panics Panics if the process still runs after four minutes.
 pub fn ended(mut child: Child) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {

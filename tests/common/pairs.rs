@@ -1,6 +1,6 @@
-//! Pairs of settings that differ in one aspect of a number's identity, and pairs that differ only in irrelevant
-//! details. Every view must distinguish the first kind and treat the second kind as equal. `setting_paths()` lists the
-//! aspects that must be covered.
+//! Pairs of run settings for tests of identities (the settings that are stored with each number). Every view must
+//! distinguish the pairs that differ in an identity. Every view must show no difference for the pairs that differ only
+//! in irrelevant details. `setting_paths()` lists the identity settings that the pairs must cover.
 
 mod irrelevant;
 mod latency;
@@ -15,16 +15,17 @@ pub use setting::Setting;
 pub struct Pair {
     /// Description of the change in the second setting.
     pub what: &'static str,
-    /// Aspects in which the numbers differ; empty if no relevant setting differs.
+    /// Paths of the identity settings that differ. Empty if only irrelevant details differ.
     pub aspects: &'static [&'static str],
-    /// Whether both settings run quickly on any machine. Settings that need a missing device or a long stream can only
-    /// be planned.
+    /// Whether both settings run quickly on any machine. Settings that need a certain device or a long stream are only
+    /// planned.
     pub runs: bool,
     one: fn(&mut Setting),
     other: fn(&mut Setting),
 }
 
-/// Aspects that no grid, file or flag changes: program constants, and search draws (see `tests/search.rs`).
+/// Identity settings that no grid, file or flag changes. They are program constants or belong to searches (see
+/// `tests/search.rs`).
 pub const CONSTANT: [&str; 17] = [
     "cut.repaired.training.length",
     "cut.repaired.training.seed",
@@ -84,7 +85,7 @@ fn planned(
     Pair { runs: false, ..between(what, aspects, one, other) }
 }
 
-/// Returns pairs whose numbers differ, each with the differing aspects.
+/// Returns pairs whose numbers differ, each with the differing identity settings.
 pub fn unlike() -> Vec<Pair> {
     [
         model::weights(),

@@ -1,5 +1,5 @@
-//! All views of a run's numbers, with the identity aspects that each view states. The tests of setting pairs fail if a
-//! results file or a command is missing from the lists below.
+//! Views of a run's numbers (results files and command outputs), with the identity settings that each view states. The
+//! tests of setting pairs fail if a results file or a command is missing from the lists below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::pairs::Setting;
 
-/// Artifact with a table of the last cell, for the page.
+/// Artifact definition whose table shows the last cell on the page.
 const ARTIFACT: &str = "\
 artifact:
   title: A table
@@ -33,22 +33,22 @@ pub struct Seen {
     /// Page data. `None` for an artifact with overrides, which is not shown on the page.
     page: Option<Value>,
     explained: String,
-    /// Identity stated by the exported cell.
+    /// Contents of the exported `ghostlab.json`, which states the cell's identity.
     exported: Value,
     card: String,
-    /// Exported tensors by name: type, shape and hash.
+    /// Dtype, shape and hash of each exported tensor, by name.
     tensors: BTreeMap<String, String>,
 }
 
-/// A view of numbers.
+/// Results file or command output that shows numbers.
 pub struct View {
     pub name: &'static str,
-    /// Text about the last cell and its numbers; `None` if the view does not show them.
+    /// Returns the text about the last cell and its numbers, or `None` if the view does not show them.
     text: fn(&Seen) -> Option<String>,
-    /// Predicate for the aspects that the view states. Other aspects are in the results folder.
+    /// Returns whether the view states an identity setting. Files of the results folder state the remaining settings.
     pub says: fn(&SettingPath) -> bool,
-    /// Whether equal identities give equal text. A folder is named after the request as written, so equal identities
-    /// can give different names.
+    /// Whether equal identities give equal text. A results folder is named after the request as written, so equal
+    /// identities can give different names.
     pub one: bool,
 }
 
@@ -74,11 +74,11 @@ pub const VIEWS: [View; 9] = [
     },
     View { name: "export", text: |seen| Some(seen.export().to_string()), says: of_variant, one: true },
     View { name: "export, card", text: |seen| Some(seen.what_the_card_says()), says: of_variant, one: true },
-    // Two cells with the same cut share one model, so the export states the identity next to its tensors.
+    // Different cells can export equal tensors. Other exported files state the identity.
     View { name: "export, tensors", text: |seen| Some(format!("{:?}", seen.tensors)), says: |_| false, one: true },
 ];
 
-/// Files that are stored next to `numbers.json`, which has the identities of their numbers.
+/// Results files without identities. The `numbers.json` in the same folder states the identities of their numbers.
 const OF_ONE_RUN: [&str; 22] = [
     ".ghostlab.sha256",
     "latency.parquet",
@@ -201,7 +201,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     }
 }
 
-/// Collects the keys in a JSON answer.
+/// Collects the store keys in the JSON output of `explain`.
 fn keys_in(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
@@ -244,7 +244,7 @@ impl Seen {
         cell_numbers.map(|number| self.numbers.identity(number).unwrap()).collect()
     }
 
-    /// Returns the keys by which `run.json` identifies the cell's inputs.
+    /// Returns the kinds and keys of the stored objects from which the cell was computed, as listed in `run.json`.
     fn of_record(&self) -> Value {
         let made = self.record["cells"].as_array().unwrap().last().unwrap()["made_from"].as_array().unwrap();
         assert!(made.len() >= 3, "{made:?}");
@@ -284,7 +284,8 @@ impl Seen {
 }
 
 impl View {
-    /// Checks the view against two settings that differ in these aspects, or in none.
+    /// Asserts that the view distinguishes two settings that differ in `aspects`, or shows equal text if `aspects` is
+    /// empty.
     pub fn holds(&self, what: &str, aspects: &[&str], [one, other]: [&Seen; 2]) {
         let (Some(a), Some(b)) = ((self.text)(one), (self.text)(other)) else { return };
         if aspects.is_empty() {

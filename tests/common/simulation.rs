@@ -1,5 +1,5 @@
-//! Simulated races on known scores in many item orders. They measure how often the search loses the best candidate, and
-//! how many items it scores.
+//! Simulates the races of `search` on known scores, in many item orders. Measures how often a race eliminates the best
+//! candidate, and how many items it scores.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -27,7 +27,7 @@ pub struct KnownScores {
     pub objectives: Vec<KnownObjective>,
 }
 
-/// Known scores of one objective; larger is better.
+/// Known scores of one objective, where larger is better.
 #[derive(Debug, Clone)]
 pub struct KnownObjective {
     pub first: usize,
@@ -36,15 +36,15 @@ pub struct KnownObjective {
     pub near: f64,
 }
 
-/// Returns the programs of a recorded run's distinct candidates, with their correct answers and window gains by
-/// candidate and task or text.
+/// Returns the programs of a recorded run's distinct candidates, with their gains on tasks (correct answers) and on
+/// texts (negative losses).
 pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [Gains; 2]) {
     let mut paths = Vec::new();
     let mut right = Vec::new();
     let mut losses = Vec::new();
     for cell in cells {
         let mut boundaries = cell["boundaries"].clone();
-        // Records omit the errors per channel.
+        // Records omit the errors per channel, but the type requires them.
         let each = boundaries.as_array_mut().unwrap().iter_mut();
         each.for_each(|boundary| boundary["boundary_mae_by_channel"] = Value::Array(Vec::new()));
         let boundaries: Vec<BoundaryResult> = serde_json::from_value(boundaries).unwrap();
@@ -79,18 +79,18 @@ pub struct Simulated {
     pub cover: f64,
     /// Share of races in which the leader is near the best.
     pub near: f64,
-    /// Median cost before the final scoring, relative to the exhaustive grid: share of its items (`items`) and of its
-    /// items × layers (`layers`).
+    /// Median costs before the final scoring, as shares of the exhaustive grid's costs. `items` counts items, and
+    /// `layers` counts items × layers.
     pub items: f64,
     pub layers: f64,
     pub survivors: f64,
-    /// Share of races that separate two planted candidates of equal merit.
+    /// Share of races in which one of two planted candidates of equal merit eliminates the other.
     pub parted: f64,
     /// Mean excess of the winner's score in the race over its score on held-out items.
     pub selection_bias: f64,
 }
 
-/// Simulates searches for `seeds` item orders, each twice: unchanged, and with a planted tie.
+/// Simulates a race for each of `seeds` item orders. With a single objective, also simulates a race with a planted tie.
 ///
 /// # Errors
 /// Propagates errors of the race.
@@ -202,22 +202,22 @@ fn in_order(strata: &[Vec<f64>], orders: &[Vec<usize>]) -> Vec<Vec<f64>> {
     strata.iter().zip(orders).map(|(values, order)| order.iter().map(|&at| values[at]).collect()).collect()
 }
 
-/// Returns the first gains of each candidate and stratum, `seen[stratum]` of them.
+/// Returns the first `seen[stratum]` gains of each candidate and stratum.
 fn seen_gains(candidates: &[Vec<Vec<f64>>], seen: &[usize]) -> Vec<Vec<Vec<f64>>> {
     let first =
         |strata: &Vec<Vec<f64>>| strata.iter().zip(seen).map(|(stratum, &seen)| stratum[..seen].to_vec()).collect();
     candidates.iter().map(first).collect()
 }
 
-/// Returns the mean of the raced items minus that of the held-out items.
+/// Returns the mean gain of the raced items minus the mean gain of the held-out items.
 fn selection_bias(strata: &[Vec<f64>]) -> f64 {
     let parts = strata.iter().map(|values| values.split_at(values.len() - held_out_items(values.len())));
     let (raced, judged): (Vec<_>, Vec<_>) = parts.map(|(raced, judged)| (raced.to_vec(), judged.to_vec())).unzip();
     mean_of_means(&raced) - mean_of_means(&judged)
 }
 
-/// Plants a tie between the two best candidates, and returns the changed scores and the two candidates. A fair coin per
-/// item decides which of the two gets which score.
+/// Plants a tie between the two best candidates, and returns the changed scores and the two candidates. A fair coin
+/// flip per item decides whether the two candidates swap their scores.
 fn plant(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores, [usize; 2])> {
     let mut planted = known.clone();
     let merits: Vec<f64> = known.objectives[0].gains.iter().map(|gains| mean_of_means(gains)).collect();

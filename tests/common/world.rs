@@ -1,4 +1,4 @@
-//! Fixture that runs the program like a user, on a tiny backbone written by the test.
+//! Test fixture that runs the command-line program on a tiny backbone in a temporary folder.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,8 @@ impl World {
         world
     }
 
-    /// Replaces the grid by one over the bundled Llama, with the texts `train` and `test`. `more` completes the grid.
+    /// Replaces the grid with one that uses the bundled Llama and the texts `train` and `test`. `more` is appended to
+    /// the grid.
     pub fn write_bundled_grid(&self, more: &str) {
         let data = checkout().canonicalize().unwrap().join("data/tiny");
         let data = data.display();
@@ -92,7 +93,7 @@ impl World {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ghostlab"));
         command.current_dir(self.folder.path()).args(arguments);
-        // Install user files inside the world, so that they are removed with it.
+        // Keep user data inside the test folder, so that it is removed with the folder.
         command.env("XDG_DATA_HOME", self.folder.path().join(".user"));
         command
     }
@@ -158,7 +159,7 @@ pub fn tokenizer(words: usize) -> Value {
     })
 }
 
-/// Reads the cells of a CSV table, including its header.
+/// Reads the fields of a CSV file, including its header row.
 pub fn records(path: &Path) -> Vec<Vec<String>> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_path(path).unwrap();
     reader.records().map(|row| row.unwrap().iter().map(str::to_owned).collect()).collect()

@@ -1,6 +1,5 @@
-//! The tables of docs/models.md, which `just docs` generates from the registries of architectures and recoveries. The
-//! test checks that they are up to date. tests/exported.rs tests their statements about exports against transformers'
-//! logits.
+//! Generates the tables of docs/models.md from the registries of architectures and recoveries (`just docs`), and checks
+//! that they are up to date. tests/exported.rs checks their statements about exports against transformers' logits.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -56,7 +55,7 @@ fn recoveries() -> String {
     table
 }
 
-/// Lists the differences of an architecture from Llama.
+/// Lists the properties in which an architecture differs from Llama.
 fn own(architecture: &Architecture) -> Vec<String> {
     let mut table: Vec<String> = Vec::new();
     if architecture.norms.iter().flatten().count() == 4 {

@@ -4,8 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the interpreter named by `GHOSTLAB_PYTHON`, or the system's, because the script only uses the standard
-/// library.
+/// Returns the interpreter named by `GHOSTLAB_PYTHON`, or else `python3`. The script uses only the standard library.
 fn interpreter() -> String {
     std::env::var("GHOSTLAB_PYTHON").ok().filter(|named| named != "skip").unwrap_or_else(|| "python3".to_string())
 }

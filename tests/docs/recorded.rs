@@ -1,5 +1,5 @@
-//! The README's text and figure about the recorded run, which `just docs` generates from `results/`. The test checks
-//! that they are up to date.
+//! Generates the text and figure about the recorded run in the README and docs/paper.md from `results/` (`just docs`),
+//! and checks that they are up to date.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,10 +16,10 @@ const END: &str = "<!-- Until here. -->\n";
 /// Criterion whose cuts are repaired.
 const CUT: &str = "llm-streamline";
 
-/// A cut in the paper's table, as (backbone, layers removed, layers).
+/// Cut in the paper's table, as (backbone, removed layers, total layers).
 type Cut = (String, usize, usize);
 
-/// Row of a record, as (criterion, recovery).
+/// Method of a table row, as (criterion, recovery).
 type Method = (String, String);
 
 fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
@@ -50,7 +50,7 @@ impl Numbers {
         values[0]
     }
 
-    /// Returns the value for each seed.
+    /// Returns the values of a method on a cut, one per seed.
     fn values(&self, cut: &Cut, method: (&str, &str)) -> Vec<f64> {
         let depth = if method.0 == DENSE { 0 } else { cut.1 };
         self.0
@@ -133,8 +133,7 @@ fn row_name((criterion, recovery): &Method) -> String {
 /// Profile of the real model.
 const REAL: &str = "smollm2";
 
-/// Plain wording of the claims that the real model's artifacts can test. Claims with equal wording are counted
-/// together.
+/// Plain wording of the claims that the real model's artifacts can test. Claims with equal wording share one list item.
 const PLAIN_CLAIMS: [(&str, &str); 14] = [
     ("abstract-accuracy", FIRST),
     ("figure1-uncorrected", "other repairs leave most of the error at the cut"),
@@ -153,7 +152,7 @@ const PLAIN_CLAIMS: [(&str, &str); 14] = [
 ];
 const FIRST: &str = "on one seed, Ghost Layer (Ours) is first in accuracy";
 
-/// Lists the claims with one verdict in plain wording, with the number of settings in which each holds, by artifact.
+/// Lists the claims with the given verdict in plain wording, each with the number of settings in which it holds.
 fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
     let mut bullets: Vec<(&str, Vec<String>)> = Vec::new();
     for entry in judged.iter().filter(|entry| entry.ours.outcome == verdict) {
@@ -170,7 +169,7 @@ fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
     bullets.iter().map(|(words, counts)| format!("- {}: {words}: {}.\n", verdict.word(), counts.join(", "))).collect()
 }
 
-/// Formats `0 of 2 in table2`, with the number of significant settings if there are any.
+/// Formats counts like `0 of 2 in table2`, with the number of significant settings if there are any.
 fn settings_count(entry: &JudgedClaim<'_>) -> String {
     let source = entry.claim.id.split('-').next().unwrap().replace("abstract", "table3");
     let significant = entry.ours.best.as_ref().and_then(|best| best.significant).filter(|count| *count > 0);
@@ -264,7 +263,7 @@ fn perplexity_order(perplexity: &Numbers) -> String {
     text
 }
 
-/// Reads the numbers of an artifact, if it is recorded.
+/// Reads the recorded results of an artifact, if there are any.
 fn recorded(root: &Path, artifact: &str, profile: &str) -> Option<StoredResults> {
     let folder = root.join("results").join(artifact).join(profile);
     folder.join(StoredResults::FILE).is_file().then(|| StoredResults::read(&folder).unwrap())
@@ -318,7 +317,7 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     }
 }
 
-/// Builds the numbers of one metric from (depth, criterion, recovery, value).
+/// Builds the records of one metric from tuples of (depth, criterion, recovery, value).
 fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
     Numbers::of(
         values

@@ -1,8 +1,8 @@
-//! Descriptions of models by `doctor`.
+//! Tests of `doctor MODEL`, which describes a model.
 
 use super::*;
 
-/// Returns the JSON output of `doctor MODEL --check` as mark and finding, by subject.
+/// Runs `doctor MODEL --check`, and returns the mark and the finding of each item.
 fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
     let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -52,7 +52,7 @@ fn doctor_describes_a_model_and_compares_engines() {
 struct ModelReport<'a> {
     name: &'a str,
     report: BTreeMap<String, (String, String)>,
-    /// Text about the operators next to the weights, if there are any.
+    /// Expected text about the operators stored next to the weights, if there are any.
     operators: Option<&'a str>,
 }
 

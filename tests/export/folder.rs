@@ -1,4 +1,4 @@
-//! Exports without operators, which are backbones in the Hugging Face format.
+//! Tests of exports without operators, which are plain models in the Hugging Face format.
 
 use super::*;
 
@@ -120,8 +120,7 @@ fn card_warns_that_the_converter_drops_sliding_windows() {
     assert!(card.contains(&format!("drops the sliding window of {window} tokens")), "{card}");
 }
 
-/// Tasks with definitions are not stored in a checkpoint. A cell without scores exports without them, and the model
-/// card lists scores once they are known.
+/// A cell can be exported before its task definition is scored. The model card of a later export lists the scores.
 #[test]
 fn definition_cell_exports_unscored_then_with_its_numbers() {
     let world = World::new();
@@ -198,7 +197,7 @@ fn killed_export_leaves_its_place_unchanged() {
     assert!(world.ghostlab(&split_export("unbroken")).status.success());
     let unbroken = bytes(&world.path("unbroken"));
     assert!(unbroken.len() > 8, "{:?}", unbroken.keys());
-    // Kill at write 1, 2, 4, … until the export finishes first.
+    // Kill the export at write 1, 2, 4, … until it finishes before the fault.
     let kills = (0..).map(|power| format!("kill@export:{}", 1 << power)).take_while(|fault| {
         let was_killed = is_killed(&world, fault);
         assert_eq!(world.path("out").exists(), !was_killed, "{fault}: the target contains a partial folder");
@@ -238,7 +237,8 @@ fn a_weight_that_the_type_cannot_hold_leaves_no_folder() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
-    // Overwrite the last four bytes, which belong to a tensor, with 1e30: finite in f32, but out of range in f16.
+    // Overwrite the last four bytes, which belong to a tensor, with 1e30. This value is finite in f32, but out of range
+    // in f16.
     let end = bytes.len();
     bytes[end - 4..].copy_from_slice(&1e30f32.to_le_bytes());
     fs::write(&path, bytes).unwrap();
@@ -254,12 +254,12 @@ fn card(world: &World, name: &str) -> String {
     fs::read_to_string(world.path(name).join("README.md")).unwrap()
 }
 
-/// Returns arguments that export several weight files, operators and the Python file.
+/// Returns arguments for an export with several weight files, operators and a Python file.
 fn split_export(folder: &str) -> [&str; 9] {
     ["export", "grid.yaml", "depth/2/ghosted", "--to", folder, "--dtype", "f32", "--shard-size", "0.00005"]
 }
 
-/// Whether an export to `out` is killed by the fault.
+/// Runs an export to `out`, and returns whether the fault killed it.
 fn is_killed(world: &World, fault: &str) -> bool {
     let output = world.command(&split_export("out")).env("GHOSTLAB_FAULT", fault).output().unwrap();
     let drafts = names(world.folder.path()).into_iter().filter(|name| name.starts_with(".out.")).count();

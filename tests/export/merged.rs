@@ -1,4 +1,4 @@
-//! Exports of merged layers, whose weights are plain.
+//! Tests of exports with merged layers, which need no additional tensors or code.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn merged_layers_export_and_score_as_their_cells() {
     }
 }
 
-/// The GGUF layout of Llama reorders the rows of queries and keys.
+/// The GGUF layout of Llama reorders the rows of queries and keys, including those of merged layers.
 #[test]
 fn merged_layers_export_as_gguf() {
     let world = World::new();
@@ -65,7 +65,7 @@ fn merges_that_cannot_run_are_refused() {
     ] {
         world.refuses(&[&merge[..], more].concat(), 2, words);
     }
-    // No layer is left in front of the cut.
+    // A merge needs a layer before the cut, and layer 0 has none.
     let first = ["--set", "criterion={name: explicit, layers: [0]}"];
     let output = world.run(&[&merge[..], &first].concat());
     let rows = fs::read_to_string(world.path("results/grid/results.csv")).unwrap_or_default();

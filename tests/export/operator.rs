@@ -1,4 +1,4 @@
-//! Exports with operators next to the weights, or without sublayers.
+//! Tests of exports with operators next to the weights, and of exports with removed sublayers.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn stream_operator_is_stored_next_to_weights() {
 
 #[test]
 fn export_with_operators_scores_exactly_as_its_cell() {
-    // OLMo-2 places the map of ReplaceMe after the norm at the end of its MLP.
+    // The MLP of OLMo-2 ends with a norm, and the map of ReplaceMe follows this norm.
     let recoveries = [
         ("llama-gqa", &["linearpatch-diag", "linearpatch-rotate", "ghosted", "affine"][..]),
         ("olmo2", &["replaceme-ls", "ghosted"]),
@@ -96,7 +96,7 @@ fn repairs_without_a_form_are_refused_before_any_work() {
     assert_refused(&world, "depth/1", layers, &[], &["`ghosted`", "boundary: region", "no product"]);
 }
 
-/// Writes a grid over the bundled Llama with cuts and repairs that llama.cpp can only represent as `deci`.
+/// Writes a grid for the bundled Llama, with cuts and repairs that llama.cpp can only represent as `deci`.
 fn write_sublayer_grid(world: &World) {
     world.write_bundled_grid(
         "calibration: {corpus: train, sequences: 2, length: 128}\n\
@@ -210,7 +210,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
         let exported = perplexity(&world, recovery);
         assert!((exported / cell - 1.0).abs() < 1e-6, "{recovery}: {exported} {cell}");
     }
-    // Also cover an operator that is trained after solving.
+    // Also cover a fine-tuned operator.
     let trained = "recovery=[none, {name: ghosted, finetune: {sequences: 4, length: 32}}]";
     let set = ["--set", trained, "--set", "criterion={name: explicit, layers: [0, 1]}", "--set", "depth=2"];
     let values = measured(&world, &set, &[]);
@@ -296,7 +296,7 @@ fn assert_refused(world: &World, cell: &str, recovery: &str, more: &[&str], word
     assert!(!world.path("out.gguf").exists());
 }
 
-/// Runs the grid and returns the perplexities of the table that it reports, whose lists of layers contain commas.
+/// Runs the grid, and returns the perplexities of pruned cells from the results table that the log names.
 fn measured(world: &World, set: &[&str], engine: &[&str]) -> Vec<f64> {
     let log = world.runs(&[set, engine].concat());
     let written = log.split("; wrote ").nth(1).unwrap().split(".csv").next().unwrap();

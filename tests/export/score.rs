@@ -1,4 +1,4 @@
-//! Scores of single models.
+//! Tests of `score`, which evaluates a single model.
 
 use super::*;
 

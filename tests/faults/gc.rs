@@ -1,4 +1,4 @@
-//! Objects that `cache gc` keeps and removes.
+//! Tests of the objects that `cache gc` keeps or removes.
 
 use super::*;
 
@@ -30,8 +30,8 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     world.runs(&[]);
     world.runs(&["--profile", "two"]);
     world.runs(&["--profile", "two", "--set", "calibration.seed=1"]);
-    // Four trials of one layer, and three of two layers. Profile `one` has the dense backbone and two variants. Profile
-    // `two` has four more variants, and another four with seed 1.
+    // SLEB stores four trials that remove one layer, and three that remove two layers. Profile `one` has the dense
+    // backbone and two variants. Profile `two` has four more variants, and another four with seed 1.
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4 + 4);
     collect_garbage(&world, &[]);
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4);
@@ -65,7 +65,7 @@ fn collect_garbage(world: &World, more: &[&str]) -> String {
     stdout(&output)
 }
 
-/// A fresh clone lacks the models of the profile `paper`.
+/// Covers profiles whose models are missing, like the profile `paper` in a fresh clone.
 #[test]
 fn gc_keeps_what_a_profile_without_its_backbones_may_use() {
     let world = World::new();
@@ -109,7 +109,8 @@ fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
         let log = world.runs(way);
         assert!(log.contains("9 of 9 cells cached"), "{way:?}: {log}");
     }
-    // With explicit engine flags, only objects of this engine are kept, like with an explicit profile.
+    // Explicit engine flags keep only the objects of that engine, just as an explicit profile keeps only the objects of
+    // that profile.
     assert!(collect_garbage(&world, &["--dtype", "bf16"]).contains("deleted"));
     let log = world.runs(&["--dtype", "bf16"]);
     assert!(log.contains("9 of 9 cells cached"), "{log}");

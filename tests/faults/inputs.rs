@@ -1,4 +1,4 @@
-//! Inputs that change during a run.
+//! Tests of input files that change during a run, are irregular, or have unusual names.
 
 use super::*;
 
@@ -53,8 +53,8 @@ fn inputs_changed_during_a_run_are_refused() {
             assert_eq!(output.status.code(), Some(2), "{name}: {log}");
             assert!(log.contains("an input changed after it was hashed") && log.contains(name), "{log}");
             assert!(!world.path("results/grid/results.csv").exists());
-            // With the original bytes, the original results return: nothing computed from the changed file is stored
-            // under their hash.
+            // With the original bytes, a run gives the original results. Nothing computed from the changed file was
+            // stored under their hash.
             fs::write(&path, &bytes).unwrap();
             world.runs(&SMALL);
             assert!(world.tables() == undisturbed.tables(), "{name}");
@@ -100,8 +100,8 @@ fn changed_weights_stop_on_demand_loading_store_nothing() {
             assert_eq!(output.status.code(), Some(2), "{how} at {point}: {log}");
             assert!(log.contains("model.safetensors"), "{how} at {point}: {log}");
             assert!(!world.path("results/grid/results.csv").exists());
-            // With the original bytes, the original results return: nothing computed from the changed file is stored
-            // under their hash.
+            // With the original bytes, a run gives the original results. Nothing computed from the changed file was
+            // stored under their hash.
             fs::write(weights_of(&world), &bytes).unwrap();
             world.runs(&arguments);
             assert!(world.tables() == undisturbed.tables(), "{how} at {point}");
@@ -128,8 +128,8 @@ fn flip_last_byte(path: &Path) {
 fn changed_weights_stop_fine_tuning_and_store_nothing() {
     let undisturbed = fine_tuned_world();
     undisturbed.runs(&[]);
-    // The backbone is in memory. The faults hit before the teacher and the layers after the cut are read for the first
-    // and for the second training.
+    // The backbone is in memory, but each training reads the teacher and the layers after the cut again. The file
+    // changes before the first or before the second training.
     for (point, settled) in [("activations:1", true), ("activations:1", false), ("train:5", true)] {
         let world = fine_tuned_world();
         let weights = world.path("backbone/model.safetensors");
@@ -219,7 +219,8 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     assert_eq!(output.status.code(), Some(0), "{log}");
     assert!(!log.contains("damaged") && !log.contains("missing from the store"), "{log}");
     assert!(rounds > 1 && world.tables() == undisturbed.tables());
-    // Recreate scores that the last round may have deleted. Without a running process nothing protects them.
+    // Recreate scores that the last round may have deleted. Without a running process, nothing protects them from
+    // deletion.
     world.runs(&[]);
     let gone = stdout(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
     assert!(gone.contains("deleted"), "{gone}");

@@ -1,4 +1,4 @@
-//! Processes that die, fail or wait.
+//! Tests of processes that die, fail or wait.
 
 use super::*;
 

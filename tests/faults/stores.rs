@@ -1,4 +1,4 @@
-//! Stores that cannot be written or read.
+//! Tests of stores that cannot be written or read, and of leftovers of dead processes.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn full_disk_stops_the_run_and_space_lets_it_resume() {
 #[test]
 fn a_store_that_cannot_be_written_is_refused_before_the_run() {
     let world = World::new();
-    // No user can write here.
+    // No user can write to `/proc`.
     world.refuses(&["--store", "/proc/ghostlab"], 3, &["cannot write to the store", "/proc/ghostlab", "--store"]);
 }
 
@@ -65,8 +65,8 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");
-    // Records of a dead process of this machine (pids are below 2^22), and of another machine's process without recent
-    // heartbeats.
+    // Write records of a dead process on this machine (its pid exceeds the maximum of 2^22) and of a process on another
+    // machine.
     let killed = plant_far(&world, KILLED, &["something"]);
     let text = fs::read_to_string(&killed).unwrap().replace("another boot", &here).replace(":5,", ":99999999,");
     fs::write(&killed, &text).unwrap();

@@ -67,7 +67,8 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
-        // Names are also looked up in `./experiments`; leave the checkout so that its own folder is not used.
+        // Names are also looked up in `./experiments`. Leave the checkout, so that its `experiments` folder is not
+        // used.
         std::env::set_current_dir(std::env::temp_dir()).unwrap();
         let root = tempfile::tempdir().unwrap();
         write_backbone(&root.path().join("models/english"), 16);
@@ -127,7 +128,7 @@ pub fn good_but(from: &str, to: &str) -> String {
     GOOD.replace(from, to)
 }
 
-/// Returns complete cell labels, independent of the cells' names: `english/llm-streamline/3/ghosted/wiki:32x512@0`, or
+/// Returns a label of each cell with all of its settings, such as `english/llm-streamline/3/ghosted/wiki:32x512@0` or
 /// `english/dense`.
 pub fn labels(cells: &[Cell]) -> Vec<String> {
     cells.iter().map(label).collect()
@@ -142,7 +143,7 @@ pub fn label(cell: &Cell) -> String {
     }
 }
 
-/// Returns the valid grid without cut axes, with `more` appended.
+/// Returns the valid grid without the axes that only pruned cells have, with `more` appended.
 pub fn dense_with(more: &str) -> String {
     let cuts = "criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n\
                 calibration:\n  - {corpus: wiki, sequences: 32, length: 512}\n";

@@ -1,4 +1,4 @@
-//! Grid files: accepted input, rejected input, and the positions in error messages.
+//! Tests of grid files: accepted input, rejected input, and the positions in error messages.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,10 +1,10 @@
-//! Rejected grid files, and the positions in error messages.
+//! Tests of rejected grid files, and of the positions in error messages.
 
 use ghostlab::grid::Grid;
 
 use super::house::{GOOD, Messages, Place, good_but};
 
-/// Replacements in a valid grid.
+/// Replacements that make the valid grid invalid, as (from, to).
 const WRONG_VALUES: &[(&str, &str)] = &[
     // Keys.
     ("depth: [3, 5]", "dpeth: [3, 5]"),
@@ -15,7 +15,7 @@ const WRONG_VALUES: &[(&str, &str)] = &[
     ("backbone: english\n", ""),
     ("{corpus: c4, length: 512}", "{corpus: c4}"),
     ("criterion: llm-streamline", "criterion: {cosine: token}"),
-    // Missing space after a colon, which YAML parses as part of the key; duplicate keys.
+    // Colons without a following space, which YAML parses as part of the key, and duplicate keys.
     ("criterion: llm-streamline", "criterion: {name:shortgpt}"),
     ("{corpus: c4, length: 512}", "{corpus:c4, length: 512}"),
     ("depth: [3, 5]", "depth: [3, 5]\ndepth: [7]"),

@@ -1,8 +1,8 @@
-//! Backbones, corpora and tasks that are defined in separate files.
+//! Tests of backbones, corpora and tasks that are defined in separate files.
 
 use super::house::{GOOD, Messages, Place, good_but};
 
-/// Returns the valid grid without its corpus `c4`, which a file defines.
+/// Returns the valid grid without its corpus `c4`, which the tests define in a file.
 fn shared() -> String {
     good_but("  c4: {path: c4.txt, rule: c4, limit: 100}\n", "")
 }

@@ -1,4 +1,4 @@
-//! `exclude` and `include` patterns.
+//! Tests of `exclude` and `include` patterns.
 
 use super::house::{Messages, Place, with};
 

@@ -1,4 +1,4 @@
-//! Profiles: selection, overridden keys, and invalid profiles.
+//! Tests of profiles: selection, overridden keys, and invalid profiles.
 
 use ghostlab::criterion::Depth;
 use ghostlab::error::Result;

@@ -1,4 +1,4 @@
-//! Accepted grid files, and the resulting cells.
+//! Tests of accepted grid files, and of the resulting cells.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -153,7 +153,7 @@ fn load_nth(folder: &Place, document: &str, nth: usize, profile: Option<&str>) -
     Grid::load(&folder.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
 }
 
-/// Copies the paper's grids and all files that they name; models and data are empty.
+/// Copies the paper's grids and all entry files that they name. Models have zero weights, and data files are empty.
 fn paper_profile(position: &Place) {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     for folder in ["", "backbones", "corpora", "tasks", "profiles"] {

@@ -1,4 +1,4 @@
-//! The JSON schema for editors is up to date and agrees with the parser.
+//! Checks that the JSON schema for editors is up to date and agrees with the parser.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn the_profile_is_chosen_on_the_command_line() {
     folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
     assert!(run(&folder, &[]).contains("no profile selected"));
     assert!(run(&folder, &["--profile", "tny"]).contains("did you mean `tiny`?"));
-    // The profile is accepted: the next error is the empty backbone.
+    // The profile is accepted, so the next error is about the empty backbone.
     assert!(run(&folder, &["--profile", "tiny"]).contains("config.json"));
 }
 
@@ -52,7 +52,7 @@ fn listed(message: &str) -> Vec<String> {
     keys
 }
 
-/// Resolves a `$ref`.
+/// Resolves the `$ref` of a schema, if there is one.
 fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let inner = schema.pointer("/allOf/0").unwrap_or(schema);
     match inner["$ref"].as_str() {
@@ -120,7 +120,7 @@ fn the_schema_has_exactly_the_options_that_the_methods_accept() {
             let (_, listed) = message.split_once("unknown field `zzz`").unwrap();
             let mut accepted: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
             accepted.push("name");
-            // The registry itself reads `finetune`, for methods whose operator can be trained.
+            // The registry itself parses `finetune`, which only methods with a trainable operator accept.
             let finetune = json!({"sequences": 1, "length": 2});
             let finetune = Map::from_iter([(recovery::FINETUNE.to_owned(), finetune)]);
             if definition == "Recovery" && recovery::build(&method.name, &finetune).is_ok() {
@@ -133,7 +133,8 @@ fn the_schema_has_exactly_the_options_that_the_methods_accept() {
     }
 }
 
-/// Validates a value by the subset of JSON schema that the grid schema uses. Returns the first violation.
+/// Validates a value against a schema, using the subset of JSON schema that the grid schema needs. Returns the first
+/// violation.
 fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     for (key, rule) in schema.as_object()? {
         let refused = match key.as_str() {
@@ -175,7 +176,7 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     None
 }
 
-/// Validates a value by a keyword that contains no schema.
+/// Validates a value against a keyword that contains no schema.
 fn value_problem(word: &str, rule: &Value, value: &Value) -> Option<String> {
     match word {
         "const" => (rule != value).then(|| format!("{value} is not {rule}")),
@@ -213,7 +214,7 @@ fn is_of_kind(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// Validates a value that has `key` by what this key requires: other keys, or a schema.
+/// Validates a value that has `key` against the requirement of this key, which is a list of other keys or a schema.
 fn dependency_problem(key: &str, others: &Value, value: &Value, root: &Value) -> Option<String> {
     let Some(others) = others.as_array() else {
         return problem(others, value, root).map(|text| format!("{key}: {text}"));

@@ -1,4 +1,4 @@
-//! Depths in sublayers: the cells they produce, the names of the cells, and rejected grids.
+//! Tests of depths in sublayers: the resulting cells, their names, and rejected grids.
 
 use ghostlab::criterion::DepthUnit;
 

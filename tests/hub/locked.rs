@@ -1,4 +1,4 @@
-//! Runs under a lock file.
+//! Tests of runs with a lock file (`hub.lock`).
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     run(&world, &server, &["run", "grid.yaml"], 0);
     assert_eq!(is_pinned(&world), Value::Bool(true));
 
-    // All computing commands reject files altered in the cache, and name a command that repairs them.
+    // All commands that compute reject files altered in the cache, and name the command that downloads them again.
     let weights = world.path("cache/models--meta--tiny/snapshots").join(COMMIT).join("model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;

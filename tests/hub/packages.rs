@@ -1,11 +1,11 @@
-//! Models in Python packages and local files.
+//! Tests of models from Python packages and local files.
 
 use super::*;
 
 /// Content of a small model file that no command loads.
 const GGUF: &[u8] = b"GGUF of a test";
 
-/// Creates experiments with a backbone that both a hub and a Python package provide, and its pin.
+/// Creates an `experiments` folder with a pinned backbone that both the hub and a Python package provide.
 fn world_of_a_packaged_model() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "bin", "local/corpora", "local/tasks"] {
@@ -44,7 +44,7 @@ fn cached_model(world: &World) -> std::path::PathBuf {
     world.path("cache/models--o--n/snapshots").join(COMMIT).join("m.gguf")
 }
 
-/// Address without a server.
+/// Hub address at which no server listens.
 const NO_HUB: &str = "http://127.0.0.1:1";
 
 #[test]

@@ -1,8 +1,8 @@
-//! Models of the paper.
+//! Tests of the check that a model is the one that the paper used.
 
 use super::*;
 
-/// Repeats the backbone's layers up to `layers`.
+/// Replaces the backbone's layers with `layers` copies of its first layer.
 fn with_layers(world: &World, layers: usize) {
     let bytes = fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
     let file_tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -18,7 +18,7 @@ fn with_layers(world: &World, layers: usize) {
     world.change_config("num_hidden_layers", layers.into());
 }
 
-/// Creates a table with the profile `paper` on a backbone that has the name of one in the paper.
+/// Creates a table artifact with the profile `paper`, for a backbone that has the name of a model from the paper.
 fn under_a_papers_name() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -72,7 +72,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
         verdicts(&world)
     );
 
-    // With a pin, the model is checked, and random weights of the same shape are rejected.
+    // With a pin, the model's hashes are checked, and changed weights of the same shape are rejected.
     let server = FakeHub::start(MODEL, files(&world), no_fault());
     run(&world, &server, &["fetch", "table3", "--lock", "--set", "corpora.wikitext2.limit=1"], 0);
     run(&world, &server, &["reproduce", "table3", "--no-gate"], 0);
@@ -130,7 +130,7 @@ fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
         let said = ended(&world, &ghostlab(&world, "http://127.0.0.1:1", &arguments, &[]), 3);
         assert!(said.contains("corpus wikitext2") && !said.contains("unknown profile"), "{said}");
     }
-    // The inputs of the paper's table 2 are known without a request: 3 models, at least 2 files of each of 6 datasets.
+    // The inputs of the paper's table 2 are known without any request to the hub.
     let world = World::new();
     let output = ghostlab(
         &world,

@@ -1,9 +1,9 @@
-//! Corpora of several files.
+//! Tests of corpora that are streamed from several files.
 
 use super::*;
 
-/// Returns eight shards with 10,400 documents, 400 more than the shuffle buffer. Every tenth is long enough for a
-/// window.
+/// Returns eight shards of 10,400 documents each, which is 400 more than the shuffle buffer holds. Every tenth document
+/// is long enough for a window.
 fn shards() -> Vec<Served> {
     (0..8)
         .map(|shard| {
@@ -23,7 +23,7 @@ fn shards() -> Vec<Served> {
         .collect()
 }
 
-/// Entry of the stream in the grid.
+/// Grid entry of a streamed corpus.
 const STREAM: &str = "hub: org/texts, files: \"en/part-{0..7}-of-8.jsonl\", rule: c4-stream";
 
 fn write_stream_grid(world: &World) {
@@ -58,7 +58,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     assert!(notes.contains("streamed shard by shard"), "{notes}");
     let first = fs::read(world.path("results/grid/results.csv")).unwrap();
 
-    // Another seed starts with another shard (5). Interleaving reads each of the eight groups.
+    // Another seed starts with another shard (5). Interleaved reading needs all eight shards.
     let seed = ["--set", "calibration.seed=1"];
     assert!(
         run(&world, &server, &[&["run", "grid.yaml"][..], &seed].concat(), 3).contains("the corpus `train` is missing")
@@ -70,7 +70,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     assert_eq!(cached_parts(&world).len(), 8);
     run(&world, &server, &[&["run", "grid.yaml", "--results", "turns"][..], &turns].concat(), 0);
 
-    // If the first shard has too few documents, more shards must be requested, and arrive in order.
+    // If the first shard has too few documents, the grid must request more shards, which are read in order.
     let more = ["--set", "calibration.sequences=100"];
     let ended_early = run(&world, &server, &[&["run", "grid.yaml"][..], &more].concat(), 3);
     assert!(ended_early.contains("`shards_read: 2`") && ended_early.contains("shard 4 of 8"), "{ended_early}");

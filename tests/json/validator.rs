@@ -1,13 +1,13 @@
-//! Validation by the subset of JSON schema that the output schema uses.
+//! Validator for the subset of JSON schema that the output schema uses.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// Schema keywords without effect on validity.
+/// Schema keywords that do not affect validity.
 const ASIDE: [&str; 6] = ["$schema", "$defs", "title", "description", "format", "default"];
 
-/// Validates a value by a schema. Unknown keywords and undeclared keys are errors.
+/// Validates a value against a schema. Undeclared keys are errors, and unknown keywords panic.
 pub(super) fn closed(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let mut known = BTreeSet::new();
     check(root, schema, value, at, &mut known)?;
@@ -51,7 +51,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                     }
                 }
             }
-            // Declared properties are validated individually, so only undeclared ones are errors.
+            // The keyword `properties` validates declared properties, so only undeclared ones are errors here.
             "additionalProperties" if *rule == json!(false) => {
                 let none = Map::new();
                 let has = schema["properties"].as_object().unwrap_or(&none);
@@ -70,7 +70,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
     Ok(())
 }
 
-/// Validates a value by the branches of `anyOf` or `oneOf`.
+/// Validates a value against the branches of `anyOf` or `oneOf`.
 fn check_branches(
     root: &Value,
     word: &str,

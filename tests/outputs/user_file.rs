@@ -1,4 +1,4 @@
-//! Files of the user in output folders.
+//! Tests of user files in output folders.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn no_output_folder_takes_the_place_of_what_is_read() {
         "..",
     ] {
         refuses(&world, &["export", "grid.yaml", "depth/1/none", "--to", to], &[apart]);
-        // The results are in a subfolder named after the grid.
+        // `run` writes to a subfolder named after the grid, so it refuses only some of these folders.
         if ["backbone", "link", "backbone/pruned", "data/store", "experiments/out"].contains(&to) {
             refuses(&world, &["run", "grid.yaml", "--results", to], &[apart]);
         }
@@ -89,7 +89,7 @@ fn user_files_in_results_stay_or_are_refused_by_name() {
     assert!(!world.path("results/grid/wide.md").exists(), "the file of the earlier run was not removed");
     world.write("results/grid/results.csv", "mine");
     refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "has changed since"]);
-    // The file is older than the first run.
+    // In this world, the file exists before the first run.
     let world = World::new();
     fs::create_dir_all(world.path("results/grid")).unwrap();
     world.write("results/grid/results.csv", "mine");

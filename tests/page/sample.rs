@@ -1,4 +1,4 @@
-//! A page with every kind of content.
+//! Sample page with every kind of content.
 
 use super::*;
 
@@ -105,7 +105,7 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
     cells.extend([text_cell(criterion::label(first.criterion())), text_cell(recovery::label(first.recovery()))]);
     cells.extend(metrics.iter().enumerate().map(|(index, (metric, _, _))| {
         let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
-        // Include a failed cell among the displayed states.
+        // Mark a few cells as failed, so that the page shows this state, too.
         let failed = first.recovery() == "replaceme-cos" && first.depth() == "11" && index < 2;
         SavedCell {
             text: if failed { "failed".into() } else { value.into() },
@@ -134,7 +134,7 @@ fn text_cell(text: &str) -> SavedCell {
     SavedCell { text: text.to_owned(), ..SavedCell::default() }
 }
 
-/// Builds a table of times and speedups with deviations of realistic width, six of each next to each other.
+/// Builds a table with six times and six speedups per row, with deviations of realistic width.
 fn times() -> SavedTable {
     let numbers = ["Prefill (ms)", "Speedup (×)"].into_iter().flat_map(|group| {
         ["128×1", "128×4", "256×1", "256×4", "512×1", "512×4"].map(|name| SavedColumn {
@@ -283,7 +283,7 @@ fn claim_row(claim: &str, artifact: &str) -> ClaimRow {
         sentence: claim.into(),
         claim: claim.into(),
         section: "§5.1, Table 2".into(),
-        // The longest possible value.
+        // The longest text that this field can have.
         paper: "54 of 60 settings, all needed".into(),
         paper_verdict: Judgement::Holds,
         ours: "21 of 24 settings, 3 unknown without a rival method".into(),

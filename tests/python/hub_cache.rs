@@ -1,4 +1,4 @@
-//! The cache of the Hub, shared with `huggingface_hub`.
+//! Tests of the Hugging Face cache, which is shared with `huggingface_hub`.
 
 use super::*;
 
@@ -33,7 +33,7 @@ for name in sys.argv[2:]:
     print(hf_hub_download('o/n', name, local_files_only=sys.argv[1] == 'local'))
 ";
 
-/// Reads all files and links of a cache without lock files and metadata: a link's target, or a file's bytes.
+/// Reads the repository's folder in a cache. Returns the target of each link and the bytes of each file, by path.
 fn layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![cache.join("models--o--n")];
@@ -70,10 +70,10 @@ fn python_and_ghostlab_share_one_hub_cache() {
     let cache = theirs.path().to_str().unwrap();
     run(&python, &download_arguments(&names, "net"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
     assert_eq!(layout(ours.path()), layout(theirs.path()));
-    // A subset, because Python may remove unused locks.
+    // Check for a subset, because Python may remove unused locks.
     assert!(locks_of(theirs.path()).is_subset(&locks_of(ours.path())), "both libraries must use the same locks");
 
-    // Run both libraries offline, each with the cache that the other one wrote.
+    // Run both programs offline, each with the cache that the other one wrote.
     server.forget();
     let cache = ours.path().to_str().unwrap();
     let printed = run(

@@ -1,4 +1,4 @@
-//! Records of a run in the formats of other programs.
+//! Tests of run records in the formats of other projects.
 
 use super::*;
 
@@ -75,8 +75,8 @@ fn accuracies_are_in_the_forms_that_others_collect_them_in() {
     }
 }
 
-/// Script that validates a packed record by the RO-Crate profile. The validator downloads the profile's context, so the
-/// script serves the one in the package `rocrate`, a later version with all of its terms.
+/// Script that validates a packed record against the RO-Crate profile. The validator downloads the profile's context,
+/// so the script serves a later version of it, which the package `rocrate` contains and which has the same terms.
 const CRATE: &str = r#"
 import importlib.resources, io, json, sys, zipfile
 import requests, urllib3

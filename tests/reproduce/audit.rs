@@ -1,4 +1,4 @@
-//! The audit of the paper and of other tables.
+//! Tests of `ghostlab audit` on the paper's tables and on other tables.
 
 use super::*;
 
@@ -15,8 +15,8 @@ fn the_audit_finds_what_the_paper_says_twice() {
 #[test]
 fn the_audit_checks_anybodys_table() {
     let world = World::new();
-    // ARC-Easy has 2376 documents: 1845 correct are 77.65 %, and no count prints as 77.70. COPA has 100. The mean of
-    // 77.65 and 82.00 is 79.825.
+    // ARC-Easy has 2376 documents. 1845 correct answers give 77.65 %, and no count gives 77.70 %. COPA has 100
+    // documents. The mean of 77.65 and 82.00 is 79.825.
     world.write(
         "wide.csv",
         "Method,ARC-e,COPA,Avg\nDense,77.65,82.00,79.83\nMine,77.70,61.00,69.35\nTheirs,60.02,70.00,71.00\n",

@@ -1,9 +1,9 @@
-//! Gates, verdicts and claims.
+//! Tests of verdicts, of claims, and of the gate that compares dense backbones with the paper.
 
 use super::*;
 
-/// Creates artifacts on a backbone with the name of one in the paper, scored by the paper's protocol. The random
-/// weights give different numbers.
+/// Creates artifacts on a backbone with the name of a model from the paper, scored on windows of `length` tokens (2048
+/// in the paper). The random weights do not give the paper's numbers.
 fn as_in_the_paper(length: usize) -> World {
     let world = experiments("llama-3-8b");
     world.write(
@@ -116,7 +116,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     }
     let output = made(&world, &["reproduce", "table2"]);
     assert_eq!(judged(&output), "tableA7 has no results: run `ghostlab reproduce tableA7 --profile tiny`: UNKNOWN");
-    // A rival method without a cell, and missing measurements.
+    // The claim is unknown, because measurements are missing.
     assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "the artifacts must be comparable");

@@ -1,4 +1,4 @@
-//! Comparisons of two runs.
+//! Tests of `ghostlab compare` on two runs.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Folders of results.
+//! Tests of the results folders of artifacts.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     world.write("experiments/profiles/tiny.yaml", more);
     made(&world, &["reproduce", "mini"]);
     let before = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
-    // The table is complete; the additional text of `run` is not stored.
+    // The table is complete, but the additional text of `run` is not scored yet.
     let output = world.ghostlab(&["run", "experiments/mini.yaml", "--stored"]);
     assert_eq!(output.status.code(), Some(3), "{}", both(&output));
     let [plain, named] = names_in_mini(&world).try_into().unwrap();
@@ -63,7 +63,7 @@ fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
     let [run, reproduce] = [["run", "experiments/mini.yaml"], ["reproduce", "mini"]];
     for order in [[run, reproduce], [reproduce, run]] {
         let world = experiments("mine");
-        // The evaluations differ: `run` scores a text that the table does not show.
+        // The evaluations differ, because `run` scores a text that the table does not show.
         let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
         let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
         world.write("experiments/profiles/tiny.yaml", more);
@@ -165,7 +165,7 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
     assert!(output.contains(&format!("({} trials)", trials(&plan)[2])), "{output}");
     let plan = made(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 complete, 0 to run") && trials(&plan)[2] == 0, "{plan}");
-    // Another depth adds cells and replaces none; another seed replaces them.
+    // Another depth adds cells without replacing any. Another seed replaces cells.
     let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "depth=1,2"]);
     assert!(plan.contains("2 to run") && !plan.contains("changed:"), "{plan}");
     let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "calibration.seed=7"]);

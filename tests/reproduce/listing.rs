@@ -1,4 +1,4 @@
-//! List of artifacts, with the progress of each.
+//! Tests of the list of artifacts that `ghostlab reproduce` prints, with the progress of each.
 
 use super::*;
 

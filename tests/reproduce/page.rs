@@ -1,4 +1,4 @@
-//! The page of all artifacts.
+//! Tests of the report page of all artifacts.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn all_makes_lists_tables_figures_and_their_page() {
     for shown in ["A small table", "A small figure", "data:image/svg+xml", "explain"] {
         assert!(page.contains(shown), "{shown} is not on the page");
     }
-    // Lists are artifacts of the paper like measurements.
+    // Lists are artifacts of the paper, too.
     let (_, list) = page.split_once("data-name=\"methods\"").unwrap();
     assert!(list.split_once("</table>").unwrap().0.contains("LLM-Streamline"), "wrong rows of the list");
     assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));

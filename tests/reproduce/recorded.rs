@@ -1,8 +1,8 @@
-//! Recorded results.
+//! Tests of recorded results (`reproduce --record`).
 
 use super::*;
 
-/// Artifact with a race between two cells of the other artifact (`WHOLE`).
+/// Artifact with a race between the two cells of the table in `WHOLE`.
 const RACES: &str = "artifact:\n  title: Races of the small table\n  races: {beside: whole, metrics: [ppl_test]}\n";
 
 const WHOLE: &str = "artifact:\n  title: All items\n  table:\n    lead: [backbone, method]\n    rows:\n\
@@ -50,7 +50,7 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     assert!(other.contains("races: differs from the recorded run in results/races/tiny"), "{other}");
     let now = kept(&world, "results");
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
-    // Numeric checks skip races.
+    // `verify` does not compare the numbers of races.
     made(&world, &["verify", "results", "--share", "100%"]);
 }
 
@@ -82,7 +82,7 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
     assert!(both(&output).contains("only an artifact with its default settings can be recorded"), "{}", both(&output));
 }
 
-/// Reproduces from the store, records again, and reproduces elsewhere without the large files.
+/// Checks that runs are identical when they use the store, record again, or use a new store without the large files.
 fn check_identical_runs(world: &World, recorded: std::collections::BTreeMap<String, Vec<u8>>) {
     let again = made(world, &["reproduce", "mini", "methods"]);
     assert!(again.contains("mini: identical to the recorded run in results/mini/tiny"), "{again}");
@@ -103,7 +103,7 @@ fn check_identical_runs(world: &World, recorded: std::collections::BTreeMap<Stri
     );
 }
 
-/// Simulates a rounding difference of another machine.
+/// Simulates a rounding difference between machines, and checks that the new run uses another folder.
 fn check_different_run(world: &World) {
     let path = world.path("results/mini/tiny/numbers.json");
     let mut numbers = common::json(&path);

@@ -1,4 +1,4 @@
-//! Budgets of a search.
+//! Tests of search budgets.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
     }
 }
 
-/// Searches the backbone of the world under a budget, with the criteria and recoveries of the command line.
+/// Searches the world's backbone under a budget, with the default criteria and recoveries.
 fn searched_under(world: &World, budget: &str) -> Value {
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--json"];
     let output = world.ghostlab(&[&line[..], &["--budget", budget]].concat());
@@ -35,7 +35,7 @@ fn searched_under(world: &World, budget: &str) -> Value {
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone()
 }
 
-/// Returns the criterion with its depth, and the recovery, of each candidate and of its copies.
+/// Returns the sorted names of all candidates and their duplicates, such as `shortgpt-1.none`.
 fn methods_of(found: &Value) -> Vec<String> {
     let names = found["candidates"].as_array().unwrap().iter().flat_map(|candidate| {
         let copies = candidate["same"].as_array().unwrap().iter();
@@ -52,7 +52,8 @@ fn share_of_parameters_races_layers_with_sublayers() {
     let world = World::large();
     let found = searched_under(&world, "params=0.9");
     let methods = methods_of(&found);
-    // An attention is 7 % of the parameters, an MLP 12 %, a map in the place of an attention 2 %.
+    // An attention sublayer has 7 % of the parameters, an MLP has 12 %, and a map that replaces an attention sublayer
+    // has 2 %.
     for expected in ["streamline-1.ghosted", "llm-drop-mlp-1.none", "llm-drop-attention-2.none", "shortgpt-1.none"] {
         assert!(methods.contains(&expected.to_owned()), "{expected} is not in {methods:?}");
     }

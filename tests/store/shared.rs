@@ -1,4 +1,4 @@
-//! Stores of several users and processes.
+//! Tests of stores that several users and processes share.
 
 use super::*;
 
@@ -21,14 +21,14 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         let init = ["store", "init", "shared", "--shared", whom];
         assert_eq!(done(under("077", world.command(&init))).0, Some(0));
         let small = ["--set", "criterion=llm-streamline", "--set", "depth=2", "--store", "shared"];
-        // A killed run leaves journals, drafts and a record; a worker records a failure.
+        // A killed run leaves journals, drafts and a record. A failing worker records its failure.
         let mut killed = under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()));
         killed.env("GHOSTLAB_FAULT", "kill@journal:2");
         assert_eq!(done(killed).0, None);
         let mut failing =
             under("077", world.command(&[&["worker", "grid.yaml", "--idle-exit", "1"], &small[..]].concat()));
         failing.env("GHOSTLAB_FAULT", "panic@score:1");
-        // The process reports the requested panic.
+        // Discard the output, because the process reports the injected panic.
         ended(failing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let modes = |what: &str| {
             for (path, (mode, ..)) in tree(&store)
@@ -47,7 +47,8 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         assert_eq!(done(under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0, Some(0));
         modes("what a run made");
     }
-    // `--shared` changes an existing store with its contents; without it, the store keeps its modes.
+    // `--shared` changes the modes of an existing store and its contents. Without `--shared`, the store keeps its
+    // modes.
     let world = World::new();
     assert_eq!(done(under("077", world.command(&["run", "grid.yaml"]))).0, Some(0));
     assert_eq!(fs::metadata(world.path("data/store/store.json")).unwrap().mode() & 0o777, 0o600);
@@ -108,7 +109,7 @@ fn result_tables(world: &World, folder: &str) -> Vec<Vec<u8>> {
 #[test]
 fn hidden_process_of_another_user_is_not_presumed_dead() {
     let world = World::new();
-    // A separate mount of /proc that shows each user only their own processes.
+    // Mount a separate /proc that shows each user only their own processes.
     let hidden = ["unshare", "--mount", "sh", "-c", "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"", "sh"];
     let hidden = hidden.map(str::to_owned);
     let works = Command::new(&hidden[0]).args(&hidden[1..]).arg("true").stderr(Stdio::null()).status();
@@ -143,7 +144,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     assert!(!store.join("attempts").exists(), "the death of a running worker was recorded");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());
     assert_eq!(ended(halted).status.code(), Some(0));
-    // The dead process is recognized, because its pid is no longer in use.
+    // A killed process is recognized as dead, because its pid is no longer in use.
     let mut killed = run(&one, &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7"]);
     killed.env("GHOSTLAB_FAULT", "kill@activations:1");
     assert_eq!(done(killed).0, None);
@@ -172,7 +173,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             let child = command.spawn().unwrap();
             let stat = format!("/proc/{}/stat", child.id());
             until("the worker does not stop", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
-            // Make the record look like that of another machine's process without recent heartbeats.
+            // Make the record look as if a process on another machine had sent no recent heartbeat.
             let record = fs::read_dir(world.path("data/store/processes")).unwrap().next().unwrap().unwrap().path();
             let mut worker: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
             worker["system"] = json!("another machine");

@@ -1,4 +1,4 @@
-//! Queued jobs run a copy of the program, so that a rebuild does not affect them.
+//! Tests that queued jobs run a copy of the program, so that a rebuild does not affect them.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn a_program_that_is_built_anew_ends_no_job_that_is_queued() {
     assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ");
 }
 
-/// Sets the times of everything below a folder to `hours` ago.
+/// Sets the modification times of everything below a folder to `hours` ago.
 fn aged(folder: &Path, hours: u64) {
     let then = std::time::SystemTime::now() - Duration::from_secs(3600 * hours);
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -40,7 +40,7 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let programs = world.path("data/store/programs");
-    // A program that belongs to no submission, next to a foreign file.
+    // Add a program that belongs to no submission, and a foreign folder.
     let orphan = programs.join("ab".repeat(32));
     let theirs = programs.join("mine");
     for folder in [&orphan, &theirs] {

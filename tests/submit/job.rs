@@ -1,4 +1,4 @@
-//! Jobs of a submission.
+//! Tests of the jobs of a submission.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn worker_refuses_other_program_or_inputs_with_reason() {
     assert_worker_refused(&world, &frozen, &["an input has changed since the grid was submitted", "train.txt"]);
 }
 
-/// Creates a world with an artifact `mini`, a table of its backbone.
+/// Creates a world with the table artifact `mini`.
 fn with_an_artifact() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -127,7 +127,7 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     submitted(&world);
     let worked = job(&submission(&world), Some("0"));
     assert_eq!(worked.status.code(), Some(0), "{}", stderr(&worked));
-    // Meanwhile the same grid is run manually, with its original paths; the frozen grid has absolute ones.
+    // Meanwhile, the same grid is run manually with its relative paths. The frozen grid has absolute paths.
     let printed = world.runs(&[]);
     let first = report(&world);
     assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
@@ -147,7 +147,8 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
         assert!(stderr(&refused).contains(word), "`{word}` is not in {}", stderr(&refused));
     }
     assert!(tables.len() == 3 && world.tables() == tables, "the tables of the later run changed");
-    // A result from other bytes under the same path is stale too, although the bytes are restored.
+    // A later run on other bytes under the same path has other settings, too, even if the bytes are restored
+    // afterwards.
     let text = fs::read(world.path("test.jsonl")).unwrap();
     let other = "{\"text\": \"w1 w2 w3\"}\n".repeat(60);
     world.write("grid.yaml", &grid);
@@ -160,7 +161,7 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
         "{}",
         stderr(&refused)
     );
-    // Results from before the submission are replaced as usual.
+    // Results of a later run with equal settings are replaced.
     world.runs(&[]);
     let last = report(&world);
     assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));

@@ -1,8 +1,8 @@
-//! Submission scripts and their options.
+//! Tests of submission scripts and their options.
 
 use super::*;
 
-/// Parts of a submission script.
+/// Texts that the submission script must contain.
 const SCRIPT_LINES: [&str; 16] = [
     "--array=0-2%3",
     "#SBATCH --requeue",
@@ -71,7 +71,7 @@ fn assert_bash_reads(script: &str) {
 fn submission_requests_a_gpu_with_enough_memory() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
-    // A GPU is requested if the grid computes on one, of a type with enough memory for the largest backbone.
+    // If the grid computes on a GPU, the script requests a GPU type with enough memory for the largest backbone.
     world.write("slurm.yaml", "gpus:\n  - {name: big, memory: 80}\n  - {name: small, memory: 1}\n");
     let output = slurm.run(
         &world,

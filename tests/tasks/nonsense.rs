@@ -1,4 +1,4 @@
-//! Fuzzes rows of data sets with implausible values: each row gives an error or a request, never a panic.
+//! Fuzzes rows of datasets with implausible values. Each row must give requests or an error, never a panic.
 
 use ghostlab::error::Result;
 use ghostlab::tasks::{Bos, Encoder, Prefix, TASKS, Task};
@@ -32,7 +32,7 @@ impl Nonsense {
         (mixed ^ (mixed >> 31)) % below
     }
 
-    /// Returns a random character, often one with a special meaning to some rule.
+    /// Returns a random character, often one that templates or parsers treat specially.
     fn character(&mut self) -> char {
         const TELLING: &str = "_[]\n\r\t \u{1c}\u{85}\u{a0}\u{2028}'\"\\{}?.:,()Σσßİǆ\0\u{feff}e\u{301}😀aA1-";
         if self.number(2) == 0 {
@@ -65,14 +65,14 @@ impl Nonsense {
     }
 }
 
-/// Creates a task with one row, located at `nonsense:1`.
+/// Creates a task with one row, whose position in error messages is `nonsense:1`.
 fn of_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definitions::Task> {
     let row =
         Row { place: "nonsense:1".to_owned(), value: serde_json::from_value(Value::Object(fields.clone())).unwrap() };
     ghostlab_definitions::Task::of_rows(native::definition(known)?.clone(), vec![row], None)
 }
 
-/// Checks that a row gives requests, or an error that names `nonsense:1`.
+/// Checks that a row gives requests, or an error that names `nonsense:1`. Returns whether it gives requests.
 fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
     let asked = of_row(known, fields).and_then(|task| Asked::of(task, &Bytes, Bos::Tokenizer, 64));
     match asked {
@@ -155,7 +155,7 @@ fn damaged_literal_or_file_never_panics() {
     }
 }
 
-/// Formats a string like Python's `repr`, or as an equivalent literal.
+/// Formats a string as a Python literal, with randomly chosen quotes and escapes.
 fn literal(text: &str, nonsense: &mut Nonsense) -> String {
     let quote = if nonsense.number(2) == 0 { '\'' } else { '"' };
     let mut written = String::from(quote);

@@ -1,4 +1,5 @@
-//! Data files written for other tools: local files with a builder's name, splits without labels, one-row texts.
+//! Tests of data files for other tools: local files for a builder of `datasets`, splits without labels, and texts in a
+//! single row.
 
 use std::process::Output;
 

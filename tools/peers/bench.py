@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "data/tiny"
 # A trained backbone and published data, if they exist next to the checkout.
 REAL = ROOT.parent / "shared/real"
-# Tolerances with f32 on both sides, in nats: losses of windows, and log-likelihoods of answers.
+# Tolerances in nats with f32 on both sides, for losses of windows and for log-likelihoods of answers.
 LOSS, LIKELIHOOD = 1e-4, 1e-3
 # Tolerances with bf16. Peers compute everything in bf16, and ghostlab only matrix products.
 LOSS_BF16, LIKELIHOOD_BF16 = 5e-2, 2.0
@@ -35,7 +35,7 @@ def difference(what, ours, theirs, tolerance):
 
 @dataclass
 class Row:
-    """Table row: seconds of each round, and the largest difference of the results."""
+    """Table row with the seconds of each round and the largest difference of the results."""
 
     part: str
     what: str

@@ -1,4 +1,4 @@
-"""Benchmarks against llama.cpp: `llama-perplexity` on the same text.
+"""Benchmarks against llama.cpp, with `llama-perplexity` on the same text and with `llama-batched-bench`.
 
 llama-perplexity scores consecutive windows, and predicts only the second half of each. If the tokenizer adds a first token, this
 token replaces the first one of each window. ghostlab does the same here.
@@ -29,12 +29,12 @@ OPTIONS = [(512, 512, "off"), (512, 512, "on"), (2048, 512, "on"), (2048, 2048, 
 
 @dataclass
 class Peer:
-    """llama.cpp or a fork of it. `sources` are those of llama.cpp, whose converter creates the models for both."""
+    """llama.cpp or a fork of it. `sources` is the source folder of llama.cpp, whose converter creates the models for both."""
 
     name: str
     sources: str
     perplexity: Path
-    # Type of the KV cache; f32 like everything else, if supported.
+    # Type of the KV cache, which is f32 like everything else if the peer supports it.
     kept_in: str = "f32"
 
     @property
@@ -43,7 +43,7 @@ class Peer:
 
 
 def present():
-    """Returns llama.cpp, or None and the reason."""
+    """Returns llama.cpp and None, or None and the reason why it is missing."""
     sources = os.environ.get("LLAMA_CPP")
     if not sources:
         return None, "LLAMA_CPP is not set"
@@ -92,7 +92,7 @@ class Perplexity:
                         ended = time.perf_counter()
             if process.returncode == 0 and began and ended and len(found) == self.count:
                 return ended - began, found
-            # It logs in a thread, and may exit before the last lines are written. Try again in that case.
+            # The program logs in a thread, and may exit before it has written the last lines. Try again in that case.
             if process.returncode:
                 break
         raise RuntimeError(f"{' '.join(command)}\nexit code {process.returncode}\n{''.join(said)}")
@@ -228,7 +228,7 @@ def decoded_in(bench, part, peer, backbone, given, kind):
         return answer(driver, str(batch))["seconds"], None
 
     def theirs():
-        # It logs in a thread, and may exit before the last lines are written. Try again in that case.
+        # The program logs in a thread, and may exit before it has written the last lines. Try again in that case.
         for _ in range(8):
             done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
             said = (done.stdout + done.stderr).splitlines()

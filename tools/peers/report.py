@@ -28,7 +28,7 @@ class Clock:
         stat = Path("/proc/stat")
         if not stat.exists():
             return None, ours
-        # user nice system idle iowait irq softirq steal
+        # The fields are user, nice, system, idle, iowait, irq, softirq and steal.
         fields = [int(field) for field in stat.read_text().splitlines()[0].split()[1:9]]
         return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK"), ours
 
@@ -125,7 +125,7 @@ def save(bench, clock, program, rows):
 
 
 def fields(row, around):
-    """Returns the CSV fields of a measurement: rates if tokens are counted, otherwise seconds."""
+    """Returns the CSV fields of a measurement, with rates if tokens are counted, and with seconds otherwise."""
     found = {"part": row.part, "what": row.what, "peer": row.peer, "aim": row.aim}
     notes = [*row.notes, *([row.apart] if row.apart else [])]
     if row.ours:

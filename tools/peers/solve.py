@@ -4,9 +4,10 @@ import time
 
 from bench import Row, answer, difference
 
-# Ridge of ghosted layers. Least squares by QR uses none.
+# Ridge of ghosted layers. The peer that solves least squares by QR uses no ridge.
 RIDGE = 1e-6
-# Tolerance relative to the map's largest entry: above the effect of the ridge, and far below the resolution of f32 operators.
+# Tolerance relative to the map's largest entry. It is above the effect of the ridge, and far below the resolution of f32
+# operators.
 SOLUTION = 1e-6
 
 

@@ -108,7 +108,7 @@ def table2(bench):
 
 
 class Table2:
-    """Table 2 of one backbone: our time, and the time of the harness, extrapolated to the same number of cells."""
+    """Table 2 of one backbone, with our time and the time of the harness, which is extrapolated to the same number of cells."""
 
     def __init__(self, bench, harness, name, limit):
         settings = ["--set", f"backbone=tiny-{name}"]

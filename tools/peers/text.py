@@ -92,8 +92,8 @@ def split(aim_3, aim_6):
 
 
 def forward_in(bench, part, backbone, given, how):
-    """Benchmarks both sides in one float type. In bf16, ghostlab only computes products in bf16, and the peer everything. If the
-    processor has AMX, the peer also runs in bf16 without it."""
+    """Benchmarks both sides in one float type. In bf16, ghostlab computes only matrix products in bf16, and the peer
+    computes everything in bf16. If the processor has AMX, the peer also runs in bf16 without it."""
     (file, ids), (kind, theirs_kind, tolerance, aim) = given, how
     count, length = len(ids), len(ids[0])
     driver, model = bench.started("forward", backbone, file, kind), load(backbone, theirs_kind)
@@ -139,7 +139,7 @@ class Limited:
         return said["seconds"], said["losses"]
 
 
-# Shape with two layers, embedding and head of Llama-3.1-8B.
+# Model whose shape, embedding and head the wide backbone has, and its number of layers.
 WIDE = ("llama-3.1-8b", 2)
 
 
@@ -167,8 +167,8 @@ def wide(bench):
 
 
 def whole(bench):
-    """Benchmarks the perplexity of a published model, including loading. Our time includes the program's startup; the peer's excludes
-    imports."""
+    """Benchmarks the perplexity of a published model, including loading. Our time includes the program's startup. The peer's
+    time excludes imports."""
     named = os.environ.get("SMOLLM")
     if not named:
         print("whole: skipped: set SMOLLM to the GGUF file of SmolLM2-135M", flush=True)
@@ -246,7 +246,7 @@ def without(model, layers, cut):
 
 def generate_in(bench, part, backbone, given, how, cuts=()):
     """Benchmarks generation on both sides in one float type. In bf16, near-ties may change tokens, so the number of equal tokens is
-    reported. With cuts, the dense backbone and all variants are generated: together by ghostlab, one by one by the peer."""
+    reported. With cuts, ghostlab runs the dense backbone and all variants together, and the peer runs them one by one."""
     import torch
 
     (prompts, new, batch), (kind, theirs_kind) = given, how

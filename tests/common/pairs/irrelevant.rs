@@ -80,7 +80,7 @@ pub(super) fn files() -> Vec<Pair> {
     ]
 }
 
-/// Changes entries of the config that no number depends on.
+/// Changes config entries that affect no number.
 fn change_unused_entries(setting: &mut Setting) {
     setting.json("backbone/config.json", |config| {
         config["transformers_version"] = json!("0.0.1");

@@ -1,8 +1,8 @@
-//! Setting pairs that differ in the timing.
+//! Setting pairs that differ in how latency is measured.
 
 use super::{Pair, between, pair};
 
-/// Returns setting pairs that differ in the timing.
+/// Returns setting pairs that differ in how latency is measured.
 pub(super) fn latencies() -> Vec<Pair> {
     vec![
         pair("longer prompts", &["measure.prefill.length"], |setting| {

@@ -51,7 +51,7 @@ pub(super) fn engines() -> Vec<Pair> {
         ),
         planned(
             "a GPU",
-            // Batches on a GPU hold more tokens.
+            // Batches on a GPU hold more tokens, so the batch settings differ as well.
             &["engine.device", "measure.prefill.machine.gpu.device", "measure.task.batch", "measure.windows.batch"],
             |setting| setting.argue(&["--engine", "candle", "--device", "cpu", "--dtype", "f32"]),
             |setting| setting.argue(&["--engine", "candle", "--device", "cuda", "--dtype", "f32"]),

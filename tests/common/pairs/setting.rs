@@ -1,5 +1,5 @@
-//! Setup of tests that compare two runs which differ in one change: a test world with a grid, and functions that change
-//! the grid or its input files.
+//! Setup for tests that compare two runs: a test folder with a grid, and methods that change the grid or its input
+//! files.
 
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ evaluate:
   latency: {length: 16}
 ";
 
-/// A test world with its grid and the arguments after `run grid.yaml`.
+/// Test folder with a grid, and the arguments after `run grid.yaml`.
 pub struct Setting {
     pub world: World,
     pub arguments: Vec<String>,
@@ -92,7 +92,7 @@ impl Setting {
         self.grid(&format!("{{path: {text}.jsonl, rule: ptb"), &format!("{{path: {text}, rule: c4-stream{settings}"));
     }
 
-    /// Moves the task's file into a folder, as published.
+    /// Moves the task's file into a folder, which is the layout of published datasets.
     pub(super) fn task_folder(&self) {
         std::fs::create_dir(self.world.path("copa")).unwrap();
         std::fs::rename(self.world.path("copa.jsonl"), self.world.path("copa/validation.jsonl")).unwrap();
@@ -148,7 +148,7 @@ impl Setting {
         self.grid("criterion: llm-streamline", "criterion: {name: shortgpt, iterative: true}");
     }
 
-    /// Repeats the fixture's layers up to the depth of published models.
+    /// Repeats the fixture's first layer up to the layer count of published models.
     pub(super) fn deep(&self) {
         const LAYERS: usize = 32;
         let bytes = std::fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
