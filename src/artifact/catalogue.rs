@@ -93,7 +93,7 @@ impl Artifact {
     }
 
     /// Builds the gate: a grid of dense backbones whose scores must match the paper before pruning. Returns `None` if
-    /// the paper has none of the backbones. The gate of a figure without scores is scored on the grid's texts.
+    /// the paper has none of the backbones. If the artifact shows no scores, the gate uses the grid's perplexity texts.
     ///
     /// # Errors
     /// Fails like [`grid`](Self::grid).
@@ -129,8 +129,8 @@ impl Artifact {
     }
 }
 
-/// Returns whether a metric belongs to a task with a definition: `short_answers(shots=5)/exact_match,none` belongs to
-/// `short_answers`.
+/// Returns whether a metric belongs to the given task definition. For example,
+/// `short_answers(shots=5)/exact_match,none` belongs to `short_answers`.
 fn is_of_definition(metric: &Metric, task: &str) -> bool {
     let task_label = metric.id.split_once('/').filter(|_| metric.is_defined()).map_or("", |(task_label, _)| task_label);
     task_label.split('(').next() == Some(task)
@@ -160,7 +160,7 @@ pub fn all(folder: &Path) -> Result<Vec<Artifact>> {
     Ok(all)
 }
 
-/// Selects artifacts by name; `all` selects every artifact.
+/// Selects artifacts by name. The name `all` selects every artifact.
 ///
 /// # Errors
 /// Fails if a name is unknown, and suggests the closest one.

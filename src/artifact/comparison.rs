@@ -48,7 +48,8 @@ fn paper_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperCo
     PaperComparison { paper, difference, tolerance, verdict }
 }
 
-/// Returns whether two conditions match: both dense, or only one of them states the number of sequences.
+/// Returns whether two unequal conditions match. Either both are the same dense backbone, or only one of them states
+/// the number of calibration sequences.
 fn conditions_match(one: &Condition, other: &Condition) -> bool {
     if one.criterion == DENSE || other.criterion == DENSE {
         return one.criterion == other.criterion && one.backbone == other.backbone;
@@ -230,7 +231,7 @@ pub(super) fn insert_gated_cells(outcome: GridOutcome, grid: &Grid, misses: &[Ga
 const LENGTH: usize = 2048;
 const SEQUENCES: usize = 128;
 const OPERATOR_SEQUENCES: usize = 32;
-/// Seed of the reference code; the paper does not state one.
+/// Seed of the reference code. The paper does not state one.
 const SEED: u64 = 0;
 /// Float types that may be compared with the paper, which states float16 for time and memory (appendix F).
 const DTYPES: [&str; 2] = ["f16", "f32"];

@@ -121,7 +121,7 @@ fn trained(setup: &mut Setup, change: fn(&mut Finetune)) {
     calibrated(setup).finetune = Some(training);
 }
 
-/// Changes of the protocol by metric, with the difference that is reported.
+/// Metrics with a change of the protocol and the difference that is reported.
 const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
     ("ppl_c4", |setup| setup.scored = vec![text(256, 256)], "windows of 256 tokens (paper: 2048)"),
     ("ppl_c4", |setup| setup.scored = vec![text(2048, 32)], "32 of 256 windows of c4"),
@@ -161,7 +161,7 @@ const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
         "computed in bf16 instead of float16 or f32",
     ),
     ("rte", |setup| setup.variant = with("solver", "svd"), "ghosted with solver svd instead of solver normal"),
-    // LinearPatch's loader differs from the paper's.
+    // LinearPatch's loader uses the rule `c4`, which differs from the paper's.
     ("rte", |setup| calibrated(setup).rule = "c4".into(), "c4-train split by the rule c4"),
     (
         "ppl_c4",
@@ -181,7 +181,8 @@ fn number_of_another_protocol_gets_no_verdict() {
     for (metric, change, differs) in OTHER_PROTOCOLS {
         assert_eq!(ours(&paper, metric, change), differs);
     }
-    // Settings in our condition must be in the paper's too. Settings that the paper leaves open may have any value.
+    // A setting named in our condition is named in the paper's too. Settings that the paper leaves open may have any
+    // value.
     let named: Change = |setup| {
         setup.variant = with("solver", "svd");
         setup.named_settings = Arc::new(["recovery.solver".to_owned()].into());

@@ -92,7 +92,7 @@ impl Drawer<'_> {
         self.numbers.iter().map(|number| &number.record.condition)
     }
 
-    /// Returns the requested recoveries, or all of the grid.
+    /// Returns the requested recoveries, or all recoveries of the grid if none is requested.
     fn recoveries(&self) -> Vec<String> {
         let pruned = self.conditions().filter(|condition| condition.criterion != DENSE);
         let all = distinct(pruned.map(|pruned| &pruned.recovery));

@@ -33,8 +33,8 @@ const WIDE: &str = "wide";
 pub enum TableShape {
     /// One row per cell.
     Long,
-    /// One row per method and one column per backbone and depth. `metric` selects the metric; `None` selects the
-    /// default one.
+    /// One row per method and one column per backbone and depth. `metric` selects the metric, and `None` the default
+    /// one.
     Wide { metric: Option<String> },
 }
 
@@ -144,7 +144,7 @@ pub(super) struct FinishedRun<'a> {
 type Recorded = (Vec<PathBuf>, Provenance);
 
 impl FinishedRun<'_> {
-    /// Writes the accompanying files and the provenance record. Returns all files.
+    /// Writes the accompanying files and the provenance record. Returns all files and the record.
     pub(super) fn finish(
         &self,
         gated: bool,

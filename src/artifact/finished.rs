@@ -1,7 +1,7 @@
 //! Up-to-date check: a command whose inputs and outputs are unchanged reports its earlier result.
 //!
-//! All inputs, including stored objects, and all outputs must have the same contents. Only cached hashes of large
-//! unchanged files are trusted.
+//! All inputs, including stored objects, and all outputs must have the same contents. Only large files may use a cached
+//! hash, which the store keeps while they are unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ impl<'a> UpToDateCheck<'a> {
     }
 }
 
-/// File size in bytes from which hashes come from the store's cache. Smaller files are hashed every time.
+/// Minimum size in bytes of a file whose hash comes from the store's cache. Smaller files are hashed every time.
 const SMALL: u64 = 1 << 20;
 
 /// Hashes every file at or below `places`. Returns `None` if a file cannot be read.

@@ -400,7 +400,7 @@ fn methods_may_be_tested_against_one_that_the_table_names() {
     entry.named_options = vec!["rank".into()];
     entry.rows[0].recovery.push("rank:8".into());
     let mut numbers: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
-    // Three documents more than ghosted, which is not significant.
+    // This method answers three documents more than ghosted, which is not significant.
     numbers.push(number(7, "llm-streamline", "rank:8", "rte", 65.0, answers(65, 100)));
     let table = laid(&description, numbers, &[]).unwrap();
     let marks: Vec<&str> = table.numbers().map(|(_, shown)| shown.mark()).collect();

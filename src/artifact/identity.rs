@@ -1,4 +1,4 @@
-//! Verifies a backbone named like one of the paper's by its layer count and its hashes in `hub.lock`.
+//! Verifies backbones that have the name of a paper backbone, by layer count and by the hashes in `hub.lock`.
 
 use std::path::{Path, PathBuf};
 
@@ -111,7 +111,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     hold(grid, hash)
 }
 
-/// Compares a folder with its pin, small files first to find another model early.
+/// Compares a folder with its pin. Small files come first, so that a different model is detected early.
 fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>) -> Result<()> {
     let mut files: Vec<(&str, &LockedFile)> =
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| is_relevant(file)).collect();
@@ -194,7 +194,7 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) ->
     Ok(ExaminedInput { found, unpinned })
 }
 
-/// Returns whether files have the pinned hashes. Cached files are matched by name, copies by content.
+/// Returns whether files have the pinned hashes. Cached files are matched by name, other copies by content.
 ///
 /// # Errors
 /// Fails if a cached file differs from its pin.

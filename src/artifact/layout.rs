@@ -64,7 +64,7 @@ pub(super) fn layout(
 struct RowsBuilder<'a> {
     table: &'a TableEntry,
     columns: &'a [LaidColumn],
-    /// Depth of each backbone in each group of columns, if columns repeat for each depth.
+    /// Depths indexed by `[group][backbone]`, if columns repeat for each depth.
     depth_groups: Option<&'a [Vec<Option<Depth>>]>,
     rows: Vec<Laid>,
     /// Index of the current block of rows.
@@ -164,7 +164,7 @@ fn sequences(measurement: &Measurement) -> Option<usize> {
     measurement.setup.variant.get(settings::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
-/// Returns the calibration and the settings except the depth, which identify a row.
+/// Returns the calibration and all settings except the depth, which distinguish the rows of a method.
 fn variant(measurement: &Measurement) -> (String, Settings) {
     let mut settings = Settings::clone(&measurement.setup.variant);
     settings.remove(settings::DEPTH);
@@ -183,7 +183,7 @@ fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
     depths
 }
 
-/// Returns the depth of each backbone in each group of columns.
+/// Returns the depths of the column groups, indexed by `[group][backbone]`.
 ///
 /// Depths of different backbones are aligned by rank, unless this would put the same depth into two groups.
 fn depth_groups(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {

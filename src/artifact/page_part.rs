@@ -53,7 +53,7 @@ impl PagePart {
         page_artifact(self) == page_artifact(other)
     }
 
-    /// Writes the part.
+    /// Writes the part to its file in a folder.
     ///
     /// # Errors
     /// Fails if the folder is not writable.

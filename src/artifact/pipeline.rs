@@ -79,9 +79,9 @@ impl Runner<'_> {
 
 #[derive(Debug)]
 pub struct ArtifactOutcome {
-    /// Table of the artifact; `None` for a figure.
+    /// Table of the artifact, or `None` for a figure.
     pub table: Option<Table>,
-    /// Comparison with the paper; empty if it has no values for the backbones.
+    /// Comparison with the paper, or empty if the paper has no values for the backbones.
     pub comparison: String,
     pub files: Vec<PathBuf>,
     /// Comparison with the recorded run, if there is one.
@@ -98,7 +98,7 @@ pub struct ArtifactOutcome {
     pub unmade: usize,
 }
 
-/// Whether dense backbones must reproduce the paper's numbers before they are pruned.
+/// Check that dense backbones reproduce the paper's numbers before they are pruned.
 #[derive(Debug)]
 pub enum Gated {
     /// Skips the check of dense numbers.
@@ -198,7 +198,7 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
-/// Rejects sublayer cuts where the table or figure counts whole layers.
+/// Rejects sublayer cuts if the table or figure only supports whole layers.
 fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     match grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) {
         Some(cell) if !artifact.description.shows_sublayers() => {
@@ -252,8 +252,8 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
     Ok(files)
 }
 
-/// Returns the LaTeX variants by file name: the paper's columns under each of the artifact's names, the same columns
-/// with the paper's values, and the columns beyond the paper.
+/// Returns the LaTeX variants by file name. The paper's columns appear under each name of the artifact, and once more
+/// with the paper's values. The columns beyond the paper are a separate variant.
 pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
     let tables = print::printed(entry, table);
     let mut forms: Vec<(String, Table)> =

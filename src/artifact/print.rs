@@ -73,7 +73,8 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) ->
     Table { scope: untold(entry, &found), ..found }
 }
 
-/// Describes the backbone and, if unique, the number of removed layers.
+/// Describes the backbone and the number of removed layers, if they are the same for all numbers and no row label shows
+/// them.
 fn untold(entry: &TableEntry, table: &Table) -> String {
     let conditions: Vec<&Condition> = table.numbers().map(|(_, shown)| &shown.measurement.record.condition).collect();
     let backbones = distinct(conditions.iter().map(|condition| &condition.backbone));

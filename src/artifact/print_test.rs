@@ -1,7 +1,7 @@
 //! Compares the layout of each printed table with the paper's.
 //!
-//! The paper's numbers replace those of a run, so nothing is computed. `tools/paper_tables.py` extracted the fixture
-//! from the paper's LaTeX source, against which it is checked if present.
+//! The tables contain the paper's numbers, so nothing is computed. The fixture was extracted from the paper's LaTeX
+//! source by `tools/paper_tables.py`. If the source is present, the fixture is checked against it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -244,7 +244,7 @@ fn option_names_and_quotes_keep_their_signs_in_latex() {
     assert!(notes.contains("`-{}-retime` times '{}'again'{}' -{}- and -{}-{}-."), "{notes}");
 }
 
-/// The committed tables must compile, because readers copy them into papers.
+// The committed tables must compile, because readers copy them into papers.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 fn all_recorded_tables_compile_without_warnings() {
@@ -267,7 +267,7 @@ fn all_recorded_tables_compile_without_warnings() {
     assert_eq!(compile_warnings(&text.join("\\clearpage\n")), Vec::<String>::new());
 }
 
-/// Compares the terminal output of table 2. The paper's numbers have no significance marks.
+// The paper's numbers have no significance marks, so the marks are checked on the recorded run.
 #[test]
 fn table_2_is_one_part_at_120_columns() {
     let table = laid_out("table2", &paper::records("table2").unwrap().into_iter().map(measured).collect::<Vec<_>>());

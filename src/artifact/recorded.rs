@@ -36,7 +36,7 @@ pub(super) enum RecordComparison {
 /// The compared parts of `run.json` and `numbers.json`.
 struct ComparedRun {
     run: Value,
-    /// Numbers of the run; `None` for races, whose files are their results.
+    /// Numbers of the run. `None` for races, which are compared by their files.
     numbers: Option<Vec<ResultRow>>,
 }
 

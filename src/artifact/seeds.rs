@@ -136,8 +136,8 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
     changing
 }
 
-/// Formats one line per cut. The line counts the pairs of methods that rank as in the paper for every seed, the pairs
-/// that rank in the reverse order for every seed, and the pairs whose order depends on the seed.
+/// Formats one line per cut, with three counts of method pairs: those that rank as in the paper for every seed, those
+/// that rank in reverse for every seed, and those whose order depends on the seed.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Vec::new() };
     cuts.iter().filter_map(|(cut, methods)| order_note(&metric, cut, methods, paper)).collect()

@@ -45,7 +45,7 @@ fn part(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
 /// Returns the depths to try, per unit, for a grid that specifies none. They range from the smallest depth at which
 /// some cut may meet the budget to the smallest depth at which every cut does.
 ///
-/// If possible, at least two depths are returned, because an operator may cost what the first depth saves.
+/// If possible, at least two depths are returned, because operators may use up the savings of the first depth.
 ///
 /// # Errors
 /// Fails with exit code 2 if the dense backbone already meets the budget, or if even the deepest cut misses it.
@@ -230,7 +230,7 @@ pub(super) struct Racer {
 }
 
 impl Racer {
-    /// Returns the mean of the first objective.
+    /// Returns the mean gain in the first objective.
     pub(super) fn merit(&self) -> f64 {
         mean_of_means(&self.gains[0])
     }

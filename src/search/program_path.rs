@@ -47,7 +47,8 @@ mod tests {
         assert_eq!(layers([&one, &one]), 7.0);
         let other = path(10, &Cut::layers([8, 9]), &[]).unwrap();
         assert_eq!(layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
-        // An MLP map shares the attention before it. A map of both branches does not.
+        // A repair on the MLP branch shares the preceding attention with plain removal. A repair on both branches does
+        // not.
         assert_eq!(layers([&plain, &without_three(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
         assert_eq!(layers([&plain, &without_three(&[repair(3, "a", AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
         assert_eq!(layers([]), 0.0);

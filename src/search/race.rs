@@ -61,8 +61,8 @@ pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
     means.iter().sum::<f64>() / means.len() as f64
 }
 
-/// Computes the p-value of the test that a candidate is worse in every objective: the largest p-value over objectives
-/// (intersection-union test), or 1 if it is not worse in some objective.
+/// Computes the p-value of the intersection-union test that a candidate is worse in every objective. The result is the
+/// largest p-value over the objectives, or 1 if the candidate is not worse in some objective.
 fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
     objectives
         .iter()

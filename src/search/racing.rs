@@ -27,7 +27,7 @@ pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<Found> {
     let selectable = Search { unselectable: Vec::new(), ..spec.clone() };
     let bare = Grid { search: Some(selectable), ..grid.clone() };
     let (config, engine) = backbone(&bare, env)?;
-    // Candidates violating bounds that need no timing are reported before anything runs.
+    // Check the bounds that need no timing first, so that a budget out of reach fails before anything runs.
     let (mut cells, mut left_out) = candidates(grid, &config, engine, None)?;
     let chosen_from = grid;
     let grid = &bare;

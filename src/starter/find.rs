@@ -87,7 +87,7 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     Ok(texts)
 }
 
-/// Returns the last component of a directory's absolute path.
+/// Returns the last component of the absolute path, without the extension of a GGUF file.
 fn name_of(folder: &Path) -> String {
     let absolute = files::absolute(folder);
     let last = absolute.components().rev().find_map(|part| match part {

@@ -26,7 +26,7 @@ const LENGTH: usize = 2048;
 const EMBEDDED_LENGTH: usize = 256;
 /// Minimum useful window length.
 const SHORTEST: usize = 8;
-/// Calibration sequences of the paper.
+/// Number of calibration sequences in the paper.
 const SEQUENCES: usize = 128;
 /// Number of bytes of a text to tokenize for choosing the window length.
 const LOOKED_AT: usize = 1 << 20;
@@ -275,7 +275,7 @@ fn quoted(text: &str) -> String {
 /// Returns a path relative to the grid's directory, or an absolute path if they share only the root.
 fn relative(path: &Path, target: &Path) -> String {
     let path = files::absolute(path);
-    // Resolve only the directory: in the hub cache, the file is a link to a blob without an extension.
+    // Resolve only the directory, because a file in the hub cache is a link to a blob without an extension.
     let path = match (path.is_file(), path.parent(), path.file_name()) {
         (true, Some(folder), Some(name)) => canonical_or_same(folder.to_owned()).join(name),
         _ => canonical_or_same(path),

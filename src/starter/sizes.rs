@@ -26,7 +26,7 @@ pub(super) struct Sizes {
     /// Tokens per window.
     pub(super) length: usize,
     pub(super) sequences: usize,
-    /// Maximum number of scored windows per text; `None` for all.
+    /// Maximum number of scored windows per text, or `None` for all windows.
     pub(super) windows: Option<usize>,
 }
 

@@ -16,7 +16,7 @@ const SHARES: [f64; 2] = [0.7, 0.9];
 /// Separator between rows under the window rule of starter grids.
 const BETWEEN_ROWS: &str = "\n\n";
 
-/// Text that is split into two parts, each of which is written to a file next to the grid.
+/// Text that is split into two parts. Each part is written to a file next to the grid.
 #[derive(Debug)]
 pub struct SplitText {
     text: PathBuf,
@@ -67,7 +67,7 @@ impl SplitText {
     }
 }
 
-/// Guard for files written for a grid. Dropping it removes the files, unless they are kept.
+/// Guard for files written for a grid. Dropping the guard removes the files, unless [`keep`](Self::keep) was called.
 #[derive(Debug, Default)]
 pub struct WrittenParts(Vec<PathBuf>);
 

@@ -1,13 +1,14 @@
-//! Checks accuracies against possible counts of correct answers, their means, and chance.
+//! Checks whether printed accuracies and means are possible, and whether they are above chance.
 
 use super::row::{AuditColumns, AuditRow, AuditTask, EPSILON, agree};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 
-/// Returns the counts of correct answers that round to the printed value, with their accuracies in percent. Returns
-/// `None` if the metric is not a task or its document count is unknown.
+/// Returns every count of correct answers whose accuracy rounds to the printed value, with that accuracy in percent.
+/// Returns `None` if the metric is not a task or its document count is unknown.
 ///
-/// Ties may be rounded either way. With two decimals, every HellaSwag value is possible, and some match two counts.
+/// Ties may be rounded either way. HellaSwag has over 10,000 documents, so every value with two decimals is possible,
+/// and some match two counts.
 fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
     let (documents, value) = accuracy_of(entry, columns)?;
     Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| rounds_to(entry, value, *accuracy)).collect())
@@ -21,10 +22,12 @@ fn accuracy_of(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f6
     Some((columns.task(&entry.record.metric)?.documents?, entry.record.value?))
 }
 
-/// Returns the counts whose accuracies are within `reach` of `value`, plus one neighbor on each side.
+/// Returns the counts of correct answers out of `most` whose accuracies are within `reach` of `value`, plus one
+/// neighbor on each side.
 fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
     let documents = most as f64;
-    // Float-to-integer casts saturate, so a value outside 0–100 yields no counts or only the last one.
+    // Float-to-integer casts saturate. A value below 0 therefore yields counts 0 and 1, and a value above 100 only the
+    // last.
     let [first, last] = [value - reach, value + reach].map(|percent| (percent / 100.0 * documents).floor() as usize);
     let last = last.saturating_add(1).min(most);
     (first.min(most)..=last).map(move |count| (count, 100.0 * count as f64 / documents))
@@ -59,10 +62,10 @@ fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Sever
     (Severity::Contradiction, "no count of right answers prints so")
 }
 
-/// Maximum distance from the chance accuracy, in standard errors, that still counts as chance.
+/// Maximum number of standard errors from the chance accuracy at which a score still counts as chance.
 const WIDTH: f64 = 3.0;
 
-/// Finds rows with all nine accuracies at chance level, as after a numeric overflow.
+/// Finds rows in which all task accuracies are at chance level, for example after a numeric overflow.
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let Some(cells) = row.all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
@@ -89,7 +92,7 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Computes the distance from the nearest chance rate in standard errors.
+/// Computes how many standard errors a value is away from the nearest chance accuracy of its task.
 fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
     let task = row.columns.task(&cell.record.metric).filter(|task| !task.chance.is_empty())?;
     let documents = task.documents? as f64;
@@ -116,7 +119,7 @@ fn constant(row: &AuditRow) -> bool {
         })
 }
 
-/// Returns whether two rows agree only because both are at chance.
+/// Returns whether the accuracies of two rows are equal and all at chance level.
 pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     one.all(&one.columns.task_names()).is_some_and(|cells| {
         !cells.is_empty()
@@ -127,13 +130,13 @@ pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     })
 }
 
-/// Checks printed means.
+/// Checks that every printed mean is the mean of its columns.
 ///
-/// Each column, and hence their mean, is off by at most half a unit of the last digit. The printed mean adds another
-/// half unit.
+/// Rounding moves each column, and thus their mean, by at most half a unit of the last digit. Rounding the mean itself
+/// adds another half unit.
 ///
 /// If the accuracies determine the counts of correct answers, the true mean is known and only the second half unit
-/// applies. A mean that fails only this stricter test was computed from rounded columns, which is a remark.
+/// applies. A mean that fails only this stricter test was computed from rounded columns and is reported as a remark.
 pub(super) fn check_averages(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     for row in rows {
         let columns = row.columns;

@@ -65,7 +65,8 @@ fn check_within_table(values: &ValueGroups, entries: &[PaperNumber], findings: &
         let one = first[0];
         let two = other[0];
         let (severity, note) = match deviations(one, two) {
-            // Accept measurements that agree. If only one has a standard deviation, the other one should be a copy.
+            // Accept repeated measurements that agree. A value without a standard deviation should be an exact copy
+            // instead.
             Some(apart) if apart <= REPEATED && is_bare(first) == is_bare(other) => continue,
             Some(apart) if apart <= REPEATED => (
                 Severity::Remark,

@@ -1,4 +1,4 @@
-//! Finds duplicated rows and metrics, and rows that use another number of calibration sequences.
+//! Finds copied rows, repeated metrics, and rows whose number of calibration sequences is not the stated one.
 
 use super::accuracy::both_at_chance;
 use super::row::{AuditRow, agree, loose, words};

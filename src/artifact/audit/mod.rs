@@ -236,7 +236,7 @@ pub fn run(entries: &[PaperNumber]) -> Vec<Finding> {
     run_with(entries, AuditColumns::paper())
 }
 
-/// Runs all checks on tables with other columns.
+/// Runs all checks on tables with the given columns.
 pub fn run_with(entries: &[PaperNumber], columns: &AuditColumns) -> Vec<Finding> {
     let rows = AuditRow::group(entries, columns);
     let mut findings = Vec::new();

@@ -96,14 +96,14 @@ fn an_average_of_table_3_comes_from_another_calibration() {
 
 #[test]
 fn operators_of_table_5_take_twice_the_memory_of_their_matrix() {
-    // 82.0 vs. 81.6 and 71.5 vs. 71.1 are at least 0.3 %, although 4096² weights are only 0.21 %.
+    // 82.0 vs. 81.6 and 71.5 vs. 71.1 differ by at least 0.3 points before rounding, but 4096² weights are only 0.21 %.
     assert_eq!(of(Check::Memory).len(), 6);
 }
 
 #[test]
 fn repeated_latencies_agree_within_their_deviation() {
-    // The most distant dense latencies of tables A8 and A9 (5368.3 ± 4.6, 5349.4 ± 4.3) are three standard deviations
-    // apart.
+    // The two dense latencies of tables A8 and A9 that differ most (5368.3 ± 4.6, 5349.4 ± 4.3) are three standard
+    // deviations apart.
     let findings = of(Check::Agreement);
     let latencies: Vec<&Finding> = findings.iter().filter(|finding| finding.column.starts_with("prefill_ms")).collect();
     // Table 5 repeats tables A8 and A9 exactly, except for one latency.
@@ -150,7 +150,7 @@ fn rows_are_copied_between_criteria_recoveries_and_backbones() {
     let selection = find(&findings, "table2", "llama-3-8b, 11/32, shortgpt, pruned, c4");
     assert_eq!(selection.found, "that of llama-3-8b, 11/32, llm-streamline, pruned, c4 (table2)");
     assert_eq!(selection.note, "the same selection, or copied; but the criteria differ in table3 (prune-and-comp)");
-    // A row of another backbone, then a row with two of three perplexities copied.
+    // The first row is copied from another backbone. The second has two of three perplexities copied.
     let backbone = find(&findings, "tableA7", "deepseek-r1-distill-llama-8b, 11/32, llm-streamline, pruned, wikitext2");
     assert_eq!((backbone.severity, backbone.column.as_str()), (Severity::Contradiction, "all 10 scores"));
     let slip = find(&findings, "table3", "llama-3-8b, 11/32, shortgpt, pruned, c4");

@@ -1,4 +1,4 @@
-//! Rows of a table, and the meaning of their columns.
+//! Rows of the audited tables, and descriptions of their columns.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -22,7 +22,7 @@ pub(super) struct AuditRow<'a> {
     pub(super) cells: Vec<&'a PaperNumber>,
     /// First cell of each metric, by metric name.
     first: HashMap<&'a str, &'a PaperNumber>,
-    /// Score columns with a value, in the same order for all rows.
+    /// Cells of the score columns, in the same order for all rows. `None` if a cell is missing or has no value.
     scores: Vec<Option<&'a PaperNumber>>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> AuditRow<'a> {
         metrics.iter().map(|metric| self.get(metric)).collect()
     }
 
-    /// Returns the pairs of scores for each metric that both rows have.
+    /// Returns a pair of scores for each metric that both rows have.
     pub(super) fn shared_scores(&self, other: &AuditRow<'a>) -> Vec<(&'a PaperNumber, &'a PaperNumber)> {
         self.scores.iter().zip(&other.scores).filter_map(|(one, two)| (*one).zip(*two)).collect()
     }
@@ -83,7 +83,7 @@ pub(super) fn words(condition: &Condition) -> String {
     if criterion == DENSE {
         return format!("{backbone}, dense");
     }
-    // In a table with one row per method, the condition contains only the method's name.
+    // In a table with one row per method, `backbone` contains the method's name.
     if criterion.is_empty() {
         return backbone.clone();
     }
@@ -123,7 +123,7 @@ pub struct AuditColumns {
     pub tasks: Vec<AuditTask>,
     /// Column with the mean accuracy.
     pub accuracy: String,
-    /// Perplexity columns; `perplexity` is the column with their mean.
+    /// Perplexity columns. The field `perplexity` names the column with their mean.
     pub texts: Vec<String>,
     pub perplexity: String,
 }
@@ -174,8 +174,8 @@ impl AuditTask {
         }
     }
 
-    /// Parses a column: `arc_easy`, `ARC-e=arc_easy`, `PIQA=1838` (document count), or `PIQA=1838:50` (and chance
-    /// accuracy).
+    /// Parses a column (`arc_easy`), a column and its task (`ARC-e=arc_easy`), or a column and its document count
+    /// (`PIQA=1838`). The document count may be followed by a chance accuracy (`PIQA=1838:50`).
     ///
     /// # Errors
     /// Fails if the meaning is neither a known task nor a document count.

@@ -15,7 +15,7 @@ const CHANNEL_ERROR: &str = metric::CHANNEL_ERROR.id;
 const CHANNELS_REDUCED: &str = metric::CHANNELS_REDUCED.id;
 const PREFILL: &str = metric::PREFILL.id;
 const MEMORY: &str = metric::MEMORY.id;
-/// Benchmarks of table A10.
+/// Metrics compared in table A10.
 const A10: [&str; 4] = ["ppl_wikitext2", "ppl_c4", "ppl_ptb", ACCURACY];
 
 /// The paper's proposed method.
@@ -36,7 +36,7 @@ const DEPTHS_SHOWN: [&str; 4] = ["replaceme-ls", DIAG, ROTATE, GHOSTED];
 /// Methods that the paper fine-tunes.
 const FINETUNED: [&str; 3] = [DIAG, ROTATE, GHOSTED];
 
-/// Differences up to this many standard deviations are noise.
+/// Maximum difference that counts as noise, in standard deviations.
 const DEVIATIONS: f64 = 3.0;
 
 pub(super) type Checked = fn(&ClaimSetting<'_>) -> ClaimCheck;

@@ -160,15 +160,15 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'
     Ok(judge_all(claims(), &theirs, &ours, profile))
 }
 
-/// Returns whether a folder contains the numbers of a profile. A folder with search results contains no numbers.
+/// Returns whether a folder contains the results of a profile. Folders of search results lack the required files.
 fn is_of_profile(folder: &Path, profile: &str) -> bool {
     let names = [PathBuf::from(profile), run_folder(Path::new(profile))];
     let is_it = folder.file_name().is_some_and(|folder_name| names.iter().any(|name| name.as_os_str() == folder_name));
     is_it && [PagePart::FILE, StoredResults::FILE].iter().all(|file| folder.join(file).is_file())
 }
 
-/// Formats the main result of table 2: `Ghost Layer (Ours) has the highest ACC AVG of its rows in 5 of 6 settings on
-/// seed 0, …`. Returns `None` if the profile has no table 2.
+/// Formats the main result of table 2, such as `Ghost Layer (Ours): highest ACC AVG in 5 of 6 on seed 0, …`. Returns
+/// `None` if the profile has no table 2.
 ///
 /// # Errors
 /// Fails if the numbers cannot be read.

@@ -1,4 +1,4 @@
-//! Tests of the output that compares both sides.
+//! Tests of the report that lists the verdicts on the paper's numbers and on ours.
 
 use super::super::ClaimAxis::Depth;
 use super::super::Needed;
@@ -87,7 +87,7 @@ fn claims_about_the_papers_models_are_not_judged_on_others() {
     }
 }
 
-/// A review of the recorded run computed the expected numbers by hand.
+// The expected numbers were computed by hand in a review of the recorded run.
 #[test]
 fn recorded_headline_has_significance_and_seeds() {
     let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("results");

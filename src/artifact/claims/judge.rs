@@ -22,14 +22,14 @@ pub struct ClaimVerdict {
     pub reason: Option<String>,
     /// Number of settings in which the check holds.
     pub held: usize,
-    /// Number of settings in which the check is unknown; never included in `held`.
+    /// Number of settings in which the check is unknown. They are not included in `held`.
     pub unknown: usize,
     pub total: usize,
     /// Number of settings in which the check must hold.
     pub needed: Needed,
     /// Whether pruned models ran although the dense model missed the paper's numbers (`--no-gate`).
     pub ungated: bool,
-    /// Counts of settings in which our method is the best row, for claims of that kind.
+    /// Counts of settings in which our method has the best score, if the claim is about the best method.
     pub best: Option<BestCounts>,
     pub settings: Vec<SettingVerdict>,
 }
@@ -39,8 +39,8 @@ pub struct ClaimVerdict {
 pub struct SettingVerdict {
     pub setting: Vec<(ClaimAxis, String)>,
     pub outcome: Judgement,
-    /// Criterion of an earlier setting that removed the same layers, although other scores differ. Settings in which
-    /// all scores are equal count as one.
+    /// Criterion of an earlier setting that removed the same layers but has other repaired scores. Settings whose
+    /// scores are all equal are merged instead.
     pub cut_of: Option<String>,
     /// Numbers used, such as `ghosted 60.10 > replaceme-ls 59.45`, or the missing numbers.
     pub shown: String,
@@ -64,8 +64,8 @@ impl Claim {
         ClaimVerdict { ungated, best, ..self.verdict(self.settings(&present)) }
     }
 
-    /// Counts how often our method is the best row. Returns `None` for other kinds of claims and for numbers without
-    /// per-item results.
+    /// Counts how often our method is the best row. Returns `None` if the claim is not about the best method, or if the
+    /// numbers have no per-item results.
     fn best_counts(&self, artifacts: &Artifacts, present: &[(&str, &ArtifactNumbers)]) -> Option<BestCounts> {
         let run = present.first()?.1.stored.as_deref()?;
         let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_deref());
@@ -134,7 +134,7 @@ impl Claim {
         SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, cut_of, shown }
     }
 
-    /// Merges criteria with the same cut into one setting, so that each measurement counts only once.
+    /// Merges settings whose criteria have equal scores, so that each measurement counts only once.
     fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();

@@ -25,7 +25,7 @@ fn claim(needed: Needed) -> Claim {
     }
 }
 
-/// Returns two backbones at two depths. Ghosted is best in three of the four settings.
+/// Returns records of two backbones at two depths. Ghosted is best in three of the four settings.
 fn records() -> Vec<Record> {
     let mut records = vec![record("a", 0, "none", 70.0), record("b", 0, "none", 70.0)];
     for (backbone, depth, none, ghosted) in
@@ -141,7 +141,7 @@ fn a_claim_joins_only_runs_that_agree() {
     let verdict = joined().judge(&both, |_| String::new());
     assert_eq!((verdict.outcome, verdict.total), (Judgement::Unknown, 0));
     assert!(verdict.count().contains("table2 was computed by one, tableA7 by other"), "{}", verdict.count());
-    // A claim about one artifact needs no join.
+    // A claim about one artifact does not combine runs, so the programs may differ.
     assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
 }
 

@@ -1,8 +1,8 @@
-//! The paper's sentences as checks, judged on the paper's numbers and on ours.
+//! Checks derived from the paper's sentences, judged on the paper's numbers and on ours.
 //!
-//! A [`Claim`] quotes a sentence and gives its section, its interpretation, its artifacts, the number of settings in
-//! which it must hold, and a check function over the numbers of one setting. A new claim needs an entry in
-//! `claims.yaml` and a function in `checks`.
+//! A [`Claim`] quotes a sentence and gives its section, its interpretation and its artifacts. It also states the number
+//! of settings in which it must hold, and has a check function over the numbers of one setting. A new claim needs an
+//! entry in `claims.yaml` and a function in `checks`.
 //!
 //! Numbers are compared as printed. A missing number makes a check unknown, and a claim names its rivals so that a
 //! missing rival is noticed. A claim whose unknown settings could change the outcome is unknown.
@@ -49,11 +49,11 @@ pub struct Claim {
     pub section: &'static str,
     /// Interpretation of an imprecise word, such as "competitive" as "first or second".
     pub reading: Option<&'static str>,
-    /// Axes whose combinations among the pruned cells are the settings of the claim.
+    /// Axes that distinguish the settings of the claim. Each combination among the pruned cells is one setting.
     pub over: &'static [ClaimAxis],
     /// Number of settings in which the check must hold.
     pub needed: Needed,
-    /// Metric by which the sentence calls our method the best, if it does.
+    /// Metric in which the sentence calls our method the best, if it does.
     pub best_by: Option<&'static str>,
     /// Whether the sentence names the paper's models, or numbers measured on them.
     pub needs_paper_models: bool,
@@ -105,7 +105,7 @@ impl fmt::Display for Needed {
 
 impl Needed {
     /// Returns whether the claim holds if the check holds in `held` of `total` settings and is unknown in `unknown`.
-    /// `None` if the unknown settings could change the outcome, or if there are too few settings.
+    /// Returns `None` if the unknown settings could change the outcome, or if there are too few settings.
     fn decide(self, held: usize, unknown: usize, total: usize) -> Option<bool> {
         let needed = match self {
             Needed::All => total,

@@ -147,7 +147,8 @@ impl ClaimCheck {
         Self { outcome: Judgement::Unknown, shown: reason }
     }
 
-    /// Returns the conjunction of two checks: `Fails` if either fails, then `Unknown` or `NotApplicable` if either is.
+    /// Combines two checks. The result is `Fails` if either fails, otherwise `Unknown` or `NotApplicable` if either has
+    /// that outcome.
     pub(super) fn and(self, other: Self) -> Self {
         match (self.outcome, other.outcome) {
             (Judgement::Fails, _) | (_, Judgement::Fails) | (Judgement::Holds, Judgement::Holds) => {
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(gap().at_most(0.359_999).outcome, Judgement::Fails);
     }
 
-    /// In binary, 40.52 − 40.16 is 0.36000000000000654.
+    /// Returns a difference that is inexact in binary: 40.52 − 40.16 is 0.36000000000000654.
     fn gap() -> Quantity {
         number(40.52) - number(40.16)
     }

@@ -48,7 +48,7 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         ("table2-average", 6, 6, true),
         ("table2-highest", 6, 6, true),
         ("table3-lowest", 17, 18, true),
-        // Both claims fail on the same cell.
+        // Both claims about table 3 fail on the same cell.
         ("table3-margin-widens", 8, 9, false),
         ("table4-saturates", 1, 1, true),
         ("table4-perplexity-improves", 1, 1, true),
@@ -57,7 +57,7 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         ("table5-linearpatch", 2, 2, true),
         ("tableA4-highest", 4, 4, true),
         ("tableA4-margin", 4, 4, true),
-        // LLaMA-3.1-8B: 60.75 vs. 60.76; DeepSeek-R1-Distill-LLaMA-8B: 59.64 vs. 59.74.
+        // LLaMA-3.1-8B has 60.75 vs. 60.76, and DeepSeek-R1-Distill-LLaMA-8B 59.64 vs. 59.74.
         ("tableA4-rotate-stronger", 2, 4, false),
         ("tableA5-lowest", 4, 4, true),
         ("tableA5-reduction", 4, 4, true),
@@ -259,7 +259,7 @@ fn every_claim_says_what_where_and_of_which_artifact() {
     }
     for claim in &all {
         assert!(!claim.says.is_empty() && !claim.section.is_empty() && !claim.over.is_empty(), "{}", claim.id);
-        // A sentence listed twice must state its interpretation each time.
+        // Claims from one sentence must state different interpretations.
         let twins = all.iter().filter(|other| other.says == claim.says && other.id != claim.id);
         for twin in twins {
             assert!(claim.reading.is_some() && claim.reading != twin.reading, "{} and {}", claim.id, twin.id);

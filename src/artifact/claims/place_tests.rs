@@ -18,7 +18,7 @@ fn source() -> Option<String> {
     text
 }
 
-/// Returns the lines in LaTeX order, with each file at its `\input`. A line `%% file: NAME` starts a file.
+/// Returns the lines in LaTeX order, with each file inserted at its `\input`. A line `%% file: NAME` starts a file.
 fn lines(source: &str) -> Vec<&str> {
     let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut file = "";

@@ -13,12 +13,12 @@ use crate::results::record::{DENSE, Record};
 #[derive(Debug, Clone, Default)]
 pub struct ArtifactNumbers {
     pub records: Vec<Record>,
-    /// Identity of each record. Empty for cells that were never planned, for the paper's values, and for runs of older
-    /// versions.
+    /// Settings that identify each record. An entry is empty if its cell was never planned. The list is empty for the
+    /// paper's values and for runs of older versions.
     pub identities: Vec<FlatSettings>,
-    /// Run that produced the numbers; `None` for the paper's values.
+    /// Run that produced the numbers, or `None` for the paper's values.
     pub run: Option<ClaimRun>,
-    /// Stored results with per-item scores; `None` for the paper's values.
+    /// Stored results with per-item scores, or `None` for the paper's values.
     pub stored: Option<Arc<StoredResults>>,
 }
 
@@ -30,7 +30,7 @@ pub struct ClaimRun {
     pub gate: bool,
 }
 
-/// Number with its identity, if known.
+/// Record with the settings that identify it, if known.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownNumber<'a> {
     pub(super) record: &'a Record,
@@ -61,11 +61,11 @@ impl ArtifactNumbers {
 /// Numbers of all artifacts, by name (`table2`).
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
-/// Level of the comparison of two runs: a predicate for the settings that must agree, and a function that returns the
-/// name in a record under which they are compared.
+/// Level at which two runs are compared. The predicate selects the settings that must agree. The function returns the
+/// name under which the settings of a record are compared.
 type Level = (fn(&SettingPath) -> bool, fn(&Record) -> Option<String>);
 
-/// Levels of the comparison of two runs: backbone, measurement, calibration text and cell. Every setting belongs to
+/// Levels at which two runs are compared: backbone, measurement, calibration text and cell. Every setting belongs to
 /// exactly one level.
 const LEVELS: [Level; 4] = [
     (|path| path.is_of("model") || path.is_of("engine"), |record| Some(record.condition.backbone.clone())),
@@ -114,7 +114,7 @@ pub(super) fn incompatibility(
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
-/// Returns the first difference between settings that have the same name in both runs.
+/// Returns the first difference between the settings that two runs use under one name.
 fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
     let one = settings_by_name(level, first);
     let other = settings_by_name(level, second);

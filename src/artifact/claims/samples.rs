@@ -2,7 +2,8 @@
 
 use crate::results::record::{Condition, Record};
 
-/// Returns an `acc_average` record of 32 layers, pruned by LLM-Streamline or, at depth 0, dense.
+/// Returns an `acc_average` record of a model with 32 layers. It is dense at depth 0, otherwise pruned by
+/// LLM-Streamline.
 pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -> Record {
     Record {
         condition: Condition {

@@ -1,4 +1,4 @@
-//! Verdict counts per sentence.
+//! Counts of sentences by verdict.
 
 use std::fmt;
 

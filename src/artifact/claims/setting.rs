@@ -1,6 +1,6 @@
 //! Numbers of one setting, and the queries that checks make on them.
 //!
-//! If a compared recovery has no number, the result is unknown. Numbers are rounded as tables print them.
+//! If a compared recovery has no number, the result is unknown. Numbers are rounded to the decimals that tables print.
 
 use std::cmp::Ordering;
 
@@ -49,12 +49,12 @@ impl<'a> ClaimSetting<'a> {
         })
     }
 
-    /// Selects the cut that removes the fewest layers.
+    /// Selects the records with the fewest removed layers.
     pub(super) fn shallowest(&self) -> Self {
         self.at(self.records.iter().map(|record| record.condition.depth).min())
     }
 
-    /// Selects the cut that removes the most layers.
+    /// Selects the records with the most removed layers.
     pub(super) fn deepest(&self) -> Self {
         self.at(self.records.iter().map(|record| record.condition.depth).max())
     }
@@ -102,7 +102,7 @@ impl<'a> ClaimSetting<'a> {
         distinct(known.map(|record| &record.metric).filter(|id| of_family(family, id)))
     }
 
-    /// Returns the root of the sum of the squared standard deviations of two recoveries.
+    /// Combines the standard deviations of two recoveries: the root of the sum of their squares.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let both = self.deviation(metric, one).and_then(|a| Ok(a.hypot(self.deviation(metric, other)?)));
         Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
@@ -243,7 +243,7 @@ fn better(metric: &str) -> Result<Better, String> {
     }
 }
 
-/// Returns the best value; the first one wins ties.
+/// Returns the best value. The first one wins ties.
 fn strongest<'n>(better: Better, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
     values.iter().copied().reduce(|best, other| if better(other.1, best.1).is_gt() { other } else { best })
 }

@@ -184,7 +184,7 @@ fn noisy_time_decides_nothing_and_shows_its_deviation() {
     let of_dense = ClaimSetting::new(Vec::new()).with_dense(vec![&dense]).of_dense(metric).above(0.0);
     assert_eq!(of_dense.outcome, Judgement::Unknown);
     assert!(of_dense.shown.contains("of dense, 20.00 ± 5.00, deviates by 25 %"), "{of_dense:?}");
-    // The error of an accuracy is not noise; significance tests account for it.
+    // The error of an accuracy is not noise, because significance tests account for it.
     let accuracy = Record { error: Some(30.0), ..record("a", 7, "ghosted", 60.0) };
     assert_eq!(of(&[accuracy]).value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Holds);
 }

@@ -12,7 +12,7 @@ pub enum Scale {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Axis {
     pub label: String,
-    /// Unit in parentheses after the label; empty if the values have none.
+    /// Unit shown in parentheses after the label. Empty if the values have no unit.
     pub unit: String,
     pub scale: Scale,
 }
@@ -103,7 +103,7 @@ impl Range {
         if self.high > self.low { self } else { self.with_room(false) }
     }
 
-    /// Extends a linear range to ticks at round values, roughly `most` of them.
+    /// Extends a linear range so that both ends are ticks. There are roughly `most` ticks, at round values.
     pub(super) fn with_end_ticks(self, most: usize) -> Self {
         let mut range = self;
         // A longer axis may need a larger step.
@@ -249,7 +249,8 @@ impl Decimals {
     }
 }
 
-/// Formats all digits: 7, 0.5.
+/// Formats a value with all its digits, such as 7 or 0.5. Tiny and huge values have three digits in scientific
+/// notation.
 pub(super) fn plain(value: f64) -> String {
     if value == 0.0 || (1e-4..1e6).contains(&value.abs()) { value.to_string() } else { scientific(value, 3) }
 }

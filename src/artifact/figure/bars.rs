@@ -10,7 +10,7 @@ use crate::style::Dash;
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct BarValue {
-    /// Value to draw; [`BarChart::missing`] is shown if it is `None` or not finite.
+    /// Value to draw. If it is `None` or not finite, [`BarChart::missing`] is shown instead.
     pub value: Option<f64>,
     /// Half the length of the error bar, in the value's unit.
     pub error: Option<f64>,

@@ -13,7 +13,7 @@ use crate::style::{Dash, Marker};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     pub x: f64,
-    /// Value; `None` or a non-finite number leaves a gap in the line.
+    /// Value of the point. `None` or a non-finite number leaves a gap in the line.
     pub y: Option<f64>,
     /// Half the length of the error bar, or half the width of the error band.
     pub error: Option<f64>,
@@ -45,7 +45,7 @@ pub struct Level {
 pub struct Curves {
     pub x: Axis,
     pub y: Axis,
-    /// Lines, the last on top.
+    /// Lines in drawing order, so that the last one is on top.
     pub lines: Vec<Line>,
     pub levels: Vec<Level>,
 }

@@ -18,7 +18,7 @@ pub(super) const LINE: f64 = 10.0;
 /// Ascent of DejaVu Sans above the baseline, relative to the font size.
 pub(super) const ABOVE: f64 = 0.76;
 
-/// Line height per em, which plotters uses as font size: (1901 + 483) / 2048 for DejaVu Sans.
+/// Line height of DejaVu Sans per em, (1901 + 483) / 2048. plotters takes the line height as font size.
 const LINE_PER_EM: f64 = 2384.0 / 2048.0;
 
 /// Font size for measuring, in pixels per em. The size is large because plotters rounds widths to whole pixels.
@@ -46,7 +46,7 @@ pub(super) fn sized(em: f64) -> FontDesc<'static> {
 pub(super) fn width(text: &str) -> f64 {
     match sized(FINE).layout_box(text) {
         Ok(((left, _), (right, _))) => f64::from(right - left) / FINE * SIZE,
-        // Unreachable after `load`. Wide enough for any letter.
+        // Unreachable after `load`. One em per letter is always wide enough.
         Err(_) => text.chars().count() as f64 * SIZE,
     }
 }

@@ -31,9 +31,9 @@ pub struct Surroundings {
     /// Accessible title, which is not drawn.
     pub title: String,
     pub description: String,
-    /// Text above the figure; may be empty.
+    /// Text above the figure, possibly empty.
     pub heading: String,
-    /// Text below the figure; may be empty.
+    /// Text below the figure, possibly empty.
     pub note: String,
     pub width: Width,
 }
@@ -178,7 +178,8 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Divides a frame into groups. `apart` is the gap between groups in columns, `widest` the maximum column width.
+    /// Divides a frame into groups. `apart` is the gap between groups in column widths. `widest` is the maximum column
+    /// width.
     pub(super) fn of(frame: &Frame, (groups, columns): (usize, usize), apart: f64, widest: f64) -> Self {
         let width = (frame.right - frame.left) / groups as f64;
         Self { left: frame.left, width, columns, pitch: (width / (columns as f64 + apart)).min(widest) }
@@ -265,7 +266,7 @@ fn column_widths(cells: &[f64], count: usize) -> Vec<f64> {
     (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
 }
 
-/// Draws a legend key, given its left end.
+/// Draws a legend key. `x` is its left end and `y` its vertical center.
 fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     let end = x + key.width();
     match key {

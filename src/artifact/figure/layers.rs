@@ -30,7 +30,7 @@ pub struct LayerDiagram {
 /// First and last of consecutive removed layers.
 type Region = (usize, usize);
 
-/// Distance between two layers, and the height of a layer.
+/// Distance between the bottoms of two adjacent layers, and the height of a layer, in points.
 const PITCH: f64 = 10.4;
 const BLOCK: f64 = 8.9;
 /// Gap before and after a region, for the arrows.
@@ -210,7 +210,7 @@ impl DrawnStack<'_> {
 }
 
 impl DiagramRow {
-    /// Returns whether each removed layer has its own operator although some layers form one region.
+    /// Returns whether every removed layer has its own operator, although some of the layers are adjacent.
     pub fn is_layer_by_layer(&self) -> bool {
         self.operators.len() == self.removed.len()
             && self.removed.iter().any(|layer| self.removed.contains(&(layer + 1)))

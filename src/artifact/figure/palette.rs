@@ -22,7 +22,7 @@ impl Colour {
     }
 }
 
-/// Returns the lengths of dashes and gaps, in points. Empty for a solid line.
+/// Returns the lengths of dashes and gaps, in points. The slice is empty for a solid line.
 pub(super) fn lengths(dash: Dash) -> &'static [f64] {
     match dash {
         Dash::Solid => &[],
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn neighbours_stay_apart_in_grey() {
-        // Methods in drawing order of figures 1, 4, 5 and 3.
+        // Methods in the drawing order of figure 1, of figures 4 and 5, and of figure 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
         let of_bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
         let of_lines = ["replaceme-ls", "linearpatch-diag", "linearpatch-rotate", "ghosted", "dense"];
@@ -241,7 +241,7 @@ mod tests {
                 assert!(contrast(a, b) >= 1.35, "{pair:?}: {:.2}", contrast(a, b));
             }
         }
-        // A line over a filled area.
+        // The paper's color also stands out from a filled area.
         assert!(contrast(grey(papers_colour().light), grey(FAINT.light)) >= 3.0);
     }
 
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn methods_stay_apart_for_colour_blind_readers() {
-        // Machado, Oliveira and Fernandes (2009), severity 1.
+        // Matrices of Machado, Oliveira and Fernandes (2009) for severity 1.
         let matrices = [
             ("normal", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
             (

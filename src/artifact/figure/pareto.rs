@@ -11,9 +11,9 @@ use crate::style::Dash;
 /// Variant of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParetoPoint {
-    /// Size; smaller is better.
+    /// Size of the variant. Smaller is better.
     pub x: f64,
-    /// Quality in each panel; `None` if it is missing.
+    /// Quality in each panel, or `None` if it is missing.
     pub values: Vec<Option<f64>>,
     /// Label, drawn if the point is on the frontier.
     pub label: String,
@@ -181,7 +181,7 @@ fn nothing() -> Error {
     Error::bad_input("the Pareto figure has no points").expected("a variant with a size and a value in each panel")
 }
 
-/// Returns the step line through the frontier: each value extends to the next point.
+/// Returns the step line through the frontier, in which each value extends to the next point.
 fn stairs(positions: &[ScenePoint]) -> Vec<ScenePoint> {
     let mut line: Vec<ScenePoint> = Vec::new();
     for position in positions {

@@ -1,6 +1,6 @@
 //! Writes a scene as a PDF page in the light theme.
 //!
-//! Text stays text, in an embedded font subset. The file has no date, so equal scenes yield equal bytes.
+//! Text remains selectable and uses an embedded font subset. The file has no date, so equal scenes yield equal bytes.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -129,7 +129,7 @@ struct PdfPage<'a> {
     content: Content,
     face: &'a Face<'a>,
     glyphs: GlyphRemapper,
-    /// Text of each glyph in the font subset.
+    /// Character of each glyph in the font subset.
     texts: BTreeMap<u16, char>,
     /// Resource names of the opacities, keyed by their bits.
     opacities: BTreeMap<u64, String>,

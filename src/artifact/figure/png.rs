@@ -52,7 +52,6 @@ fn whole_pixels(points: f64) -> usize {
     (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER)
 }
 
-/// Draws one shape.
 fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), String> {
     match shape {
         SceneShape::Rect { from, to, colour } => bitmap.draw_rect(at(*from), at(*to), &ink(*colour, 1.0, 1.0), true),

@@ -4,7 +4,7 @@ use super::font;
 use super::palette::{Colour, SURFACE, TEXT, lengths};
 use crate::style::{Dash, Marker};
 
-/// Position, as points to the right and points down from the upper left corner.
+/// Position in points, measured to the right and down from the upper left corner.
 pub(super) type ScenePoint = (f64, f64);
 
 /// Horizontal alignment of text relative to its position.
@@ -102,7 +102,7 @@ impl Scene {
         top + lines.len() as f64 * font::LINE
     }
 
-    /// Draws a marker, with an edge in the background color to separate overlapping ones.
+    /// Draws a marker. An edge in the background color separates overlapping markers.
     pub(super) fn marker(&mut self, centre: ScenePoint, marker: Marker, colour: Colour, radius: f64) {
         for (radius, colour) in [(radius + 0.7, SURFACE), (radius, colour)] {
             match corners(marker) {

@@ -1,7 +1,7 @@
 //! Writes a scene as an accessible SVG in the reader's font.
 //!
-//! Colors are light values. A style sheet replaces them in a dark theme, so viewers without style sheets show the light
-//! figure.
+//! Attributes contain the colors of the light theme, and a style sheet replaces them in a dark theme. Viewers without
+//! style sheets therefore show the light figure.
 
 use std::fmt::Write as _;
 

@@ -288,7 +288,7 @@ fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
         })
         .collect();
     assert!(firsts[1] - firsts[0] > 2.0, "{firsts:?}");
-    // The solid line is one stroke; the dashed dense level has many.
+    // The solid line is one stroke. The dashed line of the dense model consists of many.
     assert_eq!(strokes(of("ghosted").colour, 1.3).count(), 1);
     assert!(strokes(of("dense").colour, 1.1).count() > 5);
     assert!(

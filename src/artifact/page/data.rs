@@ -18,9 +18,9 @@ pub struct Page {
     pub program: String,
     /// Main findings, one sentence each, shown first.
     pub answer: Vec<String>,
-    /// Artifact shown first as the paper's main result, if known.
+    /// Name of the artifact with the paper's main result, which is shown first. Empty if unknown.
     pub headline: String,
-    /// Explanation of the profiles; may be empty.
+    /// Explanation of the profiles, possibly empty.
     pub profile_note: String,
     /// Artifacts in page order, unique by profile and name.
     pub artifacts: Vec<PageArtifact>,
@@ -37,11 +37,11 @@ pub struct Page {
 #[serde(default)]
 pub struct PageArtifact {
     pub name: String,
-    /// Profile (`paper`, `tiny`), or the folder of a run with other settings; may be empty.
+    /// Profile (`paper`, `tiny`), or the folder of a run with other settings. Empty without a profile, as for a list.
     pub profile: String,
     pub title: String,
     pub caption: String,
-    /// Status: `complete`, `3 of 40 cells failed`; may be empty.
+    /// Status, such as `complete` or `3 of 40 cells failed`, possibly empty.
     pub status: String,
     pub tables: Vec<SavedTable>,
     pub figures: Vec<FigureView>,
@@ -51,7 +51,7 @@ pub struct PageArtifact {
     pub computed: Vec<ComputedBy>,
     /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
-    /// Link texts, and file paths relative to the page's folder.
+    /// Links to files, as pairs of a text and a path relative to the page's folder.
     pub files: Vec<(String, String)>,
 }
 
@@ -78,13 +78,13 @@ pub struct ComputedBy {
 #[serde(default)]
 pub struct CellNote {
     pub title: String,
-    /// Settings of the cell. Null if it was never planned.
+    /// Settings of the cell. Null if the cell was never planned.
     pub identity: Value,
     /// Lines as pairs of name and value.
     pub lines: Vec<(String, String)>,
     /// Shell commands that can be copied: `ghostlab explain …`.
     pub commands: Vec<String>,
-    /// Origins of the parts: program, commit, command and machine. Usually one.
+    /// Origins of the parts, usually one: program, commit, command and machine.
     pub makers: Vec<Vec<(String, String)>>,
     pub parts: Vec<ObjectNote>,
     /// SHA-256 of each input file, by path.
@@ -98,7 +98,7 @@ pub struct ObjectNote {
     pub kind: String,
     /// Hash of the object's key.
     pub key: String,
-    /// UTC time of completion; empty if unknown.
+    /// UTC time of completion, or empty if unknown.
     pub finished: String,
     pub seconds: f64,
     /// Index into [`CellNote::makers`].
@@ -122,15 +122,15 @@ pub struct ClaimRow {
     pub sentence: String,
     #[serde(rename = "place")]
     pub section: String,
-    /// Settings in which the claim holds in the paper's tables: `54 of 60`.
+    /// Number of settings in which the claim holds in the paper's tables, such as `54 of 60`.
     pub paper: String,
     pub paper_verdict: Judgement,
-    /// Settings in which the claim holds in our tables.
+    /// Number of settings in which the claim holds in our tables.
     pub ours: String,
     pub verdict: Judgement,
-    /// Name of the artifact, if it is exactly one ([`PageArtifact::name`]).
+    /// Name of the claim's artifact ([`PageArtifact::name`]), or empty if there are several.
     pub artifact: String,
-    /// Profile that the claim is judged on; empty if it applies to all.
+    /// Profile that the claim is judged on, or empty if the claim applies to all profiles.
     pub profile: String,
 }
 

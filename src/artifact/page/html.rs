@@ -28,7 +28,7 @@ fn is_plain(also: &str, byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.as_bytes().contains(&byte)
 }
 
-/// Returns the id of a cell's note, which is short because every number contains it.
+/// Returns the id of a cell's note. The id is short because every number links to it.
 pub(super) fn cell_id(key: &str) -> String {
     format!("cell-{}", &sha256::of_bytes(key)[..12])
 }

@@ -28,7 +28,7 @@ pub(super) fn assert_links_lead_somewhere(html: &str) {
     }
 }
 
-/// The browser would block a style or script whose hash differs from the policy.
+// A browser blocks a style or script whose hash differs from the policy.
 #[test]
 fn the_policy_has_the_hashes_of_the_style_and_the_script() {
     let html = render(&large_page(1)).unwrap();
@@ -42,7 +42,7 @@ fn the_policy_has_the_hashes_of_the_style_and_the_script() {
 #[test]
 fn no_text_of_the_data_is_markup() {
     let html = render(&hostile_page()).unwrap();
-    // The skeleton contains one of each.
+    // The page template itself contains one of each.
     for tag in ["<script", "</script", "<style", "</style", "<title", "</title"] {
         assert_eq!(html.matches(tag).count(), 1, "{tag}");
     }

@@ -1,6 +1,6 @@
 //! Template values of the page body.
 //!
-//! The script shows one note at a time next to its number. Without it, the notes stay at the end of the page.
+//! The script shows one note at a time next to its number. Without the script, the notes stay at the end of the page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,7 +178,7 @@ fn address(path: &str) -> Option<String> {
     (!leaves).then(|| encoded(path, "/"))
 }
 
-/// Formats an origin as `690 results in 12 min, TIME to TIME; commit 0123456789ab; MACHINE`.
+/// Formats an origin as `690 results in 12 min of computing, TIME to TIME; commit 0123456789ab; MACHINE`.
 fn computed(by: &ComputedBy) -> String {
     let time = match by.seconds {
         seconds if seconds < 100.0 => format!("{seconds:.1} s"),
@@ -346,7 +346,7 @@ type Pairs = Vec<(String, String)>;
 #[derive(Debug, Serialize)]
 pub(super) struct Note<'a> {
     id: String,
-    /// Key of the cell; `None` if the title shows it.
+    /// Key of the cell, or `None` if the title shows the key.
     key: Option<&'a str>,
     title: &'a str,
     note: &'a CellNote,

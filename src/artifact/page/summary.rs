@@ -108,7 +108,7 @@ fn finding_count(findings: &[FindingRow], severity: Severity) -> usize {
 /// Strip with one square per claim, and verdict counts per sentence.
 #[derive(Debug, Serialize)]
 pub(super) struct Strip<'a> {
-    /// Profile; empty if there is only one.
+    /// Profile, or empty if there is only one.
     profile: &'a str,
     rows: [StripRow; 2],
 }

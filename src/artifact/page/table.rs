@@ -48,7 +48,7 @@ struct RowChoice {
 struct HeaderCell {
     text: String,
     class: String,
-    /// Printed index of the column; `None` for a heading over several.
+    /// Printed index of the column, or `None` for a heading over several columns.
     column: Option<usize>,
     /// Number of columns that the header cell spans. `rows` is the number of rows.
     columns: usize,
@@ -72,7 +72,7 @@ struct TableCell {
     class: String,
     /// Whether the cell labels the row.
     is_label: bool,
-    /// Whether the cell contains the mark of our method's rows.
+    /// Whether the cell shows the mark for rows of our method.
     says_ours: bool,
     /// Sort key of a numeric cell, if it differs from the text.
     sort: Option<String>,
@@ -154,7 +154,7 @@ fn asked_columns(view: &SavedTable) -> SavedTable {
 struct PageShape<'a> {
     /// Name of the leading group column, if rows have groups.
     group: Option<&'a str>,
-    /// Index of the label column; `None` if the group column labels rows.
+    /// Index of the label column, or `None` if the group column labels the rows.
     label: Option<usize>,
     is_prose: Vec<bool>,
 }

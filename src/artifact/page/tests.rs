@@ -1,4 +1,4 @@
-//! Tests that data is never markup, nothing is loaded, and every link has its target.
+//! Tests the contents of the results page and of the audit page.
 
 use super::safety_tests::{assert_links_lead_somewhere, without_ours};
 use super::samples::{hostile_page, large_page};
@@ -19,7 +19,7 @@ fn the_text_alternatives_say_what_the_print_does() {
     assert!(html.contains("<u>1.00</u></a><span class=\"vh\"> second</span>"));
     assert!(html.contains("<tr class=\"ours\">") && html.contains("<span class=\"vh\"> (ours)</span></th>"));
     assert!(html.contains("<td class=\"failed\">—</td>"));
-    // Sorted by the value, not by the text.
+    // The cell is sorted by its value, not by its text.
     assert!(html.contains("<td data-v=\"7123456789\">7.1e9</td>"));
 }
 
@@ -132,7 +132,7 @@ fn the_last_text_before_the_numbers_names_the_row() {
     assert!(render(&page).unwrap().contains("<th scope=\"row\" class=\"t l\">LLM-Streamline</th>"));
 }
 
-/// WCAG 2.1 §1.4.3 requires a contrast ratio of 4.5 for text.
+// WCAG 2.1 §1.4.3 requires a contrast ratio of 4.5 for text.
 #[test]
 fn text_stands_out_from_every_background() {
     let (light, dark) = STYLE.split_once("prefers-color-scheme: dark").unwrap();

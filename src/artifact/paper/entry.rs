@@ -45,7 +45,7 @@ pub struct PaperNumber {
     pub file: String,
     /// Line number in the file, from 1.
     pub line: usize,
-    /// Value as printed, with trailing zeros; may be empty.
+    /// Value as printed, with trailing zeros. Empty if there is no value.
     pub printed: String,
     pub record: Record,
 }
@@ -159,8 +159,8 @@ fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
 }
 
 impl PaperNumber {
-    /// Reads a file that contains the `wanted` columns. With one row per method, `labels` are the columns that name it
-    /// (by default the first).
+    /// Reads a file that contains the `wanted` columns. In a file with one row per method, the columns `labels` name
+    /// the method (by default the first column).
     ///
     /// # Errors
     /// Fails with file and line if the file cannot be read, a column is missing, or a cell is not a printed number.

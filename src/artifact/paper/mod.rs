@@ -2,7 +2,7 @@
 //!
 //! `data/paper/*.csv` is transcribed from the paper's source, including errors, which the audit
 //! ([`crate::artifact::audit`]) reports. Accuracy and memory are in percent, latency in milliseconds. The mean
-//! accuracy, which some tables call `average`, is always `acc_average`, as in [`crate::record`].
+//! accuracy, which some tables call `average`, is always `acc_average`, as in [`crate::results::record`].
 
 mod entry;
 
