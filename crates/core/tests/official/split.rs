@@ -1,4 +1,9 @@
 //! Losses of f32 products that are split into bf16 products, compared with those of the official code in f32.
+#![allow(
+    clippy::disallowed_macros,
+    clippy::unwrap_used,
+    reason = "a test prints why it skips, and panics on setup errors"
+)]
 
 use super::setting::{evaluation_windows, layers, losses};
 use crate::common::{assert_close, json, load_decoder, numbers, shared};
