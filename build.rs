@@ -1,4 +1,4 @@
-//! Passes the Git commit to the compiler, for the record of each run, and generates the list of embedded files.
+//! Passes the Git commit to the compiler, so that every run can record it. Also generates the list of embedded files.
 #![allow(clippy::disallowed_macros, reason = "build scripts pass instructions to cargo through stdout")]
 
 use std::fmt::Write;
@@ -42,7 +42,8 @@ fn sources() -> Vec<String> {
     all
 }
 
-/// Writes `embedded.rs`, which lists the experiments and the data of the profile `tiny` (24 MB), and a hash of them.
+/// Writes `embedded.rs`, which lists the experiments and the data for the `tiny` profile (24 MB), and contains a hash
+/// of them.
 fn embed() {
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let mut files = Vec::new();

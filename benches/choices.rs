@@ -1,6 +1,6 @@
 //! Measures documents per second on multiple-choice tasks. Compares this engine with common harnesses, which score one
-//! padded row per choice in batches of 16, with logits at every position. Both use the same backbone and kernels, in
-//! interleaved rounds. Also measures the cost of a grid of nine variants.
+//! padded row per choice in batches of 16, and compute logits at every position. Both use the same backbone and kernels
+//! and run in interleaved rounds. Also measures the cost of a grid of nine variants.
 //!
 //! `cargo bench --bench choices [-- DOCUMENTS]` (default: the first 100 documents of each task)
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -74,18 +74,18 @@ fn main() {
     }
 }
 
-/// Best times of a task's documents, in seconds.
+/// Best times for a task's documents, in seconds.
 struct Times {
     padded: f64,
     ours: f64,
-    /// Share of `ours` that is spent in matrix products.
+    /// Fraction of `ours` that is spent in matrix products.
     in_products: f64,
-    /// Time of nine variants.
+    /// Time for nine variants.
     nine: f64,
 }
 
 impl Times {
-    /// Measures the best of three interleaved rounds, because other load only slows a round down.
+    /// Measures the best of three interleaved rounds, because other load can only slow a round down.
     fn measure(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>], dense: &[Program], nine: &[Program]) -> Self {
         let mut best = Self { padded: f64::INFINITY, ours: f64::INFINITY, in_products: 0.0, nine: f64::INFINITY };
         for _ in 0..3 {
@@ -107,7 +107,7 @@ impl Times {
     }
 }
 
-/// Scores documents with this engine. Returns the seconds and the scores of each program.
+/// Scores documents with this engine. Returns the elapsed seconds and each program's scores.
 fn ours(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>], programs: &[Program]) -> (f64, Vec<Vec<f64>>) {
     let trie = Trie::scoring(programs);
     let mut seconds = vec![0.0; trie.len()];

@@ -1,4 +1,4 @@
-//! Measures the time that a fine-tuning step saves by reading `X_pre` and the teacher's top tokens, instead of running
+//! Measures how much time a fine-tuning step saves by reading `X_pre` and the teacher's top tokens instead of running
 //! the complete student and teacher.
 //!
 //! `cargo bench --bench distill [-- BACKBONE_FOLDER]`
@@ -13,7 +13,7 @@ use ghostlab::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens}
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Returns the best time of five rounds, because other load only slows a round down.
+/// Returns the best time of five rounds, because other load can only slow a round down.
 fn milliseconds(mut work: impl FnMut()) -> f64 {
     work();
     (0..5)
@@ -32,7 +32,7 @@ fn main() {
     let layers = config.layers;
     let c = config.hidden;
     let length = 256;
-    // The paper removes 7 of 32 layers, and keeps two layers after them.
+    // The paper removes 7 of 32 layers and keeps the last two.
     let start = layers * 23 / 32;
     let end = layers - (layers / 16).max(1);
     let tail = load_layers(end, &config, &folder);
@@ -47,8 +47,7 @@ fn main() {
         training.step(&stream, &teacher).unwrap();
     });
     let [dense, behind] = [&unpruned, &removed].map(|tail| milliseconds(|| drop(tail.logits(&embedded).unwrap())));
-    // The time of the student's layers before the boundary is that of the dense pass minus that of the layers from the
-    // first removed one on.
+    // The student's layers before the cut take the time of the dense pass minus that of the layers from `start` on.
     let before = (dense - behind).max(0.0);
     println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");
     println!("operator and the {} layers after it: {step:.1} ms per step", layers - end);

@@ -1,5 +1,5 @@
-//! Measures tokens per second of both engines on the CPU in all their dtypes, for the dense forward pass with head, in
-//! interleaved rounds. Also profiles candle's operations.
+//! Measures the throughput of both engines on the CPU, in tokens per second, for each of their dtypes. Runs the dense
+//! forward pass including the head, in interleaved rounds. Also profiles candle's operations.
 //!
 //! `cargo bench --bench engines [-- BACKBONE_FOLDER]`
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -20,7 +20,7 @@ use ghostlab::model::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const TOKENS: usize = 8192;
-/// Tokens per batch of the candle engine on the CPU.
+/// Number of tokens per batch for the candle engine on the CPU.
 const PIECE: usize = 512;
 
 fn main() {
@@ -43,7 +43,7 @@ fn main() {
         .collect();
     println!("{:>8} {:>24} {:>12} {:>8}", "window", "engine", "tokens/s", "share");
     for window in [128, 512] {
-        // Take the best of three interleaved rounds, because other load only slows a round down.
+        // Take the best of three interleaved rounds, because other load can only slow a round down.
         let mut best = vec![f64::INFINITY; engines.len()];
         for _ in 0..3 {
             for (best, engine) in best.iter_mut().zip(&engines) {

@@ -1,5 +1,5 @@
-//! Measures tokens per second of the dense forward pass with head, in f32 and with bf16 products, and the share of time
-//! spent in matrix products.
+//! Measures the throughput of the dense forward pass including the head, in f32 and with bf16 products, in tokens per
+//! second. Also measures the fraction of time spent in matrix products.
 //!
 //! `cargo bench --bench forward [-- BACKBONE_FOLDER]`. For realistic widths, `ghostlab-tiny random --like llama-3.1-8b
 //! --layers 2 FOLDER` writes a two-layer backbone, which needs 6 GB of memory here and is measured with fewer tokens in
@@ -40,7 +40,7 @@ fn main() {
             continue;
         }
         let batches: Vec<Batch> = ids.chunks(batch).map(|ids| Batch::windows(ids.chunks(window))).collect();
-        // Take the best round, because other load only slows a round down.
+        // Take the best round, because other load can only slow a round down.
         let load = Load::windows(ids.len(), window);
         let flops = trie.flops(&config, &load).shared;
         let mut best = vec![(f64::INFINITY, 0.0); all.len()];

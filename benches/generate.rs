@@ -48,7 +48,7 @@ fn main() {
     }
 }
 
-/// Returns the bytes of the weights that a step reads, which are those of the layers and the head.
+/// Returns the size in bytes of the weights that a step reads: those of the layers and the head.
 fn weight_bytes(config: &Config, products: Products) -> u64 {
     let c = config.hidden as u64;
     let heads = ((config.heads + 2 * config.kv_heads) * config.head_dim) as u64;
@@ -81,7 +81,7 @@ fn sample_id(index: usize, vocab: usize) -> u32 {
     (index * 7919 % vocab) as u32
 }
 
-/// Returns the memory bandwidth of a copy by all threads, in GB per second. The arrays exceed the caches.
+/// Returns the memory bandwidth of a copy by all threads, in GB per second. The arrays are larger than the caches.
 fn copy_rate() -> f64 {
     const NUMBERS: usize = 1 << 26;
     let from = vec![1.0f32; NUMBERS];

@@ -6,7 +6,7 @@
 //! to a temporary folder, so that the file is in the page cache. The vocabulary has only 4,096 entries, because the
 //! layers dominate. On a shared machine, CPU seconds are more reliable than wall time.
 //!
-//! `cargo bench --bench load [-- BACKBONE_FOLDER]` only loads the weights of the backbone if a folder is given.
+//! `cargo bench --bench load [-- BACKBONE_FOLDER]`. If a folder is given, only the weights of that backbone are loaded.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::fs::File;
@@ -54,7 +54,7 @@ fn main() {
     let bytes = write(folder.path(), &tensors);
     println!("{:.2} GB of bf16, {} threads", bytes as f64 / 1e9, rayon::current_num_threads());
     let file = folder.path().join("model.safetensors");
-    // Take the best of three rounds, because other load only slows a round down.
+    // Take the best of three rounds, because other load can only slow a round down.
     let ways: [(&str, &dyn Fn()); 2] = [
         ("decoder", &|| drop(Decoder::load(folder.path()).unwrap())),
         ("naive loader", &|| drop(plain(&file, bytes, &tensors))),
@@ -105,7 +105,7 @@ fn tensors() -> Vec<(String, Vec<usize>)> {
     tensors
 }
 
-/// Writes config and weights, and returns the bytes of the weights.
+/// Writes the config and the weights, and returns the size of the weights in bytes.
 fn write(folder: &Path, tensors: &[(String, Vec<usize>)]) -> usize {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,

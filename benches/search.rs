@@ -76,8 +76,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     f64::midpoint(all[(all.len() - 1) / 2], all[all.len() / 2])
 }
 
-/// Returns the candidates of each setting in a results folder, with scores by accuracy, by loss, and by both. A setting
-/// is a backbone at one depth. `together` adds a setting with all depths of each backbone.
+/// Returns the candidates for each setting in a results folder, with scores by accuracy, by loss, and by both. A
+/// setting is a backbone at one depth. `together` adds a setting with all depths of each backbone.
 fn grids(folder: &Path, together: bool) -> Vec<(&'static str, KnownScores)> {
     let stored = StoredResults::read(folder).unwrap();
     let run: Value = serde_json::from_slice(&std::fs::read(folder.join("run.json")).unwrap()).unwrap();

@@ -1,8 +1,8 @@
 //! Benchmarks the steps of solving an operator (sums, Cholesky, streamed QR), each compared with a plain matrix product
 //! of the same size. Also compares the fast Hadamard transform with its dense product.
 //!
-//! `cargo bench --bench solve [-- CHANNELS…]` always measures 1024 and 2048 channels, too. Each system has as many rows
-//! as channels.
+//! `cargo bench --bench solve [-- CHANNELS…]` measures the given numbers of channels in addition to 1024 and 2048. Each
+//! system has as many rows as channels.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::time::Instant;
@@ -18,8 +18,8 @@ use rayon::prelude::*;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Number of rounds in which each measurement runs once. The best round counts, because other load only slows a round
-/// down.
+/// Number of rounds in which each measurement runs once. The best round counts, because other load can only slow a
+/// round down.
 const ROUNDS: usize = 7;
 
 /// Table row: label, minimum number of floating-point operations, best time so far.
@@ -29,7 +29,7 @@ struct Line {
     seconds: f64,
 }
 
-/// Table rows for one number of channels, in the order of the measurements.
+/// Table rows for one number of channels, in measurement order.
 #[derive(Default)]
 struct Table {
     lines: Vec<Line>,

@@ -8,8 +8,8 @@
 //! assert!(criterion::deviations("llm-streamline", &case).is_empty());
 //! ```
 
-/// Number of calibration sequences that is hard-coded in the official code, which also divides LinearPatch's sums by
-/// it.
+/// Number of calibration sequences that is hard-coded in the official code. That code also divides LinearPatch's sums
+/// by it.
 pub const OFFICIAL_SEQUENCES: usize = 128;
 
 /// Properties of a grid cell that determine which deviations apply.
@@ -19,7 +19,7 @@ pub struct PruneCase<'a> {
     /// Number of calibration sequences on which operators are fitted.
     pub operator_sequences: usize,
     pub one_block: bool,
-    /// Removed layers, or `None` if they are not known yet.
+    /// Removed layers, or `None` if they are not yet known.
     pub removed: Option<&'a [usize]>,
 }
 

@@ -224,7 +224,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Returns whether a character is a terminal control or changes the text direction.
+/// Returns whether a character is a terminal control character or changes the text direction.
 pub fn hidden(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t')
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')

@@ -1,7 +1,7 @@
 //! Iterative pruning: removes one layer or sublayer, repairs the backbone, and measures the remaining candidates again.
 //!
-//! With `shortgpt` and `prune-and-comp` this is iterative Prune&Comp (arXiv 2507.18212). With `llm-drop` and no repair
-//! it is the iterative form of LLM-Drop. Each repair is fitted on the backbone left by all earlier removals and
+//! With `shortgpt` and `prune-and-comp`, this is iterative Prune&Comp (arXiv 2507.18212). With `llm-drop` and no
+//! repair, it is the iterative form of LLM-Drop. Each repair is fitted on the backbone left by all earlier removals and
 //! repairs. A repair folded into a layer is lost if that layer is removed later.
 //!
 //! At each step, the criterion uses the same kind of measurement as in one-shot pruning: similarities, activations or
@@ -22,7 +22,7 @@ use crate::evaluate::score;
 use crate::model::{Cut, Engine, Program, Step, Sublayer, Trie};
 use crate::recovery::{self, Boundary, Recovery, RemainingLayer, Repair, RepairMetrics, Solution, Span, layer_before};
 
-/// Callback that receives the token count of each batch of a pass. It may return an error to stop the pass.
+/// Callback that receives the token count of each batch in a pass. It may return an error to stop the pass.
 pub type Progress<'a> = dyn FnMut(usize) -> Result<()> + 'a;
 
 /// Backbone from which layers or sublayers are removed one at a time.
@@ -224,7 +224,7 @@ impl<'a> ShrinkingModel<'a> {
         selection.scores.iter().try_for_each(|&(candidate, _)| self.remove(&removal(unit, candidate), progress))
     }
 
-    /// Returns the pass request of a criterion. Keeps only pairs whose two streams still exist in the model, and sites
+    /// Returns the pass request for a criterion. Keeps only pairs whose two streams still exist in the model, and sites
     /// directly before or after a candidate that is not excluded.
     fn request(&self, rule: &dyn Criterion, cut: &PruneSpec<'_>, excluded: &Cut) -> Result<PassRequest> {
         let places: BTreeSet<HookPoint> = places(&self.program()?).into_iter().map(|(_, site)| site).collect();

@@ -1,4 +1,4 @@
-//! Input of an affine repair map, an option of several methods.
+//! Input of an affine repair map, an option that several methods share.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

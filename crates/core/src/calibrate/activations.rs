@@ -46,7 +46,7 @@ const SHARD_BYTES: usize = if cfg!(test) { 4096 } else { 16 << 20 };
 pub struct ActivationShape {
     pub channels: usize,
     pub sequences: usize,
-    /// Tokens per sequence.
+    /// Number of tokens per sequence.
     pub length: usize,
 }
 
@@ -78,7 +78,7 @@ impl ActivationShape {
 
 /// Sink for activation rows during a forward pass. Rows `[rows, C]` arrive in the order of the calibration tokens.
 pub trait Spool {
-    /// Appends rows of a hook point. Rows of hook points that were not requested are ignored.
+    /// Appends rows captured at a hook point. Ignores rows from hook points that were not requested.
     ///
     /// # Errors
     /// Fails if the rows cannot be stored, for example because the disk is full.
@@ -90,7 +90,7 @@ pub trait Spool {
 pub struct InMemory(BTreeMap<HookPoint, Vec<f32>>);
 
 impl InMemory {
-    /// Creates a spool that keeps the rows of these hook points.
+    /// Creates a spool that keeps the rows captured at the given hook points.
     pub fn of(sites: impl IntoIterator<Item = HookPoint>) -> Self {
         Self(sites.into_iter().map(|site| (site, Vec::new())).collect())
     }
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn rows_come_back_from_their_shards() {
-        // A sequence has 2,560 bytes, so each shard of 4,096 bytes holds one sequence.
+        // A sequence takes 2,560 bytes, so each shard of 4,096 bytes holds one sequence.
         let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
         let kept = HookPoint::Stream(2);
         let left = HookPoint::Middle(1);

@@ -1,4 +1,4 @@
-//! Calibration: one pass of the dense model over the calibration windows, which yields the inputs of layer selection
+//! Calibration: one pass of the dense model over the calibration windows, which yields the inputs for layer selection
 //! and operator fitting.
 //!
 //! The pass accumulates the similarities that criteria compare and spools the residual stream at the requested sites,

@@ -41,7 +41,7 @@ impl PassRequest {
     }
 }
 
-/// Part of the calibration windows, with a spool for its rows. Similarities are computed separately for each part.
+/// Subset of the calibration windows, with a spool for its rows. Similarities are computed separately for each piece.
 pub struct Piece<'a> {
     pub windows: Vec<&'a [u32]>,
     /// Index of the first sequence, used in error messages.
@@ -54,8 +54,8 @@ pub struct Piece<'a> {
 /// receives the token count of each batch and may stop the pass by returning an error.
 ///
 /// # Errors
-/// Fails if a residual stream is not finite (the message names layer and sequence), the spool runs out of space, or
-/// `progress` fails.
+/// Fails if a residual stream is not finite (the message names the layer and the sequence), the spool runs out of
+/// space, or `progress` fails.
 pub fn run(
     engine: &dyn Engine,
     pieces: &mut [Piece<'_>],

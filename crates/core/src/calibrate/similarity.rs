@@ -10,12 +10,12 @@ use super::activations::HookPoint;
 use crate::linalg::simd;
 use crate::model::Sublayer;
 
-/// Axis along which the cosine is computed.
+/// Kind of similarity: the axis along which it is computed, and the streams that it compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SimilarityAxis {
-    /// Cosine over the positions of a sequence for each channel, averaged over channels (reference code of
-    /// LLM-Streamline).
+    /// Cosine over the positions of a sequence for each channel, averaged over channels, as in the reference code of
+    /// LLM-Streamline.
     ChannelSeries,
     /// Cosine over the channels of each token, averaged over tokens.
     Token,
@@ -56,7 +56,7 @@ impl Pair {
     }
 }
 
-/// Lower bound of a norm, as in `torch.nn.functional.cosine_similarity`, so that an all-zero channel has cosine 0.
+/// Lower bound on a norm, as in `torch.nn.functional.cosine_similarity`, so that an all-zero channel has cosine 0.
 const MIN_NORM: f64 = 1e-8;
 
 /// Mean similarities over all sequences of a pass, accumulated in f64.
@@ -87,7 +87,7 @@ impl Similarities {
         ends.filter(|[from, _]| *from == site).map(|[_, to]| to.position()).max()
     }
 
-    /// Adds the similarities of the given pairs for the sequences of one batch.
+    /// Adds the similarities of the given pairs for the sequences in one batch.
     ///
     /// # Shapes
     /// `streams(site)` returns `[tokens, C]`.
@@ -195,7 +195,8 @@ mod tests {
     #[test]
     fn both_axes_by_hand() {
         let (x, y) = ([1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0]); // [2, 2]
-        // Channels: (1,0)·(1,0) = 1; (0,1)·(1,1)/√2. Tokens: (1,0)·(1,1)/√2; (0,1)·(0,1) = 1.
+        // By channel, the cosines are 1 for (1, 0), (1, 0) and 1/√2 for (0, 1), (1, 1). By token, they are 1/√2 for (1,
+        // 0), (1, 1) and 1 for (0, 1), (0, 1).
         let expected = (1.0 + 0.5f64.sqrt()) / 2.0;
         assert!((channel_series(&x, &y, 2) - expected).abs() < 1e-12);
         assert!((token(&x, &y, 2) - expected).abs() < 1e-12);
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_angle_is_that_of_the_last_token_in_half_turns() {
-        // Last tokens (1, 0) and (-1, 0) are half a turn apart, (1, 0) and (0, 2) a quarter turn.
+        // The last tokens (1, 0) and (-1, 0) are half a turn apart, and (1, 0) and (0, 2) are a quarter turn apart.
         assert_eq!(last_token_angle(&[9.0, 9.0, 1.0, 0.0], &[1.0, 1.0, -1.0, 0.0], 2), 1.0);
         assert!((last_token_angle(&[1.0, 0.0], &[0.0, 2.0], 2) - 0.5).abs() < 1e-12);
     }

@@ -1,4 +1,4 @@
-//! `config.json` of an exported variant, and the modeling file that applies operators stored next to the weights and
+//! `config.json` for an exported variant, and the modeling file that applies operators stored next to the weights and
 //! skips dropped sublayers.
 
 use serde_json::{Map, Value, json};
@@ -26,8 +26,8 @@ pub fn trimmed(
 ) -> Result<Map<String, Value>> {
     let architecture = unpruned.architecture;
     count_layers(&mut config, unpruned, &layout.kept);
-    // Some classes tie the embeddings by default. If this is `true` and the checkpoint has a separate head,
-    // transformers 5 keeps both tables, but other loaders use the embedding for both.
+    // Some classes tie the embeddings by default. If `tie_word_embeddings` is true and the checkpoint has a separate
+    // head, transformers 5 keeps both tables, but other loaders use the embedding for both.
     if layout.has_head() && config.get("tie_word_embeddings").map_or(architecture.is_tied(), |tied| *tied == true) {
         config.insert("tie_word_embeddings".into(), false.into());
     }
@@ -59,7 +59,7 @@ pub fn trimmed(
     Ok(config)
 }
 
-/// Returns the config entry that describes the operators and the dropped sublayers.
+/// Returns the config entry that describes the operators and the dropped sublayers of an export.
 fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
     let operators = layout.attached.iter().map(|Attached { layer, place, operator }| {
         let form = AttachedForm::of(operator)?.name();
@@ -73,7 +73,7 @@ fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
     Ok(entry)
 }
 
-/// Sets the layer count and keeps only the per-layer settings of the kept layers.
+/// Sets the layer count and drops the per-layer settings of removed layers.
 fn count_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usize]) {
     let architecture = unpruned.architecture;
     let layers = config.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
@@ -114,14 +114,14 @@ fn count_layers(config: &mut Map<String, Value>, unpruned: &Config, kept: &[usiz
 
 /// File name of the modeling file.
 pub const MODELING: &str = "modeling_ghostlab.py";
-/// Template of the modeling file. Only the names of transformers' classes differ between architectures.
+/// Template for the modeling file. Only the names of transformers' classes differ between architectures.
 const TEMPLATE: &str = include_str!("modeling.py");
 
 /// Value that replaces the activation's name in `config.json`. A loader that does not run the modeling file fails on
 /// it instead of loading an incomplete model.
 pub(super) const GUARD: &str = "load this model with trust_remote_code=True: modeling_ghostlab.py applies linear maps that are stored next to the weights";
 
-/// Returns the modeling file of an architecture.
+/// Returns the modeling file for an architecture.
 pub fn modeling(architecture: &Architecture) -> String {
     let (inner, folder) = architecture.python.unwrap_or((prefix(architecture), architecture.model_type));
     let norms = architecture.norms.map(|norm| norm.map_or("None".to_owned(), |norm| format!("\"{norm}\""))).join(", ");

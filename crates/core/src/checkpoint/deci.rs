@@ -2,7 +2,7 @@
 //! stream.
 //!
 //! It can represent dropped attentions and MLPs, linear maps of the normalized stream, and constants. llama.cpp
-//! silently computes something else in three cases. This module avoids each of them:
+//! silently computes something different in three cases. This module avoids each of them:
 //!
 //! - llama.cpp skips the attention of a layer without an MLP (`feed_forward_length` 0). Such a layer gets an all-zero
 //!   MLP.
@@ -24,7 +24,7 @@ use crate::model::{BranchPlace, Config, Cut, DECI, StepForm, Sublayer};
 
 /// Width of all-zero MLPs, which is the block size of the quantized types.
 const ZERO_WIDTH: usize = 32;
-/// Prefix of the names of layer tensors.
+/// Prefix of layer tensor names.
 const LAYERS: &str = "model.layers.";
 
 /// Rejects a backbone whose architecture `deci` cannot represent.
@@ -65,7 +65,7 @@ pub fn fits_deci_step(config: &Config, step: StepForm) -> Result<()> {
     }
 }
 
-/// Returns the GGUF form of a variant that needs `deci`, or fails if `deci` cannot represent it.
+/// Returns the GGUF form of a variant that needs `deci`. Fails if `deci` cannot represent the variant.
 pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     fits_deci(config)?;
     for Attached { place, operator, .. } in &layout.attached {
@@ -80,7 +80,7 @@ pub(super) fn form(config: &Config, layout: &Layout) -> Result<GgufForm> {
     Ok(GgufForm::uniform(DECI, true))
 }
 
-/// Content of the attention slot of a layer in the GGUF file.
+/// Content of a layer's attention slot in the GGUF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mixer {
     Attention,
@@ -89,7 +89,7 @@ enum Mixer {
     None,
 }
 
-/// A layer of the GGUF file.
+/// Layer in the GGUF file.
 struct Block<'a> {
     /// Index of the checkpoint layer whose tensors this layer uses.
     layer: usize,
@@ -106,7 +106,7 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Returns the layers of the file. Operators become separate layers unless they replace a dropped attention.
+/// Returns the layers of the GGUF file. Operators become separate layers unless they replace a dropped attention.
 fn blocks(layout: &Layout) -> Vec<Block<'_>> {
     arranged(layout.kept.len(), &layout.dropped, &layout.attached)
 }
@@ -137,7 +137,7 @@ fn arranged<'a>(layers: usize, dropped: &Cut, attached: &'a [Attached]) -> Vec<B
     blocks
 }
 
-/// Returns the per-layer counts of heads and the per-layer MLP widths.
+/// Returns the number of heads and the MLP width of each layer.
 pub(super) fn counts(layout: &Layout, config: &Config) -> LayerCounts {
     let blocks = blocks(layout);
     let list = |count: &dyn Fn(&Block<'_>) -> usize| {

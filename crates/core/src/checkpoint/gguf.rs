@@ -1,4 +1,4 @@
-//! Export of a variant as a single GGUF file for llama.cpp, with the names, keys and row order of llama.cpp's
+//! Export of a variant as a single GGUF file for llama.cpp, using the names, keys and row order of llama.cpp's
 //! converter.
 
 use std::collections::BTreeSet;
@@ -93,12 +93,12 @@ fn is_in_window(index: usize, every: usize) -> bool {
     index % every < every - 1
 }
 
-/// Returns the period of the layers to which llama.cpp applies no window, or `None` if the form has no windows.
+/// Returns `n` if llama.cpp applies no window in every `n`th layer, or `None` if the form has no windows.
 fn window_of(form: GgufForm) -> Option<usize> {
     if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
 }
 
-/// Returns the `rope.scaling.*` metadata entries for the RoPE scaling of the config. `llama3` scaling has none, because
+/// Returns the `rope.scaling.*` metadata entries for the RoPE scaling in the config. `llama3` scaling has none, because
 /// GGUF stores it as a tensor.
 fn stretched(config: &Config) -> Result<Vec<(&'static str, Value)>> {
     match &config.rope.scaling {
@@ -132,7 +132,7 @@ fn string_value(text: &str) -> Value {
 }
 
 impl Layout {
-    /// Computes the size of the tensors of the GGUF file in bytes.
+    /// Computes the total size in bytes of the tensors in the GGUF file.
     ///
     /// # Errors
     /// See [`fits_gguf`].
@@ -140,7 +140,7 @@ impl Layout {
         Ok(self.gguf_tensors(config, numbers)?.iter().map(|tensor| tensor.info.bytes() as u64).sum())
     }
 
-    /// Writes the variant as a GGUF file. Calls `wrote` with the number of bytes of each written block.
+    /// Writes the variant as a GGUF file. Calls `wrote` with the size of each written block in bytes.
     ///
     /// # Errors
     /// See [`fits_gguf`] and [`Layout::write`].

@@ -10,7 +10,7 @@ use crate::model::Config;
 use crate::model::gguf::name_in_gguf;
 use crate::named::named;
 
-/// Type of the matrices of a GGUF file. Norms and biases are f32, as llama.cpp requires.
+/// Type of the matrices in a GGUF file. Norms and biases are f32, as llama.cpp requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufType {
     F32,
@@ -53,7 +53,7 @@ pub(super) fn refused(expected: &str, found: impl Into<String>) -> Error {
         .hint("export a Hugging Face folder instead, with `--to FOLDER` and without --gguf")
 }
 
-/// Tensor of a GGUF file with its content.
+/// Tensor in a GGUF file, with its content.
 pub(super) struct GgufTensor<'a> {
     pub(super) info: GgufInfo,
     pub(super) content: GgufContent<'a>,
@@ -68,7 +68,7 @@ pub(super) enum GgufContent<'a> {
     Zeros,
 }
 
-/// Per-layer counts for the metadata: a single number, or a list with one number per layer.
+/// Per-layer counts for the metadata. Each is either a single number, or a list with one number per layer.
 pub(super) struct LayerCounts {
     pub(super) blocks: usize,
     pub(super) heads: Value,

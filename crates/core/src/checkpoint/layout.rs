@@ -45,7 +45,7 @@ impl Attached {
     }
 }
 
-/// A tensor of the exported checkpoint.
+/// Tensor in the exported checkpoint.
 pub(super) struct CheckpointTensor {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
@@ -59,7 +59,7 @@ pub(super) enum TensorContent {
     /// A backbone tensor with an operator folded in: a matrix `[C, inner]` becomes `Wᵀ·matrix`, a bias `[C]` becomes
     /// `b·W`.
     Folded(String, Arc<Operator>),
-    /// A tensor that is merged from the same tensor of several layers.
+    /// A tensor that is merged from the same tensor in several layers.
     Merged(String, Arc<MergedLayer>),
     /// Matrix of an operator: a diagonal `[C]`, or a full matrix `[C, C]` (`Wᵀ` or `Mᵀ`) in the layout of linear
     /// layers.
@@ -85,7 +85,7 @@ impl Layout {
     /// stored type if it is `None`. Operators are always stored in f32, the type they are applied in.
     ///
     /// # Errors
-    /// Fails if the weights do not fit the config, or the program has no layer left.
+    /// Fails if the weights do not fit the config, or the program has no layers left.
     pub fn of(config: &Config, folder: &Path, deployed: &Deployed, dtype: Option<FloatType>) -> Result<Self> {
         let weights = checked(config, folder)?;
         let Walked { kept, dropped, attached } = walked(config, deployed)?;

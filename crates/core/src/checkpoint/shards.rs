@@ -1,4 +1,4 @@
-//! Streaming writer of checkpoint weight files. At most one tensor is in memory, and usually only a block of it.
+//! Streaming writer for checkpoint weight files. At most one tensor is in memory, and usually only a block of it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,17 +27,17 @@ const SHARE: usize = 1 << 14;
 #[derive(Debug)]
 pub struct WeightFiles {
     pub names: Vec<String>,
-    /// Index, if there are several files.
+    /// Content of the index file, or `None` if there is only one weight file.
     pub index: Option<Value>,
 }
 
 impl Layout {
-    /// Writes the weight files into a folder. A file holds at most `most` bytes of tensor data, unless it has a single
-    /// tensor. `wrote` is called with the number of bytes of every block.
+    /// Writes the weight files into a folder. A file holds at most `most` bytes of tensor data, unless a single tensor
+    /// is larger. Calls `wrote` with the size of every written block in bytes.
     ///
     /// # Errors
     /// Fails if stored weights cannot be read, an element does not fit the float type (the error names the tensor), or
-    /// a file cannot be written. Propagates errors of `wrote`.
+    /// a file cannot be written. Propagates errors from `wrote`.
     pub fn write(&self, folder: &Path, most: u64, wrote: &mut dyn FnMut(u64) -> Result<()>) -> Result<WeightFiles> {
         let shards = self.shards(most);
         let mut names = Vec::new();
@@ -150,7 +150,7 @@ pub(super) fn each_block(
     }
 }
 
-/// Reads the same tensor of several layers and returns the weighted sum.
+/// Reads the same tensor from several layers and returns the weighted sum.
 pub(super) fn merged_values(part: &str, merged: &MergedLayer, shape: &[usize], weights: &Weights) -> Result<Vec<f32>> {
     let sources = merged.factors().map(|(layer, factor)| Ok((factor, weights.take(&name(layer, part), shape)?)));
     let sources: Vec<(f64, Vec<f32>)> = sources.collect::<Result<_>>()?;

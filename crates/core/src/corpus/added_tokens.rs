@@ -16,7 +16,7 @@ use crate::files::regular;
 pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const ADDED_TOKENS: &str = "added_tokens.json";
 const SPECIAL_TOKENS: &str = "special_tokens_map.json";
-/// Key of `tokenizer_config.json` for added tokens. If it is present, the two older files are ignored.
+/// Key for added tokens in `tokenizer_config.json`. If it is present, the two older files are ignored.
 const DECODER: &str = "added_tokens_decoder";
 /// Keys that assign a role to a token.
 const NAMED: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
@@ -245,7 +245,8 @@ mod tests {
         json!({"content": content, "lstrip": false, "normalized": false, "rstrip": false, "single_word": false, "special": true})
     }
 
-    /// Expected ids: `PreTrainedTokenizerFast.from_pretrained` of transformers 5.24 with the same files.
+    /// The expected ids come from `PreTrainedTokenizerFast.from_pretrained` in transformers 5.24, called with the same
+    /// files.
     #[test]
     fn tokens_of_files_beside_are_one_token_each() {
         let description = sample::description();

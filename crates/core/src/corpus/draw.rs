@@ -119,7 +119,7 @@ mod tests {
         (0..6).map(|_| random.randint(low, high).unwrap()).collect()
     }
 
-    /// Expected values: `r = random.Random(seed); [r.randint(low, high) for _ in range(6)]`, Python 3.11.
+    /// Expected values from Python 3.11: `r = random.Random(seed); [r.randint(low, high) for _ in range(6)]`.
     #[test]
     fn draws_equal_cpython() {
         assert_eq!(draws(0, 0, 9), [6, 6, 0, 4, 8, 7]);
@@ -164,8 +164,8 @@ mod tests {
         );
     }
 
-    /// Expected values: `random.Random(1234)`, `sample(range(100), 5)` twice, `sample(range(10), 3)`,
-    /// `sample(range(1000), 8)`, then `random()`, Python 3.11.
+    /// Expected values from Python 3.11: `random.Random(1234)`, `sample(range(100), 5)` twice, `sample(range(10), 3)`,
+    /// `sample(range(1000), 8)`, then `random()`.
     #[test]
     fn samples_equal_cpython() {
         let mut random = PythonRandom::new(1234);
@@ -181,7 +181,7 @@ mod tests {
     fn a_range_of_one_value_uses_up_words() {
         let mut random = PythonRandom::new(0);
         assert_eq!(random.randint(7, 7).unwrap(), 7);
-        // Value of `randint(0, 999)` after `randint(7, 7)`, with `random.Random(0)`.
+        // Python's `random.Random(0)` returns this value for `randint(0, 999)` after `randint(7, 7)`.
         assert_eq!(random.randint(0, 999).unwrap(), 776);
     }
 

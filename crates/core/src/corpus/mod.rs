@@ -1,8 +1,8 @@
 //! Corpus text, and the token windows cut from it.
 //!
 //! [`read_rows`] reads the rows of a corpus file and [`Tokenizer`] tokenizes them. [`calibration`] and [`evaluation`]
-//! cut the windows on which a backbone is calibrated or evaluated. Random numbers are those of CPython
-//! ([`PythonRandom`]), so a seed selects the same windows as in the reference code of the paper.
+//! cut the windows on which a backbone is calibrated or evaluated. Random numbers match CPython's ([`PythonRandom`]),
+//! so a seed selects the same windows as in the paper's reference code.
 //!
 //! ```
 //! // `random.Random(0).random()` in Python.

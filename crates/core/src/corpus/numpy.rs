@@ -4,7 +4,7 @@
 ///
 /// The streaming shuffle of Hugging Face's `datasets` uses this generator, so a seed must select the same rows here.
 /// Source: NumPy 2, `bit_generator.pyx` (`SeedSequence`), `pcg64.c`, `distributions.c` (Lemire's bounded integers, and
-/// `random_interval` in `Generator.shuffle` of a list).
+/// `random_interval`, which `Generator.shuffle` uses for lists).
 #[derive(Debug, Clone)]
 pub(super) struct NumpyRandom {
     state: u128,
@@ -44,7 +44,7 @@ impl NumpyRandom {
         })
     }
 
-    /// Draws one value of `integers(0, count, size=…)`: an integer below `count`. `count` must be at least 1.
+    /// Draws one value like `integers(0, count, size=…)`: an integer below `count`. `count` must be at least 1.
     pub(super) fn draw_below(&mut self, count: u32) -> u32 {
         // A range of one value needs no draw.
         if count <= 1 {
@@ -60,7 +60,7 @@ impl NumpyRandom {
         (product >> 32) as u32
     }
 
-    /// Implements `shuffle` of a list.
+    /// Implements `Generator.shuffle` for a list.
     pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             let other = self.up_to(last as u32) as usize;
@@ -135,8 +135,8 @@ impl SeedSequence {
 mod tests {
     use super::*;
 
-    /// Expected values: `numpy.random.default_rng(seed)`, NumPy 2.4.6, from the reference data `c4_stream` (order of eight
-    /// shards).
+    /// Expected values from `numpy.random.default_rng(seed)` in NumPy 2.4.6. The orders of eight shards are taken from
+    /// the reference data `c4_stream`.
     #[test]
     fn a_shuffled_list_is_numpys() {
         assert_eq!(shuffled(0, 8), [2, 4, 3, 6, 5, 0, 1, 7]);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(shuffled(0, 1024)[..12], [84, 752, 296, 982, 863, 470, 986, 2, 357, 643, 356, 36]);
         assert_eq!(shuffled(3, 1024)[..12], [200, 103, 733, 228, 425, 750, 229, 351, 105, 839, 646, 401]);
         assert_eq!(NumpyRandom::new(7).draw_below(1), 0);
-        // numpy.random.default_rng(0).integers(0, 10, 5)
+        // Expected values from NumPy: `numpy.random.default_rng(0).integers(0, 10, 5)`.
         let mut random = NumpyRandom::new(0);
         assert_eq!([0; 5].map(|_| random.draw_below(10)), [8, 6, 5, 2, 3]);
     }

@@ -10,7 +10,7 @@ use crate::files::limit::{HeldRows, TextLimit};
 use crate::files::parquet::{self, broken};
 use crate::files::rows::bad;
 
-/// Reads the text column of a parquet file. `pick` selects the column from the names.
+/// Reads the text column of a parquet file. `pick` selects one of the column names.
 ///
 /// # Errors
 /// Fails if the file is damaged, or the column does not exist, is not text or contains a null.
@@ -33,7 +33,7 @@ pub(super) fn read_parquet(
     )
 }
 
-/// Returns the texts of the only column.
+/// Returns the texts in the only column.
 fn texts(frame: &DataFrame, path: &Path, limit: TextLimit) -> Result<Vec<String>> {
     let values = frame.select_at_idx(0).ok_or_else(|| bad("the parquet file has no columns", path))?;
     let name = values.name();
@@ -77,7 +77,7 @@ mod tests {
     use super::super::read_rows;
     use super::sample::parquet;
 
-    /// Returns the error message of a read that must fail.
+    /// Reads a file that must be rejected, and returns the error message.
     fn refused(bytes: &[u8]) -> String {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.parquet");

@@ -1,4 +1,4 @@
-//! Rules of the paper's reference code for cutting windows from a corpus.
+//! Rules for cutting windows from a corpus, taken from the paper's reference code.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 const C4_WINDOWS: usize = 256;
 
-/// Seed of the C4 perplexity windows and of the streaming shuffle they are drawn from.
+/// Seed for the C4 perplexity windows and for the streaming shuffle they are drawn from.
 pub const EVALUATION_SEED: u64 = 0;
 
 /// Rule that cuts windows from a corpus. Each rule is named after the corpus to which the reference code applies it.
@@ -106,7 +106,7 @@ pub fn calibration(
     Ok(windows)
 }
 
-/// Returns the perplexity windows of `length` tokens, at most the first `limit`.
+/// Returns the perplexity windows of `length` tokens, limited to the first `limit`.
 ///
 /// - [`Rule::Wikitext2`], [`Rule::Ptb`]: consecutive windows from the first token on, without the incomplete last one.
 /// - [`Rule::C4`]: 256 windows after `random.seed(0)`. The document is randint(0, documents − 1), redrawn until it has
@@ -146,9 +146,9 @@ pub fn evaluation(
     Ok(Windows { ids, length, starts, corpus_tokens, bytes })
 }
 
-/// Draws `sequences` windows of `length` tokens from sharded text by [`Rule::C4Stream`]. The documents form a stream
-/// that is shuffled with `seed`. After `random.seed(seed)`, each document of the stream with at least T + 1 tokens
-/// gives one window, which starts at token randint(0, its tokens − T − 1).
+/// Draws `sequences` windows of `length` tokens from sharded text according to [`Rule::C4Stream`]. The documents form a
+/// stream that is shuffled with `seed`. After `random.seed(seed)`, each document in the stream with at least T + 1
+/// tokens yields one window, which starts at token randint(0, its tokens − T − 1).
 ///
 /// Source: C4 loader of the official repository.
 ///
@@ -166,8 +166,8 @@ pub fn streamed_calibration(
     draw_windows(shards, seed, tokenizer, (sequences, length), &mut PythonRandom::new(seed))
 }
 
-/// Returns the perplexity windows of sharded text by [`Rule::C4Stream`], at most the first `limit`. The 256 windows are
-/// drawn as in [`streamed_calibration`] with seed 0.
+/// Returns the perplexity windows from sharded text according to [`Rule::C4Stream`], limited to the first `limit`. The
+/// 256 windows are drawn as in [`streamed_calibration`] with seed 0.
 ///
 /// # Errors
 /// Fails like [`evaluation`], or if a shard cannot be read.
@@ -252,13 +252,13 @@ mod tests {
         windows.starts.iter().map(|start| start.token).collect()
     }
 
-    /// Returns rows that join to 101 tokens: BOS and 100 words.
+    /// Returns rows that form 101 tokens when joined: BOS and 100 words.
     fn hundred() -> Vec<String> {
         vec![words(0, 30), String::new(), words(30, 70)]
     }
 
-    /// Expected values: `random.seed(5)`, then six times `random.randint(0, int(0.9 * 101) - 8 - 1)`, and likewise
-    /// `random.randint(0, 101 - 8 - 1)`.
+    /// Expected values from Python: `random.seed(5)`, then six calls of `random.randint(0, int(0.9 * 101) - 8 - 1)`.
+    /// For the second rule, the same with `random.randint(0, 101 - 8 - 1)`.
     #[test]
     fn joined_texts_are_drawn_from_as_in_the_reference() {
         let tokenizer = sample::words();
@@ -272,8 +272,8 @@ mod tests {
         assert_eq!(tokens(&ptb), [79, 32, 45, 88, 83, 67]);
     }
 
-    /// Expected values, with `sizes = [(i * 7) % 23 + 2 for i in range(40)]`, T = 16 and `random.seed(3)`: six times
-    /// `while True: d = randint(0, int(0.9 * 40) - 1); if sizes[d] >= T + 1: break`, then
+    /// Expected values from Python, with `sizes = [(i * 7) % 23 + 2 for i in range(40)]`, T = 16 and `random.seed(3)`.
+    /// Each of six draws runs `while True: d = randint(0, int(0.9 * 40) - 1); if sizes[d] >= T + 1: break`, then
     /// `randint(0, sizes[d] - T - 1)`.
     #[test]
     fn documents_are_drawn_until_one_is_long_enough() {
@@ -284,7 +284,8 @@ mod tests {
         assert_eq!(windows.window(4)[..3], [12, 13, 14]);
     }
 
-    /// Expected values: as above with `random.seed(0)`, `d = randint(0, 39)` and `sizes[d] > T`, 256 times.
+    /// Expected values from Python: 256 draws as in the test above, but with `random.seed(0)`, `d = randint(0, 39)` and
+    /// `sizes[d] > T`.
     #[test]
     fn documents_are_evaluated_on_256_windows() {
         let tokenizer = sample::words();

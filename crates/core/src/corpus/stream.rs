@@ -1,4 +1,4 @@
-//! Windows of a text that is too large to load. Each sufficiently long row of a shuffled stream gives one window.
+//! Windows from a text that is too large to load. Each sufficiently long row in a shuffled stream yields one window.
 //!
 //! The shuffle reproduces Hugging Face's `load_dataset(…, streaming=True).shuffle(seed, buffer_size=10_000)`, which the
 //! paper's C4 loader uses. It shuffles the shards and passes their rows through a shuffle buffer.
@@ -43,13 +43,14 @@ impl ShardOrder {
             Self::ByTurns => GROUPS.min(shards),
         };
         let mut rest = shuffled.into_iter();
-        // The first groups have one shard more if the shards do not divide evenly.
+        // The first groups have one more shard if the shards do not divide evenly.
         (0..groups)
             .map(|group| rest.by_ref().take(shards / groups + usize::from(group < shards % groups)).collect())
             .collect()
     }
 
-    /// Returns the shards that are opened if each group reads only its first `read` shards, in the order of opening.
+    /// Returns the shards that are opened if each group reads only its first `read` shards, in the order in which they
+    /// are opened.
     pub fn opened_shards(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
         let groups = self.groups(shards, seed);
         (0..read).flat_map(|position| groups.iter().filter_map(move |group| group.get(position).copied())).collect()
@@ -64,7 +65,7 @@ pub struct Shards<'a> {
     pub open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
 }
 
-/// Rows of all shards in the order in which they enter the buffer, each with its shard.
+/// Rows of all shards in the order in which they enter the buffer, each with the index of its shard.
 struct Interleaved<'a> {
     open: &'a dyn Fn(usize) -> Result<Rows<'a>>,
     groups: Vec<ShardGroup<'a>>,
@@ -138,7 +139,7 @@ struct Shuffled<'a> {
     size: usize,
     buffer: Vec<StreamRow>,
     random: NumpyRandom,
-    /// Buffer positions that are drawn but not used yet.
+    /// Buffer positions that have been drawn but not used yet.
     places: VecDeque<u32>,
     /// Rows to release next, in reverse order.
     out: Vec<StreamRow>,
@@ -252,7 +253,8 @@ mod tests {
     use crate::files::sha256;
 
     #[expect(clippy::disallowed_macros, reason = "tests report what they skip")]
-    /// Reads the output of `datasets` 4.8.5 or 5.2.0, or returns `None` without the folder of reference data.
+    /// Reads the recorded output of `datasets` 4.8.5 or 5.2.0. Returns `None` if the folder with the reference data is
+    /// absent.
     fn oracle(order: ShardOrder) -> Option<Value> {
         let name = match order {
             ShardOrder::OneByOne => "classic.json",
@@ -327,8 +329,8 @@ mod tests {
 
     #[test]
     fn windows_are_the_official_loaders() {
-        // The sample tokenizer adds BOS, so each row has one word less than the reference. Windows of the same length
-        // then have the same start.
+        // The sample tokenizer adds BOS, so each row has one word fewer than the reference. Windows of the same length
+        // then start at the same positions.
         let tokenizer = sample::words();
         for shard_order in ORDERS {
             let Some(oracle) = oracle(shard_order) else { return };

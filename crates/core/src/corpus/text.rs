@@ -23,8 +23,8 @@ const FILES: RowFiles = RowFiles {
     expected: "one JSON object per line, or one list of objects",
 };
 
-/// Returns the format name of a corpus file for cache keys. Text files whose line ends are normalized have a separate
-/// name, because older versions read the same bytes unchanged.
+/// Returns the format name of a corpus file for cache keys. Text files whose line endings are normalized have a
+/// separate name, because older versions read the same bytes unchanged.
 ///
 /// # Errors
 /// Fails if [`read_rows`] does not support the extension.
@@ -38,7 +38,8 @@ pub fn format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// Returns whether [`plain_text`] would change the file. Unreadable files are reported when they are read.
+/// Returns whether [`plain_text`] would change the file. Returns `false` for unreadable files, which cause an error
+/// when they are read.
 fn is_changed(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let mut reader = BufReader::new(file);
@@ -59,7 +60,7 @@ fn is_changed(path: &Path) -> bool {
 
 /// Reads the rows of a corpus file without trimming. Empty rows are kept.
 ///
-/// - `.txt`: the whole file is one row. Line ends are normalized to `\n`, as in Python.
+/// - `.txt`: the whole file is one row. Line endings are normalized to `\n`, as in Python.
 /// - `.jsonl`, `.json`, `.jsonl.gz`, `.json.gz`: one JSON object per line, or one list of objects. Blank lines are
 ///   skipped.
 /// - `.parquet`: one row per row of the table.
@@ -68,9 +69,9 @@ fn is_changed(path: &Path) -> bool {
 ///
 /// # Errors
 /// Fails with [`ErrorKind::Missing`](crate::error::ErrorKind::Missing) if the file is absent or unreadable. Fails with
-/// [`ErrorKind::BadInput`](crate::error::ErrorKind::BadInput), naming the line or row, if the content is invalid: an empty file,
-/// invalid UTF-8, a truncated gzip file, a line that is not a JSON object, a missing column, or a value that is not
-/// text. The memory of the rows is limited by [`TextLimit::current`].
+/// [`ErrorKind::BadInput`](crate::error::ErrorKind::BadInput), naming the line or row, if the content is invalid: an
+/// empty file, invalid UTF-8, a truncated gzip file, a line that is not a JSON object, a missing column, or a value
+/// that is not text. Also fails if the rows exceed [`TextLimit::current`] in memory.
 pub fn read_rows(path: impl AsRef<Path>, column: Option<&str>) -> Result<Vec<String>> {
     read_rows_within(path, column, TextLimit::current())
 }
@@ -132,7 +133,7 @@ fn read_text(mut file: File, path: &Path, column: Option<&str>) -> Result<Vec<St
     Ok(vec![plain_text(text)])
 }
 
-/// Normalizes text like Python: line ends become `\n`, and a leading byte order mark is removed.
+/// Normalizes text like Python: line endings become `\n`, and a leading byte order mark is removed.
 fn plain_text(text: String) -> String {
     let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
     if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text }
@@ -165,7 +166,7 @@ fn read_json(lines: impl BufRead + 'static, file: (&Path, bool), column: Option<
 /// Maximum size in bytes of an invalid row that is parsed a second time, to describe its content in the error.
 const MAX_DESCRIBED: usize = 1 << 20;
 
-/// Returns the error for a row without text, describing its content.
+/// Creates the error for a row without text. The error describes the content of the row.
 fn refuse_row<R: BufRead>(lines: &JsonRows<'_, R>, column: Option<&str>) -> Result<String> {
     let row = lines.last_row()?;
     let name = column.map_or_else(|| pick(None, row.keys().map(String::as_str)), |name| Ok(name.to_owned()));
@@ -232,7 +233,7 @@ mod tests {
         read_rows(path, column)
     }
 
-    /// Returns the error message of a read that must fail.
+    /// Reads a file that must be rejected, and returns the error message.
     fn refused(name: &str, bytes: impl AsRef<[u8]>, column: Option<&str>) -> String {
         let error = read(name, bytes, column).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
@@ -271,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Covers a byte order mark, a list, non-JSON numbers and CRLF line ends.
+    /// Covers a byte order mark, a list, non-JSON numbers and CRLF line endings.
     #[test]
     fn rows_of_other_tools_are_the_same_texts() {
         let list = "\u{feff}\n [{\"text\": \"a, ]\\\"\", \"n\": [1, {}]} ,\n{\"text\": \"b\"}]\n";
@@ -312,7 +313,8 @@ mod tests {
             ("a.parquet", parquet(vec![Column::new("text".into(), vec![String::new(); 160])])),
         ] {
             let (_folder, path) = write(name, &bytes);
-            // 2,240 bytes of text at most, but 160 rows of 24 bytes each.
+            // The text is at most 2,240 bytes and fits the limit, but the 160 parsed rows take 24 bytes each in memory
+            // and exceed it.
             let message = read_rows_within(&path, None, limit).unwrap_err().to_string();
             assert!(message.contains("exceeds the size limit for text") && message.contains(name), "{message}");
             assert_eq!(read_rows(&path, None).unwrap().len(), 160);

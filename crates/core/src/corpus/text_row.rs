@@ -20,7 +20,7 @@ impl TextRow {
     }
 }
 
-/// Deserializer of the requested columns of a row.
+/// Deserializer for the requested columns of a row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TextRowSeed<'c>(pub(super) &'c [&'c str]);
 
@@ -47,7 +47,7 @@ impl<'de> Visitor<'de> for TextRowSeed<'_> {
                 continue;
             }
             let value = map.next_value_seed(TextRowSeed(&[]))?;
-            // The last of duplicate keys wins, as in Python.
+            // Of duplicate keys, the last one wins, as in Python.
             row.columns.retain(|(known, _)| *known != name);
             row.columns.push((name, value));
         }

@@ -26,7 +26,7 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     path: PathBuf,
     vocab_size: usize,
-    /// Exclusive upper bound of the ids in an encoded text.
+    /// Exclusive upper bound on the ids in an encoded text.
     id_limit: usize,
 }
 
@@ -70,7 +70,7 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Makes encoding fail for ids outside an embedding of `rows` rows.
+    /// Makes encoding fail for ids outside an embedding with `rows` rows.
     #[must_use]
     pub fn limit_ids(self, rows: usize) -> Self {
         Self { id_limit: self.id_limit.min(rows), ..self }
@@ -93,7 +93,7 @@ impl Tokenizer {
         self.checked(text, || self.inner.encode_fast(text, add_special)).map(|encoding| encoding.get_ids().to_vec())
     }
 
-    /// Encodes a text. Also returns the end of each token as a byte offset in the text, 0 for tokens without text.
+    /// Encodes a text. Also returns the end of each token as a byte offset in the text, or 0 for tokens without text.
     ///
     /// # Errors
     /// See [`encode`](Self::encode).
@@ -176,7 +176,7 @@ fn malformed_tokenizer(found: String, path: &Path) -> Error {
 }
 
 /// Returns the tokenizer as one `tokenizer.json` that includes the tokens of neighboring files, except those outside an
-/// embedding of `rows` rows.
+/// embedding with `rows` rows.
 ///
 /// # Errors
 /// Fails if a file cannot be read or a GGUF tokenizer is of an unsupported type.

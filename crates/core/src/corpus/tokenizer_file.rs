@@ -1,15 +1,15 @@
-//! Sanity checks of a `tokenizer.json` before the library loads it. Rejects values that would allocate gigabytes or
+//! Sanity checks for a `tokenizer.json` before the library loads it. Rejects values that would allocate gigabytes or
 //! expand text without bound.
 
 use serde_json::{Map, Value};
 
-/// Exclusive upper bound of token ids, far above any real vocabulary.
+/// Exclusive upper bound on token ids, far above any real vocabulary.
 const MAX_IDS: u64 = 1 << 24;
-/// Maximum number of special tokens of a post-processor, and of pieces of a template.
+/// Maximum number of special tokens in a post-processor, and of pieces in a template.
 const MAX_SPECIAL: usize = 64;
 /// Maximum factor by which the replacements of the normalizer, taken together, may lengthen a text.
 const MAX_GROWTH: usize = 4096;
-/// Maximum number of entries of a list in the settings.
+/// Maximum number of entries in any list in the settings.
 const MAX_ENTRIES: usize = 1 << 16;
 /// Maximum length of a string in the settings, in bytes.
 const MAX_TEXT: usize = 1 << 16;
@@ -36,7 +36,7 @@ fn beyond(id: &Value) -> bool {
     id.as_u64().is_none_or(|id| id >= MAX_IDS)
 }
 
-/// Checks the settings of a part of the tokenizer recursively.
+/// Recursively checks the settings of one component of the tokenizer.
 fn setting(part: &str, value: &Value, growth: &mut usize) -> Option<String> {
     match value {
         Value::Object(map) => {

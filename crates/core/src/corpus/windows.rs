@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 /// Start of a window in the corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Start {
-    /// Index of the document (row), 0 if all rows are joined into one text.
+    /// Index of the document (row), or 0 if all rows are joined into one text.
     pub document: usize,
     pub token: usize,
 }
@@ -16,13 +16,13 @@ pub struct Start {
 pub struct Windows {
     /// Concatenated ids of all windows.
     pub ids: Vec<u32>,
-    /// Tokens per window, at least 2.
+    /// Number of tokens per window, at least 2.
     pub length: usize,
     pub starts: Vec<Start>,
     /// Number of tokens in the corpus. With [`Rule::C4`](super::Rule::C4) and
     /// [`Rule::C4Stream`](super::Rule::C4Stream), only the documents that were tokenized are counted.
     pub corpus_tokens: usize,
-    /// Bytes of text covered by the predicted tokens, which are all but the first of each window.
+    /// Number of text bytes covered by the predicted tokens, which are all but the first token of each window.
     pub bytes: usize,
 }
 
@@ -37,8 +37,8 @@ impl Windows {
         Self { ids: Vec::new(), length, starts: Vec::new(), corpus_tokens: 0, bytes: 0 }
     }
 
-    /// Adds a window that starts at a random token of a document, at most `last`. `tokens` holds the document's ids and
-    /// the end of each token in its text.
+    /// Adds a window that starts at a random token of a document, at token `last` at the latest. `tokens` holds the
+    /// document's ids and the end of each token in its text.
     pub(super) fn draw(
         &mut self,
         document: usize,
@@ -106,7 +106,7 @@ impl<'a> Documents<'a> {
     /// Draws `count` windows of the length given to [`new`](Self::new).
     ///
     /// # Errors
-    /// Fails if no document is long enough or a drawn one cannot be tokenized.
+    /// Fails if no document is long enough or a drawn document cannot be tokenized.
     pub(super) fn draw_windows(mut self, count: usize, random: &mut PythonRandom) -> Result<Windows> {
         let mut windows = Windows::new(self.length);
         for _ in 0..count {
@@ -116,7 +116,7 @@ impl<'a> Documents<'a> {
         Ok(windows)
     }
 
-    /// Draws documents until one is long enough, and appends a window of it to `out`.
+    /// Draws documents until one is long enough, and appends a window from it to `out`.
     ///
     /// Fails if all documents have been drawn and none is long enough. Repeated draws are cheap, because each document
     /// is tokenized only once.

@@ -66,8 +66,8 @@ mod tests {
     fn each_step_measures_the_remaining_sublayers() {
         let cut = PruneSpec { backbone: "b", layers: 2, depth: 2, unit: DepthUnit::Sublayers };
         let first = (1, Sublayer::Mlp);
-        // Individually, the MLP of layer 1 costs least and its attention second-least, but not after the MLP is
-        // removed.
+        // When removed alone, the MLP of layer 1 costs least and the attention of layer 1 comes second. Once the MLP is
+        // removed, removing the attention costs most.
         let selection = select(
             &super::ENTRY,
             &json!({}),

@@ -1,5 +1,4 @@
-//! Canonical-correlation bound of Neural Block Linearization (arXiv 2505.21077, theorem 3.2), an extension beyond the
-//! paper.
+//! Canonical-correlation bound of Neural Block Linearization (arXiv 2505.21077, theorem 3.2). Not part of the paper.
 //!
 //! For the centered input `X` and output `Y` of a layer, the error of the best affine estimate of `Y` has the
 //! covariance `C_E = C_Y − C_YX·C_X⁻¹·C_XY = C_Y^½ (I − K·Kᵀ) C_Y^½`, with `K = C_Y^(−½)·C_YX·C_X^(−½)`. The singular
@@ -173,15 +172,19 @@ mod tests {
     use crate::criterion::DepthUnit;
     use crate::criterion::rule::tests::no_trials;
 
-    /// Orthogonal patterns with mean zero.
+    /// Orthogonal patterns with zero mean.
     const A: [f32; 4] = [1.0, 1.0, -1.0, -1.0];
     const B: [f32; 4] = [1.0, -1.0, 1.0, -1.0];
     const C: [f32; 4] = [1.0, -1.0, -1.0, 1.0];
 
     type Channel = fn(usize) -> f32;
 
-    /// Returns the two-channel streams of the test: span(A, B); the same span, shifted and scaled; A and 3B + 4C; A and
-    /// C; C and B.
+    /// Returns the two-channel streams of the test, which span:
+    /// - A and B
+    /// - A and B again, shifted and scaled
+    /// - A and 3B + 4C
+    /// - A and C
+    /// - C and B
     fn streams() -> [[Channel; 2]; 5] {
         [
             [|t| A[t] + 9.0, |t| B[t]],
@@ -219,8 +222,8 @@ mod tests {
     #[test]
     fn bounds_of_layers_by_hand() {
         let selection = select(&json!({}), 2);
-        // Expected bounds: equal spans give 0; ρ = 1 and 3/5 give 1 − 9/25; ρ = 1 and 4/5 give 1 − 16/25; ρ = 1 and 0
-        // give 1.
+        // Layer 0 keeps the span, so its bound is 0. The correlations of layers 1 to 3 are 1 and 3/5, 1 and 4/5, and 1
+        // and 0, so their bounds are 1 − 9/25, 1 − 16/25 and 1.
         scores(&selection, &[0.0, 16.0 / 25.0, 9.0 / 25.0, 1.0]);
         assert_eq!(selection.removed, [0, 2]);
     }
@@ -228,7 +231,8 @@ mod tests {
     #[test]
     fn bounds_of_blocks_by_hand() {
         let selection = select(&json!({"cut": "block"}), 2);
-        // Shared directions of the blocks: A and 3/5 of B; only A; only 3B + 4C, which lies in the plane of C and B.
+        // The first block's input and output share A and 3/5 of B. Those of the second share only A. Those of the third
+        // share only 3B + 4C, which lies in the plane of C and B.
         scores(&selection, &[16.0 / 25.0, 1.0, 1.0]);
         assert_eq!(selection.removed, [0, 1]);
     }

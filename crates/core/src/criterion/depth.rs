@@ -34,7 +34,7 @@ impl DepthUnit {
         *self == Self::Layers
     }
 
-    /// Returns the name of one unit in tables and figures.
+    /// Returns the singular noun for the unit, used in tables and figures.
     pub fn noun(self) -> &'static str {
         match self {
             Self::Layers => "layer",

@@ -1,4 +1,4 @@
-//! Layers listed in the grid (design §6).
+//! Explicit criterion: removes the layers that the grid lists (design §6).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,4 @@
-//! LLM-Drop (arXiv 2406.15786), an extension beyond the paper: removes the sublayers that change the residual stream
-//! least.
+//! LLM-Drop (arXiv 2406.15786): removes the sublayers that change the residual stream least. Not part of the paper.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -118,7 +118,7 @@ impl<'a> Clusters<'a> {
         Self { similarity, layers, left, queues }
     }
 
-    /// Returns `count` layers in the order of removal, with their redundancy.
+    /// Returns `count` layers in the order of removal, each with its redundancy.
     fn order(mut self, count: usize) -> Vec<(usize, Option<f64>)> {
         let mut order = Vec::new();
         for cluster in 0..self.queues.len() {

@@ -135,7 +135,7 @@ pub fn label(name: &str) -> &str {
     dense.or_else(|| options::appearance(name, ENTRIES)).map_or(name, |shown| shown.label)
 }
 
-/// Returns the label of a criterion with options: `ShortGPT, iterative` if a variant has a label, and otherwise the
+/// Returns the label for a criterion with options: `ShortGPT, iterative` if a variant has a label, and otherwise the
 /// options with their values, such as `LoRP, clusters 3`.
 pub fn label_with<'a>(name: &str, options: impl IntoIterator<Item = (&'a str, &'a Value)>) -> String {
     let variants = ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(&[][..], |entry| entry.variants);

@@ -18,7 +18,7 @@ use crate::options::{self, Options};
 pub struct PruneSpec<'a> {
     /// Name of the backbone in the grid.
     pub backbone: &'a str,
-    /// Number of layers `L` of the backbone.
+    /// Number of layers `L` in the backbone.
     pub layers: usize,
     /// Number of layers or sublayers to remove.
     pub depth: usize,
@@ -104,13 +104,13 @@ impl<'a> CalibrationStats<'a> {
         Self { norms: Some(norms), ..self }
     }
 
-    /// Sets the cut of the measured backbone.
+    /// Sets the layers and sublayers that are already removed from the measured backbone.
     #[must_use]
     pub fn without(self, removed: Cut) -> Self {
         Self { removed, ..self }
     }
 
-    /// Returns the cut of the measured backbone. Removed layers and sublayers are not candidates.
+    /// Returns the layers and sublayers that are already removed from the measured backbone. They are not candidates.
     pub fn removed(&self) -> &Cut {
         &self.removed
     }
@@ -127,7 +127,7 @@ impl<'a> CalibrationStats<'a> {
     /// Returns the activations requested by [`Criterion::sites`].
     ///
     /// # Errors
-    /// Fails if the activations exceed the disk limit of a pass.
+    /// Fails if the activations exceed the disk limit for a pass.
     pub fn activations(&self) -> Result<&'a Activations> {
         self.activations.ok_or_else(|| {
             Error::job("the activations of the criterion exceed the disk limit of a pass")
@@ -184,7 +184,7 @@ pub trait Criterion: Send + Sync {
         false
     }
 
-    /// Returns cuts for the cost estimate, which represent the cuts that [`Self::select`] measures. A rule that returns
+    /// Returns cuts for the cost estimate. They represent the cuts that [`Self::select`] measures. A rule that returns
     /// none must not measure trials.
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
         let _ = cut;
@@ -196,8 +196,8 @@ pub trait Criterion: Send + Sync {
         TrialMetric::Perplexity
     }
 
-    /// Returns the order of layers if it is known in advance, for example because it was published. The order is part
-    /// of the selection's cache key.
+    /// Returns the removal order of the layers if it is known in advance, for example because it was published. The
+    /// order is part of the selection's cache key.
     ///
     /// # Errors
     /// See [`Self::check`].
@@ -242,8 +242,8 @@ impl Selection {
         self.removed.regions()
     }
 
-    /// Selects the block with the highest score, the first one if scores are equal. Scores are indexed by the start of
-    /// the block. A removed layer does not start a block.
+    /// Selects the block with the highest score, or the first one if scores are equal. Scores are indexed by the start
+    /// of the block. A removed layer does not start a block.
     pub(super) fn highest_block(
         cut: &PruneSpec<'_>,
         pairs: Vec<Pair>,
@@ -258,7 +258,7 @@ impl Selection {
         Ok(Self::of_layers(start..start + cut.depth, scores))
     }
 
-    /// Selects the `depth` candidates with the lowest scores, lower layers first if scores are equal.
+    /// Selects the `depth` candidates with the lowest scores. Lower layers win ties.
     pub(super) fn lowest(scores: Vec<(usize, f64)>, depth: usize) -> Self {
         let mut ranked = scores.clone();
         ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
@@ -334,10 +334,10 @@ pub(super) fn check_depth(name: &str, why: &str, max: usize, cut: &PruneSpec<'_>
         .found(cut.depth))
 }
 
-/// Reason that rules without restrictions on layers pass to [`check_depth`].
+/// Reason passed to [`check_depth`] by rules that do not restrict the layers.
 pub(super) const TOO_FEW_LAYERS: &str = "has too few layers to choose from";
 
-/// Deviation of the criteria that the official repository implements.
+/// Deviation shared by all criteria that the official repository implements.
 pub(super) const READS_FIRST_SEQUENCES: &[Deviation] = &[Deviation {
     applies: |case| case.sequences > OFFICIAL_SEQUENCES,
     text: "selects layers using only the first 128 calibration sequences",
@@ -356,7 +356,7 @@ pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
 /// Relative difference up to which scores count as equal. Smaller differences are rounding errors of the f32 streams.
 const EQUAL_SCORES: f64 = 1e-9;
 
-/// Returns the reasons why the calibration data cannot distinguish the layers, or an empty list.
+/// Returns the reasons why the calibration data cannot distinguish the layers, or an empty list if it can.
 ///
 /// Possible reasons are a text of one repeated token (all channels are then constant), fewer tokens than channels for a
 /// rule that compares streams, and equal scores. Rules that read no calibration data always return an empty list.

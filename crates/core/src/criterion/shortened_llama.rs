@@ -100,7 +100,7 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Criterion>> {
     }))
 }
 
-/// Row of the table of released orders.
+/// Row in the table of released orders.
 #[derive(Deserialize)]
 struct Released {
     backbone: String,

@@ -34,8 +34,8 @@ fn candidates(layers: usize, absent: &Cut, removed: &Cut) -> Vec<(usize, Cut)> {
     remaining.map(|layer| (layer, Cut::layers(removed.whole_layers().into_iter().chain([layer])))).collect()
 }
 
-/// Returns cuts for the cost estimate, like those that a greedy removal of layers measures. Assumes that layers in the
-/// middle are removed first.
+/// Returns cuts for the cost estimate, similar to those that a greedy removal of layers measures. Assumes that layers
+/// in the middle are removed first.
 pub(super) fn greedy_layer_trials(cut: &PruneSpec<'_>) -> Vec<Cut> {
     let start = (cut.layers - cut.depth) / 2;
     let steps =
@@ -97,8 +97,8 @@ mod tests {
     #[test]
     fn each_step_measures_the_remaining_layers() {
         let cut = PruneSpec { backbone: "b", layers: 4, depth: 2, unit: DepthUnit::Layers };
-        // Removed alone, layer 1 costs least and layer 2 second-least. Once layer 1 is removed, layer 2 costs most and
-        // layer 3 least.
+        // When removed alone, layer 1 costs least and layer 2 comes second. Once layer 1 is removed, layer 2 costs most
+        // and layer 3 least.
         let selection = select(
             &super::ENTRY,
             &json!({}),

@@ -1,4 +1,4 @@
-//! Shared code of the criteria that remove sublayers: greedy removal and the depth check.
+//! Code shared by the criteria that remove sublayers: greedy removal and the depth check.
 
 use super::rule::{CalibrationStats, PruneSpec, Selection, TrialMetric, check_depth};
 use crate::error::{Error, Result};
@@ -45,8 +45,8 @@ pub(super) fn remove_greedily(
     Ok(selection)
 }
 
-/// Returns cuts for the cost estimate, like those that [`remove_greedily`] measures. Assumes that candidates in the
-/// middle are removed first.
+/// Returns cuts for the cost estimate, similar to those that [`remove_greedily`] measures. Assumes that candidates in
+/// the middle are removed first.
 pub(super) fn greedy_trials(cut: &PruneSpec<'_>) -> Vec<Cut> {
     let candidates = cut.unit.candidates(cut.layers);
     let start = candidates.len().saturating_sub(cut.depth) / 2;

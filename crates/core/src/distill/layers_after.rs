@@ -33,7 +33,7 @@ impl LayersAfter {
         self.weights.head.device()
     }
 
-    /// Computes the logits of every position of one sequence.
+    /// Computes the logits at every position of one sequence.
     ///
     /// # Shapes
     /// `stream [positions, C]`, the input of the first of these layers; result `[positions, vocab]`.

@@ -16,7 +16,7 @@ pub struct Training<'a> {
     state: Checkpoint,
 }
 
-/// Training state. A run that resumes from it gives the same bytes as an uninterrupted run.
+/// Training state. A run that resumes from it produces the same bytes as an uninterrupted run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
     /// Row-major matrix `W [C, C]`.
@@ -163,7 +163,7 @@ pub struct Finetune {
     pub seed: u64,
 }
 
-/// Constants from the paper's appendix D, which are equal to those of LinearPatch.
+/// Constants from appendix D of the paper, which are the same as for LinearPatch.
 impl Finetune {
     /// Learning rate of AdamW, constant over all steps.
     pub const LEARNING_RATE: f32 = 1e-4;
@@ -185,8 +185,8 @@ mod tests {
         assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}");
     }
 
-    /// Computes the probability of the first of two tokens from the difference of their logits. The teacher has σ(1) at
-    /// the first position and 1/2 at the second. The student has σ(2) at both.
+    /// Computes the probability of the first of two tokens from the difference of their logits. The teacher's
+    /// probability is σ(1) at the first position and 1/2 at the second. The student's is σ(2) at both.
     fn sigmoid(x: f64) -> f64 {
         1.0 / (1.0 + (-x).exp())
     }

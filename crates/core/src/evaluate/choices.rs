@@ -1,8 +1,9 @@
-//! Multiple choice: log-likelihoods of the choices of each document, for all variants in one run of their trie.
+//! Multiple choice: log-likelihoods of each document's choices, computed for all variants in a single run of their
+//! trie.
 //!
 //! The choices of a document usually share a long context. The common prefix runs once, as a segment that each choice
 //! continues, and choices with equal input are merged. Only rows that score a continuation go through the head. Choices
-//! of different length regimes ([`Config::length_regime`]) share no prefix, because their rotary frequencies differ.
+//! in different length regimes ([`Config::length_regime`]) share no prefix, because their rotary frequencies differ.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +23,10 @@ pub struct TokenisedChoice<'a> {
 /// Score of a choice under one variant.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scored {
-    /// Sum of the log-probabilities of the continuation's tokens. A log-softmax in f32 gives each of them, and the sum
-    /// is in f64.
+    /// Sum of the log-probabilities of the continuation's tokens. Each is computed by a log-softmax in f32, and they
+    /// are added in f64.
     pub log_likelihood: f64,
-    /// Whether each token of the continuation was the argmax.
+    /// Whether every token of the continuation was the argmax.
     pub greedy: bool,
 }
 
@@ -97,15 +98,14 @@ impl<'a> DocumentTrees<'a> {
     }
 }
 
-/// Eval set of documents with two values per choice, see [`scores_of_choices`].
+/// Eval set of documents, with two values per choice (see [`scores_of_choices`]).
 pub struct MultipleChoiceEval<'a> {
     documents: Vec<Vec<TokenisedChoice<'a>>>,
     trees: Vec<DocumentTrees<'a>>,
     batches: Vec<Vec<usize>>,
 }
 
-/// Converts the values of choices to scores. Each choice has two values: its log-likelihood and its greedy flag (1 or
-/// 0).
+/// Converts values to scores of choices. Each choice has two values: its log-likelihood and its greedy flag (1 or 0).
 pub fn scores_of_choices(values: &[f64]) -> Vec<Scored> {
     values.chunks_exact(2).map(|pair| Scored { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
 }
@@ -275,8 +275,8 @@ mod tests {
 
     #[test]
     fn choices_of_unlike_regimes_share_no_prefix() {
-        // Computed by hand: up to 3 tokens is the short regime. Beyond it, `dynamic` has a regime per length and
-        // `longrope` a single one.
+        // Inputs of up to 3 tokens are in the short regime. Beyond that, `dynamic` has one regime per length, and
+        // `longrope` has one for all lengths.
         let inputs: [&[u32]; 5] = [&[1, 2, 3], &[1, 2, 3, 4], &[1, 2], &[1, 2, 3, 4, 5], &[1, 2, 6, 7]];
         let dynamic = Scaling::Dynamic { factor: 2.0, positions: 3 };
         let short = vec![1.0; 9];

@@ -1,7 +1,7 @@
 //! Damage metrics: how much a variant's predictions differ from the dense model's on the windows of a text.
 //!
-//! All predicted tokens of all windows have equal weight. `p` is the dense model's next-token distribution, `q` the
-//! variant's. The second half of a window contains the predictions at positions T/2 … T − 2, like llama.cpp's
+//! All predicted tokens of all windows have equal weight. `p` is the dense model's next-token distribution, and `q` is
+//! the variant's. The second half of a window contains the predictions at positions T/2 … T − 2, like llama.cpp's
 //! `--kl-divergence`. The dense model runs in the same trie as its variants, so logits need not be stored.
 
 use super::eval_set::{ChunkValues, EvalPart, EvalSet, in_parts, score};
@@ -30,7 +30,7 @@ pub enum Damage {
 }
 
 impl Damage {
-    /// Estimates the metric and its standard error from the means of the windows ([`Damages::by_window`]). The error is
+    /// Estimates the metric and its standard error from the window means ([`Damages::by_window`]). The error is
     /// propagated through the square root and the exponential to first order. Returns `None` if there are no windows or
     /// a value is not finite.
     pub fn estimate(self, windows: &[f64]) -> Option<Measure> {
@@ -47,7 +47,7 @@ impl Damage {
         value.is_finite().then_some(Measure { value, stderr })
     }
 
-    /// Returns the lower and upper bound of the metric's values. `None` means unbounded.
+    /// Returns the lower and upper bounds of the metric's values. `None` means unbounded.
     pub fn range(self) -> (f64, Option<f64>) {
         match self {
             Self::KlDenseVariant | Self::KlVariantDense | Self::PerplexityRatio => (0.0, None),
@@ -78,8 +78,8 @@ const MEASURES: usize = 7;
 /// Number of values per window: its loss, and all metrics over the full window and over its second half.
 pub const WIDTH: usize = 1 + 2 * MEASURES;
 
-/// Means over a window's predictions, in the order of [`Damage`]. RMS change and perplexity ratio are stored as the
-/// mean square and the mean loss difference.
+/// Means over a window's predictions, in the order of [`Damage`]. The RMS change is stored as the mean square, and the
+/// perplexity ratio as the mean loss difference.
 type WindowMeans = [f64; MEASURES];
 
 /// Losses and damage metrics of every window for one variant.
@@ -139,7 +139,7 @@ pub fn measure_damage(
     Ok(values.iter().filter_map(|values| Damages::from_values(values)).collect())
 }
 
-/// Eval set over windows whose values are each window's loss and damage metrics.
+/// Eval set over windows. Its values are the loss and the damage metrics of each window.
 pub struct DamageEval<'a> {
     windows: PerplexityEval<'a>,
     dense: Program,
@@ -200,7 +200,7 @@ impl EvalSet for DamageEval<'_> {
     }
 }
 
-/// Computes the values of each window of `length` tokens from the divergences of its predictions.
+/// Computes the values of each window from the divergences of its predictions. Each window has `length` tokens.
 fn window_values(predictions: &[Divergence], length: usize) -> Vec<f64> {
     let windows = predictions.chunks_exact((length - 1).max(1));
     windows

@@ -17,7 +17,8 @@ pub enum SpecialToken<'a> {
     Id(u64),
 }
 
-/// Default BOS and EOS of the tokenizer classes in transformers 5, used if `tokenizer_config.json` does not set them.
+/// Default BOS and EOS of the tokenizer classes in transformers 5. They are used if `tokenizer_config.json` does not
+/// set them.
 const OF_CLASSES: [(&str, Option<&str>, &str); 7] = [
     ("CodeLlamaTokenizer", Some("<s>"), "</s>"),
     ("CohereTokenizer", Some("<BOS_TOKEN>"), "<|END_OF_TURN_TOKEN|>"),
@@ -56,7 +57,7 @@ impl PrefixToken<'_> {
 /// token.
 ///
 /// # Errors
-/// Propagates errors of `id_of`.
+/// Propagates errors from `id_of`.
 pub fn prefix_token<'a>(
     tokenizer_config: &'a Value,
     config: &'a Value,
@@ -100,12 +101,12 @@ fn token_text(token: &Value) -> Option<&str> {
     token.as_str().or_else(|| token["content"].as_str())
 }
 
-/// Returns the end-of-text tokens of a backbone's files: those of `config.json` and the EOS of `tokenizer_config.json`.
+/// Returns the end-of-text tokens in a backbone's files: those in `config.json` and the EOS in `tokenizer_config.json`.
 pub fn end_of_text<'a>(tokenizer_config: &'a Value, config: &'a Value) -> [&'a Value; 2] {
     [&config["eos_token_id"], &tokenizer_config["eos_token"]]
 }
 
-/// Adds the EOS of `tokenizer_config.json` to the end tokens of a generation. Also returns the text of the EOS.
+/// Adds the EOS in `tokenizer_config.json` to the tokens that end a generation. Also returns the text of the EOS.
 ///
 /// # Errors
 /// Fails if the token is not in the vocabulary.
@@ -143,7 +144,7 @@ pub struct TaskEncoder<'a> {
 }
 
 impl<'a> TaskEncoder<'a> {
-    /// Creates an encoder with the result of [`prefix_token`]. Pass null for a file that does not exist.
+    /// Creates an encoder that uses the result of [`prefix_token`]. Pass null for a file that does not exist.
     ///
     /// # Errors
     /// Fails if the prefix token is not in the vocabulary.
@@ -177,8 +178,8 @@ mod tests {
 
     use super::*;
 
-    /// Expected tokens: `HFLM.prefix_token_id` of lm-evaluation-harness 0.4.13 with transformers 5.24. Cases that
-    /// use only config.json follow the fallback of [`prefix_token`]. `</s>` is token 2, `<s>` token 1.
+    /// The expected tokens are `HFLM.prefix_token_id` from lm-evaluation-harness 0.4.13 with transformers 5.24. Cases
+    /// that use only config.json follow the fallback in [`prefix_token`]. `</s>` is token 2, and `<s>` is token 1.
     #[test]
     fn prefix_is_the_tokenizers_bos_then_eos_then_config() {
         let ids = json!({"bos_token_id": 1, "eos_token_id": [2, 7]});

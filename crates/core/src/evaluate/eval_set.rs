@@ -1,4 +1,5 @@
-//! Data sets that variants are scored on, divided into chunks. Results are stored and resumed by chunk.
+//! Data sets that variants are scored on, divided into chunks. Results are stored per chunk, so that an interrupted run
+//! can be resumed.
 
 use std::time::Instant;
 
@@ -7,11 +8,11 @@ use crate::generate::Generation;
 use crate::model::{Batch, Divergence, Engine, Load, Prediction, Program, Trie, together};
 
 /// A text or task, divided into chunks. The values of a chunk depend only on the backbone, the program and the chunk,
-/// not on other programs of the trie or other chunks.
+/// not on other programs in the trie or on other chunks.
 pub trait EvalSet: Sync {
     fn chunks(&self) -> usize;
 
-    /// Returns the number of tokens of a chunk.
+    /// Returns the number of tokens in a chunk.
     fn tokens(&self, chunk: usize) -> usize;
 
     /// Returns the number of tokens actually processed per program in a chunk, or `None` if all tokens are processed.
@@ -22,7 +23,7 @@ pub trait EvalSet: Sync {
     /// Returns the size of the given chunks, for the cost model.
     fn load(&self, chunks: &[usize]) -> Load;
 
-    /// Returns the preferred number of tokens per pass of an engine.
+    /// Returns the preferred number of tokens per engine pass.
     fn pass_tokens(&self, engine: &dyn Engine, programs: usize) -> usize {
         engine.pass_tokens(programs)
     }
@@ -38,7 +39,7 @@ pub trait EvalSet: Sync {
     /// Returns the number of values per program in a chunk, or a lower bound if the number depends on the program.
     fn count(&self, chunk: usize) -> usize;
 
-    /// Returns whether `values` is a complete set of values of a chunk for one program.
+    /// Returns whether `values` contains all values of one program for a chunk.
     fn fits(&self, chunk: usize, values: &[f64]) -> bool {
         values.len() == self.count(chunk)
     }
@@ -94,7 +95,7 @@ impl TargetOutput for Divergence {
 /// Function that converts the outputs of one program to values.
 type Values<'a, T> = dyn Fn(&[T]) -> Vec<f64> + 'a;
 
-/// A part of a chunk: a batch, and the function that extracts its values.
+/// Part of a chunk: a batch, and the function that extracts its values.
 pub(super) struct EvalPart<'a, T = Prediction> {
     pub(super) batch: Batch,
     pub(super) values: Box<Values<'a, T>>,

@@ -17,13 +17,13 @@ pub const CHUNK: usize = 64;
 const DEVICE_PROMPTS: usize = 1024;
 const DEVICE_TOKENS: usize = 1 << 18;
 
-/// Eval set of prompts. The values of a chunk are, for each prompt, its end reason, the number of new tokens, and the
-/// tokens. [`GenerationEval::read`] parses them.
+/// Eval set of prompts. The values of a chunk list the end reason, the number of new tokens and the tokens for each
+/// prompt. [`GenerationEval::read`] parses them.
 pub struct GenerationEval<'a> {
     prompts: &'a [Prompt],
     settings: Settings,
     text: &'a dyn Detokenizer,
-    /// Maximum number of prompts that run at a time.
+    /// Maximum number of prompts that run at once.
     together: AtomicUsize,
     /// Number of tokens that run together on a GPU.
     device_tokens: usize,
@@ -64,7 +64,7 @@ impl<'a> GenerationEval<'a> {
         chunk * CHUNK..self.prompts.len().min((chunk + 1) * CHUNK)
     }
 
-    /// Returns the tokens of the truncated prompt plus the maximum number of new tokens.
+    /// Returns the number of tokens in the truncated prompt plus the maximum number of new tokens.
     fn size(&self, prompt: &Prompt) -> usize {
         let new = self.settings.max_new_tokens;
         prompt.ids.len().min(self.settings.context.saturating_sub(new)) + new
@@ -120,7 +120,7 @@ impl EvalSet for GenerationEval<'_> {
         self.prompts[self.members(chunk)].iter().map(|prompt| self.size(prompt)).sum()
     }
 
-    /// Returns the tokens of all prompts plus the average number of generated tokens per program.
+    /// Returns the number of tokens in all prompts plus the average number of generated tokens per program.
     fn processed_tokens(&self, chunk: usize, of_programs: &[&[f64]]) -> Option<usize> {
         let mut new = 0;
         for values in of_programs {
@@ -161,7 +161,7 @@ impl EvalSet for GenerationEval<'_> {
                     .collect()
             })
             .collect();
-        // All programs share the first step, so attributing the time to it divides it equally among them.
+        // All programs share the first step, so time attributed to that step is divided equally among them.
         if let Some(first) = seconds.first_mut() {
             *first += started.elapsed().as_secs_f64();
         }
@@ -217,7 +217,7 @@ mod tests {
             assert!(!eval.fits(0, other), "{other:?}");
         }
         assert!(eval.read(&all[..5]).is_err());
-        // Each prompt counts with its maximum number of new tokens.
+        // Each prompt counts as its own length plus its maximum number of new tokens.
         assert_eq!((eval.chunks(), eval.tokens(0)), (1, 10));
         // Processed tokens: two one-token prompts and three generated tokens.
         assert_eq!(

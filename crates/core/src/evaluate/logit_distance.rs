@@ -35,7 +35,7 @@ impl LogitDistance {
         }
     }
 
-    /// Computes the mean distance of each program to the dense backbone over the tokens of each window. The result is
+    /// Computes the mean distance of each program from the dense backbone over the tokens of each window. The result is
     /// indexed by `[program][window]`.
     ///
     /// # Errors
@@ -59,7 +59,8 @@ impl LogitDistance {
         Ok(distances)
     }
 
-    /// Computes the mean distance of each stream of a window to the first stream, which is that of the dense backbone.
+    /// Computes the mean distance of each stream in a window from the first stream, which belongs to the dense
+    /// backbone.
     fn of_window(self, engine: &dyn Engine, streams: &[Option<HostRows>], tokens: usize) -> Result<Vec<f64>> {
         let vocab = engine.config().vocab;
         let mut sums = vec![0.0; streams.len() - 1];
@@ -124,7 +125,7 @@ fn jensen_shannon(a: &[f32], b: &[f32]) -> f64 {
         let p = f64::from(a) - log_normalizers[0];
         let q = f64::from(b) - log_normalizers[1];
         let mean = 0.5 * (p.exp() + q.exp());
-        // Terms with a mean of 0 have the limit 0.
+        // Skip terms with a mean of 0, because their limit is 0.
         if mean > 0.0 {
             sum += mean * (mean.ln() - 0.5 * (p + q));
         }
@@ -145,7 +146,7 @@ mod tests {
     fn distances_by_hand() {
         assert!((angle(&[1.0, 0.0], &[1.0, 1.0]) - std::f64::consts::FRAC_PI_4).abs() < 1e-12);
         assert_eq!(angle(&[1.0, 0.0], &[-1.0, 0.0]), std::f64::consts::FRAC_PI_2);
-        // Probabilities (1/2, 1/2) and (1/4, 3/4), with mean (3/8, 5/8).
+        // The probabilities are (1/2, 1/2) and (1/4, 3/4), and their mean is (3/8, 5/8).
         let expected = 0.375 * (0.375f64 / 0.125f64.sqrt()).ln() + 0.625 * (0.625f64 / 0.375f64.sqrt()).ln();
         let found = jensen_shannon(&[0.0, 0.0], &[0.0, 3f32.ln()]);
         assert!((found - expected / 2.0).abs() < 1e-8, "{found}");

@@ -8,7 +8,7 @@ use crate::corpus::Windows;
 use crate::error::Result;
 use crate::model::{Batch, Engine, Load, Prediction, Program, Trie};
 
-/// Losses of every window for one variant.
+/// Loss of each window for one variant.
 #[derive(Debug, Clone, Default)]
 pub struct Losses {
     /// Mean negative log-likelihood of each window, in nats per token.
@@ -56,7 +56,7 @@ pub fn of(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Resul
 /// Default number of tokens per batch.
 pub(super) const BATCH_TOKENS: usize = 2048;
 
-/// Eval set over windows whose values are the mean losses of the windows.
+/// Eval set over windows. Its values are the mean losses of the windows.
 pub struct PerplexityEval<'a> {
     pub(super) windows: &'a Windows,
     /// Number of windows per chunk.

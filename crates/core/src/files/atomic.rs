@@ -61,7 +61,7 @@ pub fn may_be_written(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a file name has the format of the names that [`temporary`] creates.
+/// Returns whether a file name has the format that [`temporary`] uses.
 pub fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(ENDING)
 }
@@ -105,7 +105,7 @@ pub fn age(path: &Path, now: SystemTime) -> Option<Duration> {
 /// Writes a file through a temporary file in the same folder, so that readers and crashes never see partial content.
 ///
 /// # Errors
-/// Propagates errors of `fill`. Fails with exit code 3, naming the file, if it cannot be written.
+/// Propagates errors from `fill`. Fails with exit code 3, naming the file, if it cannot be written.
 pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let dir = match path.parent() {
@@ -131,7 +131,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     write_atomically(path, |file| file.write_all(bytes).map_err(|error| Error::io("write", path, &error)))
 }
 
-/// Completely written file that is not published yet. Dropping it removes the temporary file.
+/// Completely written file that is not yet published. Dropping it removes the temporary file.
 #[derive(Debug)]
 pub struct WholeFile {
     temporary: NamedTempFile,
@@ -172,7 +172,7 @@ pub fn temporary(dir: &Path, name: &str) -> std::io::Result<NamedTempFile> {
     with_temporary_name(name, 0o666, |builder| builder.tempfile_in(dir))
 }
 
-/// Creates a folder like [`temporary`], which is removed on drop unless it is kept ([`TempDir::keep`]).
+/// Like [`temporary`], but creates a folder. The folder is removed on drop unless it is kept ([`TempDir::keep`]).
 ///
 /// # Errors
 /// Fails if the folder cannot be created.

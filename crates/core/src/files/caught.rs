@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 thread_local! {
-    /// Whether panics of this thread are being caught.
+    /// Whether panics on this thread are being caught.
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 

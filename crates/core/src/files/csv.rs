@@ -6,11 +6,11 @@ use serde::de::DeserializeOwned;
 use crate::error::{Error, Result};
 
 /// Parses the rows of an embedded table and returns them with line numbers starting at 1. `file` names the table in
-/// messages. The columns must be `head`.
+/// messages. The header must match `head`.
 ///
 /// # Errors
-/// Fails if the header differs, or a line has the wrong number of fields or an invalid field. The error names file,
-/// line and column.
+/// Fails if the header differs, or a line has the wrong number of fields or an invalid field. The error names the file,
+/// the line and the column.
 pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Result<Vec<(usize, T)>> {
     let mut reader = Reader::from_reader(text.as_bytes());
     let found = reader.headers().map_err(|error| broken(file, &error))?.clone();
@@ -23,7 +23,7 @@ pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Resul
     reader.records().map(|record| row(file, head, &found, record)).collect()
 }
 
-/// Reads one record with the number of its line.
+/// Reads one record and its line number.
 fn row<T: DeserializeOwned>(
     file: &str,
     head: &[&str],

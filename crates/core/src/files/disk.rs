@@ -3,14 +3,15 @@
 use std::fs::File;
 use std::path::Path;
 
-/// Returns the folder or its nearest existing ancestor.
+/// Returns the folder if it exists, or otherwise its nearest existing ancestor.
 #[cfg(unix)]
 pub(super) fn there(folder: &Path) -> &Path {
     let found = folder.ancestors().find(|folder| folder.exists());
     found.unwrap_or(Path::new(if folder.is_absolute() { "/" } else { "." }))
 }
 
-/// Returns the free bytes on the disk of a folder, which need not exist. Returns `None` if unknown.
+/// Returns the number of free bytes on the disk that holds a folder. The folder need not exist. Returns `None` if
+/// unknown.
 pub fn free(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
@@ -21,7 +22,7 @@ pub fn free(folder: &Path) -> Option<u64> {
     None
 }
 
-/// Returns the free inodes on the disk of a folder. Returns `None` if unlimited or unknown.
+/// Returns the number of free inodes on the disk that holds a folder. Returns `None` if unlimited or unknown.
 pub fn free_inodes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {

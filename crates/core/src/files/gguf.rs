@@ -22,7 +22,7 @@ pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) && !path.is_dir()
 }
 
-/// Tensor of a GGUF file: its type, shape and position.
+/// Tensor in a GGUF file: its type, shape and position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GgufTensor {
     pub dtype: GgmlDType,

@@ -52,7 +52,7 @@ pub fn header(entries: &[(String, Value)], tensors: &[&GgufInfo]) -> Result<Vec<
     Ok(out)
 }
 
-/// Returns the number of padding bytes after tensor data of `bytes` bytes.
+/// Returns the number of padding bytes that follow `bytes` bytes of tensor data.
 pub fn padding(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGNMENT) - bytes
 }
@@ -61,7 +61,7 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// Encodes an entry as GGUF type number and bytes. Returns `None` for a list of mixed types.
+/// Encodes an entry as a GGUF type number and its bytes. Returns `None` for a list of mixed types.
 fn encode_entry(value: &Value) -> Option<(u32, Vec<u8>)> {
     Some(match value {
         Value::U8(n) => (0, vec![*n]),
@@ -89,7 +89,7 @@ fn encode_entry(value: &Value) -> Option<(u32, Vec<u8>)> {
     })
 }
 
-/// Returns GGUF's number of a tensor type (ggml.h).
+/// Returns GGUF's number for a tensor type (ggml.h).
 fn number(dtype: GgmlDType) -> u32 {
     match dtype {
         GgmlDType::F32 => 0,

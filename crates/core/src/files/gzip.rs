@@ -1,4 +1,4 @@
-//! Bounded decompression of gzip files, and error classification.
+//! Bounded decompression of gzip files, and classification of read errors.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind};
@@ -9,12 +9,12 @@ use flate2::read::MultiGzDecoder;
 use super::limit::{self, Bounded, TextLimit};
 use crate::error::Error;
 
-/// Returns a reader of the decompressed text. Several gzip members form one text, as in C4's shards.
+/// Returns a reader for the decompressed text. Several gzip members form one text, as in C4's shards.
 pub fn reader(file: File, limit: TextLimit) -> BufReader<Bounded<MultiGzDecoder<BufReader<File>>>> {
     BufReader::new(limit.reader(MultiGzDecoder::new(BufReader::new(file))))
 }
 
-/// Converts a failed read into an error if the content of the file is the cause.
+/// Returns an error for a failed read if the content of the file is the cause.
 pub fn damage(path: &Path, limit: TextLimit, error: &std::io::Error) -> Option<Error> {
     if limit::is_exceeded(error) {
         return Some(limit.exceeded(path));

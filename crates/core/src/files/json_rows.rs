@@ -1,4 +1,4 @@
-//! Streaming reader for rows of JSON, one per line or as items of one list.
+//! Streaming reader for JSON rows, given one per line or as the items of a list.
 
 use std::io::{BufRead, Read};
 use std::marker::PhantomData;
@@ -22,17 +22,17 @@ enum JsonLayout {
     EndedList,
 }
 
-/// Rows of a JSON file, one per line or as items of one list. Blank lines and a leading byte order mark are skipped.
-/// Only `\n` ends a line, because JSON strings may contain other Unicode line separators.
+/// Rows in a JSON file, given one per line or as the items of a list. Blank lines and a leading byte order mark are
+/// skipped. Only `\n` ends a line, because JSON strings may contain other Unicode line separators.
 pub struct JsonRows<'a, R> {
     files: &'a RowFiles,
     lines: R,
     path: PathBuf,
     zipped: bool,
     layout: JsonLayout,
-    /// JSON of the last row.
+    /// JSON text of the last row.
     row: Vec<u8>,
-    /// Number of the line that was read last, starting at 1.
+    /// Number of the last line read, starting at 1.
     line: usize,
     /// Number of list items read.
     count: usize,

@@ -18,7 +18,7 @@ pub const MAX_ROWS: usize = 1_000_000;
 pub struct TextLimit(u64);
 
 impl TextLimit {
-    /// Default limit in bytes. A C4 shard has 0.8 GB.
+    /// Default limit in bytes. A C4 shard takes 0.8 GB.
     pub const DEFAULT: u64 = 2_000_000_000;
 
     pub fn current() -> Self {
@@ -29,8 +29,8 @@ impl TextLimit {
         MOST.store(bytes, Relaxed);
     }
 
-    /// Returns the lower limit for text that is parsed into one JSON tree, such as a row of a corpus or all rows of a
-    /// task.
+    /// Returns the smaller limit that applies to text parsed into one JSON tree, such as a row of a corpus or all rows
+    /// of a task.
     #[must_use]
     pub fn of_json(self) -> Self {
         Self(self.0 / ROW_SHARE)
@@ -66,14 +66,14 @@ impl TextLimit {
             )
     }
 
-    /// Returns a reader of `inner` that fails with [`ErrorKind::FileTooLarge`] beyond the limit.
+    /// Wraps `inner` in a reader that fails with [`ErrorKind::FileTooLarge`] beyond the limit.
     pub fn reader<R: Read>(self, inner: R) -> Bounded<R> {
         Bounded { inner, left: self.0 }
     }
 }
 
-/// Counter for the memory of rows. It includes empty rows, because a few megabytes can decompress to a hundred million
-/// of them.
+/// Counter for the memory that rows take up. It includes empty rows, because a few megabytes can decompress to a
+/// hundred million of them.
 #[derive(Debug)]
 pub struct HeldRows<'a> {
     limit: TextLimit,

@@ -1,4 +1,4 @@
-//! Identity of the process that owns a temporary file, used to detect files of killed processes.
+//! Identity of the process that owns a temporary file, used to detect files left by killed processes.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ pub struct Owner {
     pub pid: u32,
     /// Boot id and PID namespace in which `pid` is valid. `None` if the system does not provide them.
     pub system: Option<String>,
-    /// Start time in clock ticks, because process ids are reused.
+    /// Start time in clock ticks. It distinguishes processes that have the same id at different times.
     pub started: Option<u64>,
 }
 
@@ -28,8 +28,8 @@ impl Owner {
         Self { pid, system: system(), started }
     }
 
-    /// Returns whether the process is alive. Returns `None` if this is unknown, as for processes of another boot,
-    /// container or machine, and for hidden processes of other users.
+    /// Returns whether the process is alive. Returns `None` if this is unknown, as for a process from another boot,
+    /// container or machine, or a hidden process of another user.
     pub fn lives(&self) -> Option<bool> {
         let here = self.system.is_some() && self.system == system();
         if here { lives(Path::new(PROC), self.pid, self.started) } else { None }
@@ -46,7 +46,7 @@ impl Owner {
         parts.len() == 3 && is_number(parts[0]) && is_number(parts[1]) && parts[2].len() == 12
     }
 
-    /// Returns whether the process of a tag is alive, or `None` if unknown.
+    /// Returns whether the process that a tag identifies is alive, or `None` if unknown.
     pub fn of_tag_lives(tag: &str) -> Option<bool> {
         let mut parts = tag.split('-');
         let pid = parts.next()?.parse().ok()?;
@@ -60,7 +60,7 @@ fn is_number(text: &str) -> bool {
     text.parse::<u64>().is_ok()
 }
 
-/// Returns the host name, or an empty string.
+/// Returns the host name, or an empty string if it is unknown.
 pub fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
     name.map(|name| name.trim().to_owned()).unwrap_or_default()
@@ -122,7 +122,7 @@ fn exists(pid: u32) -> bool {
     /// "No such process", from <asm-generic/errno-base.h>. Signaling another user's process fails with a permission
     /// error instead.
     const ESRCH: i32 = 3;
-    // 0 and negative numbers address process groups.
+    // `kill` treats 0 and negative numbers as process groups.
     let Some(pid) = i32::try_from(pid).ok().filter(|&pid| pid > 0) else { return false };
     // SAFETY: `kill` only takes integers. Signal 0 checks for existence without sending a signal.
     let asked = unsafe { kill(pid, 0) };
@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn the_system_tells_of_its_own_processes_and_of_no_others() {
         let this = Owner::this();
-        // Linux process ids are below 2^22. A reused id has another start time.
+        // Linux process ids are below 2^22, so the first process does not exist. The start time of the second differs,
+        // as if its id had been reused.
         let gone = [Owner { pid: 99_999_999, ..this.clone() }, Owner { started: Some(1), ..this.clone() }];
         let far = Owner { system: Some("another boot".into()), ..this.clone() };
         for (owner, lives) in [(&this, Some(true)), (&gone[0], Some(false)), (&gone[1], Some(false)), (&far, None)] {
@@ -154,12 +155,12 @@ mod tests {
 
     #[test]
     fn a_process_that_is_not_shown_is_unknown_and_never_dead() {
-        // With `hidepid=2` other users' processes are invisible. This process still exists.
+        // With `hidepid=2`, other users' processes are invisible, but this process still exists.
         let proc = tempfile::tempdir().unwrap();
         let this_process = std::process::id();
         assert_eq!(lives(proc.path(), this_process, Some(1)), None, "the process id is in use");
         assert_eq!(lives(proc.path(), 99_999_999, Some(1)), Some(false), "the process id is unused");
-        // With `hidepid=1` a process's folder is visible but unreadable.
+        // With `hidepid=1`, a process's folder is visible but unreadable.
         fs::create_dir_all(process_dir(this_process, proc.path()).join("stat")).unwrap();
         assert_eq!(lives(proc.path(), this_process, Some(1)), None);
         // Malformed content gives no information.

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 /// header can also cause an allocation beyond available memory, which aborts the process and cannot be caught.
 ///
 /// # Errors
-/// Fails if the file cannot be read as a table. Propagates errors of `choose` and `take`.
+/// Fails if the file cannot be read as a table. Propagates errors from `choose` and `take`.
 pub fn read<T>(
     file: File,
     path: &Path,

@@ -83,7 +83,7 @@ impl RowFiles {
         bad(format!("the {} file is empty", self.noun), path).expected("at least one row")
     }
 
-    /// Parses the JSON of a `part` of a file. `locate` describes the position of an error. Python's `NaN` and
+    /// Parses the JSON in a `part` of a file. `locate` describes the position of an error. Python's `NaN` and
     /// `Infinity` are parsed as an object with the key [`not_finite::NOT_FINITE`].
     ///
     /// # Errors
@@ -159,7 +159,7 @@ pub fn not_utf8(offset: usize, part: &str) -> Error {
         .hint("convert the file, for example with `iconv -f ISO-8859-1 -t UTF-8`")
 }
 
-/// Describes a value by its type and beginning.
+/// Describes a value by its type and the beginning of its text.
 pub fn describe(value: &Value) -> String {
     let kind = match value {
         Value::Null => return "null".to_owned(),

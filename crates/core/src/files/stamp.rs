@@ -1,4 +1,4 @@
-//! File stamps (size, times, inode), used to detect changes of the content. A change may appear in the stamp with a
+//! File stamps (size, times, inode), used to detect changes to the content. A change may appear in the stamp with a
 //! delay.
 
 use std::fs::{self, File, Metadata};
@@ -32,7 +32,7 @@ impl Stamp {
         Self { file: (0, self.file.1), ..self.clone() }
     }
 
-    /// Returns the stamp of file metadata, or `None` as in [`Self::at`].
+    /// Returns the stamp from file metadata, or `None` in the same case as [`Self::at`].
     #[cfg(unix)]
     pub fn of(data: &Metadata) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;

@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn tokens_are_sampled_within_top_k_and_top_p() {
-        // Probabilities 0.2, 0.5 and 0.3.
+        // The probabilities are 0.2, 0.5 and 0.3.
         let logits = [0.2f32.ln(), 0.5f32.ln(), 0.3f32.ln()];
         assert_eq!(
             [0.0, 0.49, 0.51, 0.79, 0.81, 0.999].map(|draw| drawn_token(PLAIN, draw, &logits)),

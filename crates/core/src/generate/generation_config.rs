@@ -33,24 +33,24 @@ const REFUSED: [(&str, Option<f64>); 18] = [
     ("watermarking_config", None),
 ];
 
-/// Settings of a backbone's files that affect greedy answers.
+/// Settings in a backbone's files that affect greedy answers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationConfig {
-    /// Tokens that end an answer, empty if the files name none.
+    /// Tokens that end an answer, or an empty list if the files name none.
     pub end_of_text: Vec<u32>,
     /// Whether `end_of_text` differs from `config.json`.
     has_other_ends: bool,
-    /// Maximum number of new tokens of an answer. Overrides the task's value.
+    /// Maximum number of new tokens in an answer. Overrides the task's value.
     pub max_new_tokens: Option<usize>,
     pub processors: LogitsProcessors,
 }
 
 impl GenerationConfig {
-    /// Parses the settings. `generation_config` is null if the file does not exist. A file without end tokens keeps those
-    /// of `config.json`.
+    /// Parses the settings. `generation_config` is null if the file does not exist. A file without end tokens keeps
+    /// those of `config.json`.
     ///
     /// # Errors
-    /// Fails if a value is invalid or a setting requires another strategy than greedy decoding.
+    /// Fails if a value is invalid or a setting requires a strategy other than greedy decoding.
     pub fn read(generation_config: &Value, config: &Value) -> Result<Self> {
         let none = Map::new();
         let (name, file) = match generation_config {
@@ -204,7 +204,7 @@ impl Settings<'_> {
         let Some(value) = self.get(KEY) else { return Ok(Vec::new()) };
         let pairs = value.as_array().and_then(|pairs| pairs.iter().map(biased).collect::<Option<Vec<_>>>());
         let pairs = pairs.ok_or_else(|| wrong(self.name, KEY, "a list of [[token ids], number]", value))?;
-        // The last bias of duplicate sequences wins.
+        // If a sequence occurs more than once, its last bias wins.
         let last = (0..pairs.len()).filter(|&index| pairs[index + 1..].iter().all(|(ids, _)| *ids != pairs[index].0));
         Ok(last.map(|index| pairs[index].clone()).collect())
     }
@@ -284,7 +284,7 @@ mod tests {
         ] {
             assert_eq!(GenerationConfig::read(&file, &config).unwrap().changes(), Some(changes), "{file}");
         }
-        // Without the file transformers uses config.json.
+        // Without the file, transformers uses config.json.
         let older = json!({"eos_token_id": 2, "no_repeat_ngram_size": 3});
         assert!(GenerationConfig::read(&json!(null), &older).unwrap().changes().is_some());
         assert_eq!(GenerationConfig::read(&json!({}), &older).unwrap().changes(), None);

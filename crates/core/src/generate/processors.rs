@@ -1,4 +1,4 @@
-//! Logits processors of transformers' `generate` that affect greedy decoding (`generation/logits_process.py`), in the
+//! Logits processors from transformers' `generate` that affect greedy decoding (`generation/logits_process.py`), in the
 //! same order and in f32.
 
 use serde::{Deserialize, Serialize};
@@ -20,13 +20,13 @@ pub struct LogitsProcessors {
     /// Sequences that must not be generated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bad_words_ids: Vec<Vec<u32>>,
-    /// Minimum number of tokens of prompt and answer together before the answer may end.
+    /// Minimum total number of tokens in the prompt and the answer before the answer may end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_length: Option<usize>,
-    /// Minimum number of tokens of the answer. Overrides `min_length`.
+    /// Minimum number of tokens in the answer. Overrides `min_length`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_new_tokens: Option<usize>,
-    /// Forced first token of the answer if the prompt has one token.
+    /// Token that the answer is forced to start with if the prompt has one token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forced_bos_token_id: Option<u32>,
     /// Tokens that compete for the last position when the answer reaches its maximum length. All other tokens are
@@ -331,8 +331,8 @@ mod tests {
         ]
     }
 
-    /// The expected logits come from the processors of the same names in transformers 5.24, on the same logits and ids
-    /// in f32.
+    /// The expected logits come from the processors of the same names in transformers 5.24, applied to the same logits
+    /// and ids in f32.
     #[test]
     fn processors_change_logits_as_transformers_does() {
         for (name, processors, prompt, new, expected) in [repetitions(), biases(), lengths()].into_iter().flatten() {

@@ -167,12 +167,12 @@ impl<'a> Schedule<'a> {
         !self.programs.is_empty() && (!self.waiting.is_empty() || !self.live.is_empty())
     }
 
-    /// Returns the cache size of `tokens` tokens under all programs.
+    /// Returns the cache size in bytes for `tokens` tokens under all programs.
     fn prompt_bytes(&self, tokens: usize) -> u64 {
         self.decoding.token_bytes(&self.programs) * tokens as u64
     }
 
-    /// Returns whether the prompt's sequences may be recomputed, see [`Config::recomputes_in_new_regime`].
+    /// Returns whether the prompt's sequences may be recomputed (see [`Config::recomputes_in_new_regime`]).
     fn may_run_anew(&self, prompt: usize) -> bool {
         let length = self.ids[prompt].len();
         let longest = length + self.settings.max_new_tokens - 1;
@@ -187,7 +187,7 @@ impl<'a> Schedule<'a> {
         self.settings.max_new_tokens + anew
     }
 
-    /// Returns the cache size of a sequence under one program, without the prompt's blocks.
+    /// Returns the cache size in bytes for a sequence under one program, excluding the prompt's blocks.
     fn own_bytes(&self, prompt: usize, program: usize) -> u64 {
         self.decoding.token_bytes(&[program]) * self.block_tokens(prompt) as u64
     }
@@ -214,7 +214,7 @@ impl<'a> Schedule<'a> {
     }
 
     /// Returns the cached blocks that a prompt shares with the most recent prompt. The last token of the new prompt
-    /// always runs and is excluded. Keys of another length regime cannot be shared.
+    /// always runs and is excluded. Keys from another length regime cannot be shared.
     fn shared(&self, prompt: usize) -> Chain {
         let Some((last, chain)) = &self.last else { return Vec::new() };
         let prompt_ids = self.ids[prompt];
@@ -338,8 +338,8 @@ impl<'a> Schedule<'a> {
         Ok(chosen.collect())
     }
 
-    /// Returns the run that computes the next token of a sequence. The run has the last token, or all tokens if the
-    /// cached keys have another length regime and must be recomputed.
+    /// Returns the run that computes the next token of a sequence. The run contains the last token, or all tokens if
+    /// the cached keys belong to another length regime and must be recomputed.
     fn continuation(&mut self, sequence: &mut Sequence) -> Run {
         let prompt = self.ids[sequence.prompt];
         let length = prompt.len() + sequence.ids.len();

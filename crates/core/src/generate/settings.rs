@@ -26,8 +26,8 @@ pub struct Sampling {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub max_new_tokens: usize,
-    /// Maximum number of tokens of prompt and continuation together. A longer prompt is truncated from the left so that
-    /// `max_new_tokens` fit.
+    /// Maximum total number of tokens in the prompt and the continuation. A longer prompt is truncated from the left so
+    /// that `max_new_tokens` fit.
     pub context: usize,
     /// Stop strings, which end a continuation and are removed from its text.
     pub stops: Vec<String>,
@@ -37,7 +37,7 @@ pub struct Settings {
     pub processors: LogitsProcessors,
     /// Sampling settings, or `None` for greedy decoding (lowest id on ties).
     pub sampling: Option<Sampling>,
-    /// Maximum number of prompts that run at a time, each under all programs. Results do not depend on it.
+    /// Maximum number of prompts that run at once, each under all programs. Results do not depend on it.
     pub batch: usize,
     /// Maximum size of the KV cache in bytes. Results do not depend on it.
     pub cache_bytes: u64,

@@ -24,7 +24,7 @@ impl Detokenizer for Tokenizer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// The last id is a token of [`end_of_text`](super::Settings::end_of_text).
+    /// The last id is one of the tokens in [`end_of_text`](super::Settings::end_of_text).
     EndOfText,
     /// The text contains a stop string.
     Stop,
@@ -53,8 +53,8 @@ impl Generation {
     }
 }
 
-/// Returns why a continuation ends here, or `None` if it continues. Stop strings are searched in the complete text with
-/// special tokens, because a stop string may span tokens.
+/// Returns why a continuation ends here, or `None` if it continues. Stop strings are searched for in the complete text
+/// including special tokens, because a stop string may span tokens.
 pub(super) fn end(ids: &[u32], settings: &super::Settings, text: &dyn Detokenizer) -> Result<Option<End>> {
     if ids.last().is_some_and(|last| settings.end_of_text.contains(last)) {
         return Ok(Some(End::EndOfText));
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn stops_cut_in_their_order() {
-        // The expected texts are results of lm-evaluation-harness.
+        // The expected texts come from lm-evaluation-harness.
         assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["EF", "DEF"])), "abcD");
         assert_eq!(trimmed("abcDEFgh".into(), &owned_texts(&["DEF", "EF"])), "abc");
         assert_eq!(trimmed(" a\n\nb".into(), &owned_texts(&["\n\n"])), " a");

@@ -12,17 +12,19 @@ use crate::model::{Config, Engine, Load, Program, Run, Trie};
 /// Decoding times of a variant for new tokens after one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DecodeResult {
-    /// New tokens per round, summed over all sequences.
+    /// Number of new tokens per round, summed over all sequences.
     pub tokens: usize,
-    /// Milliseconds per round with every stream operator as a full matrix product. `None` if memory was insufficient.
+    /// Milliseconds per round with every stream operator applied as a full matrix product. `None` if memory was
+    /// insufficient.
     pub times: Option<Vec<f64>>,
-    /// Times with diagonal operators applied as one multiplication per channel. `None` without diagonal operators.
+    /// Times with diagonal operators applied as one multiplication per channel. `None` if there are no diagonal
+    /// operators.
     pub by_channel: Option<Vec<f64>>,
     /// Times of the dense backbone in the same rounds, if it was measured.
     pub dense: Option<Vec<f64>>,
     /// Index of the first counted round.
     pub first: usize,
-    /// FLOPs of the new tokens according to the cost model. `dense_work` is the value for the dense backbone.
+    /// FLOPs for the new tokens according to the cost model. `dense_work` is the value for the dense backbone.
     pub work: f64,
     pub dense_work: f64,
 }
@@ -67,8 +69,8 @@ impl DecodeResult {
 /// processed first into an empty cache and is not timed. See [`in_rounds`] for the rounds.
 ///
 /// # Errors
-/// Fails if the engine does not support decoding or a step fails for another reason than insufficient memory.
-/// Propagates errors of `after`.
+/// Fails if the engine does not support decoding or a step fails for a reason other than insufficient memory.
+/// Propagates errors from `after`.
 pub fn decoded(
     engine: &dyn Engine,
     programs: &[Program],
@@ -87,7 +89,7 @@ pub fn decoded(
     )
 }
 
-/// Decodes the new tokens. Returns the time in milliseconds, and the tokens by step.
+/// Decodes the new tokens. Returns the time in milliseconds, and the tokens from each step.
 fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Result<(f64, Vec<u32>)> {
     let mut decoding = engine.decoding(trie)?;
     let ids = prompt.as_batch(engine.config().vocab).ids;
@@ -110,13 +112,13 @@ fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Res
     Ok((started.elapsed().as_secs_f64() * 1e3, new))
 }
 
-/// Returns the next token of each sequence of a single program. Sequences with invalid logits continue with token 0,
+/// Returns the next token for each sequence of a single program. Sequences with invalid logits continue with token 0,
 /// because the time does not depend on the token.
 fn next_of(likeliest: Vec<Vec<Option<u32>>>) -> Vec<u32> {
     likeliest.into_iter().map(|of_programs| of_programs.first().copied().flatten().unwrap_or(0)).collect()
 }
 
-/// Estimates the FLOPs of the new tokens as the FLOPs of the extended prompts minus those of the prompts.
+/// Estimates the FLOPs for the new tokens as the FLOPs for the extended prompts minus those for the prompts.
 pub fn decode_work(config: &Config, program: &Program, prompt: Prompt, tokens: usize) -> f64 {
     let trie = Trie::new(std::slice::from_ref(program));
     let [before, after] = [prompt.length, prompt.length + tokens]
@@ -161,7 +163,7 @@ mod tests {
                 .chunks(PROMPT.length)
                 .map(|ids| generate::Prompt { identity: String::new(), ids: ids.to_vec() })
                 .collect();
-            // Prefill gives the first token, and decoding gives the other five.
+            // Prefill yields the first token, and decoding yields the other five.
             let settings = Settings::greedy(6, 64);
             let programs = std::slice::from_ref(&program);
             let trie = Trie::new(programs);
@@ -203,8 +205,8 @@ mod tests {
         let c = config.hidden;
         let q = config.heads * config.head_dim;
         let kv = config.kv_heads * config.head_dim;
-        // Computed by hand: five tokens of three sequences, each attending to the prompt and on average half of the
-        // five tokens.
+        // Computed by hand for five tokens in each of three sequences. Each token attends to the prompt and, on
+        // average, to half of the five tokens.
         let layer = c * (2 * q + 2 * kv) + 3 * c * config.intermediate;
         let weights = 15 * (config.layers * layer + c * config.vocab);
         let seen = 15.0 * (6.0 + 2.5) * (2 * q * config.layers) as f64;

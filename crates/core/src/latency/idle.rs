@@ -6,7 +6,7 @@ use super::rounds::Rounds;
 use super::spread::TimeSpread;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm_parallel};
 
-/// Number of rows of the square matrices.
+/// Number of rows in each square matrix.
 const ORDER: usize = 512;
 /// Number of products per pass. A pass takes about as long as the prefill of a small model.
 const PRODUCTS: usize = 8;

@@ -3,10 +3,10 @@
 use crate::error::Result;
 use crate::model::{Operator, Program, Step};
 
-/// Replaces the diagonal operators of the stream with full matrix products.
+/// Returns the program with the diagonal operators on the stream replaced by full matrix products.
 ///
 /// # Errors
-/// Propagates errors of [`Operator::to_dense`].
+/// Propagates errors from [`Operator::to_dense`].
 pub fn in_full(program: &Program) -> Result<Program> {
     program
         .0

@@ -1,5 +1,5 @@
-//! Latency of one forward pass over a prompt (prefill) and of new tokens after it (decode), with the variants measured
-//! in alternation.
+//! Latency of one forward pass over a prompt (prefill) and of decoding new tokens after it (decode). The variants are
+//! measured in alternation.
 //!
 //! | file | content |
 //! | --- | --- |
@@ -14,7 +14,7 @@
 //! ```
 //! use ghostlab_core::latency::{Speedup, TimeSpread};
 //!
-//! // Milliseconds of ten passes each of a dense and a pruned backbone.
+//! // Times in milliseconds for ten passes each of a dense and a pruned backbone.
 //! let dense = [20.1, 20.0, 19.9, 20.0, 20.1, 19.9, 20.0, 20.0, 20.1, 19.9];
 //! let pruned = [10.1, 10.0, 9.9, 10.0, 10.1, 9.9, 10.0, 10.0, 10.1, 9.9];
 //! let speedup = Speedup::of(&dense, &pruned).unwrap();

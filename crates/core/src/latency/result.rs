@@ -9,22 +9,24 @@ use super::spread::{Speedup, TimeSpread};
 /// Times of a variant for one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LatencyResult {
-    /// Milliseconds per round with every stream operator as a full matrix product. `None` if memory was insufficient.
+    /// Milliseconds per round with every stream operator applied as a full matrix product. `None` if memory was
+    /// insufficient.
     pub times: Option<Vec<f64>>,
-    /// Times with diagonal operators applied as one multiplication per channel. `None` without diagonal operators.
+    /// Times with diagonal operators applied as one multiplication per channel. `None` if there are no diagonal
+    /// operators.
     pub by_channel: Option<Vec<f64>>,
     /// Times of the dense backbone in the same rounds, if it was measured.
     pub dense: Option<Vec<f64>>,
     /// Index of the first counted round. The number of counted rounds is set by the protocol.
     pub first: usize,
-    /// Number of complete sessions measured. The times are those of the last one.
+    /// Number of complete sessions measured. The times come from the last one.
     #[serde(default = "default_sessions", skip_serializing_if = "is_one")]
     pub sessions: usize,
-    /// Bytes of the weights that the variant needs, including its operator.
+    /// Size in bytes of the weights that the variant needs, including its operator.
     pub weight_bytes: u64,
-    /// Peak bytes of intermediates. `None` if they are not in host memory or were not measured.
+    /// Peak size of intermediates in bytes. `None` if they are not in host memory or were not measured.
     pub intermediate_bytes: Option<u64>,
-    /// Bytes of the dense backbone's weights and intermediates.
+    /// Size in bytes of the dense backbone's weights and intermediates.
     pub dense_bytes: Option<u64>,
     /// Decoding times after the prompt, if requested and supported.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Timed rounds. Every round runs all variants, so that drift of the machine affects them equally.
+//! Timed rounds. Every round runs all variants, so that machine drift affects them equally.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::model::{Batch, Engine, Program, ScoredRow, Trie, is_out_of_memory};
 /// Number of passes per variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rounds {
-    /// Passes that are not timed.
+    /// Number of passes that are not timed.
     pub warmups: usize,
     /// Timed passes.
     pub timed: usize,
@@ -51,7 +51,7 @@ pub struct Session {
     pub first: usize,
 }
 
-/// Returns the counted rounds: as many as the protocol has, starting at `first`.
+/// Returns the counted rounds: as many as the protocol specifies, starting at `first`.
 pub(super) fn counted_rounds(first: usize, times: &[f64]) -> &[f64] {
     times.get(first..times.len().min(first + Rounds::PAPER.timed)).unwrap_or(times)
 }
@@ -62,7 +62,7 @@ pub(super) fn rests_on_noise(first: usize, times: [Option<&[f64]>; 2]) -> bool {
     known.any(|spread| spread.is_noise())
 }
 
-/// Returns the number of passes of [`interleaved`] if no additional rounds are needed.
+/// Returns the number of passes that [`interleaved`] makes if no additional rounds are needed.
 pub fn passes(programs: usize, rounds: Rounds) -> usize {
     programs * (rounds.warmups + rounds.timed)
 }
@@ -71,7 +71,7 @@ pub fn passes(programs: usize, rounds: Rounds) -> usize {
 /// predictions are in host memory, so that the device has no work left. See [`in_rounds`].
 ///
 /// # Errors
-/// Fails if a step fails for another reason than insufficient memory. Propagates errors of `after`.
+/// Fails if a step fails for a reason other than insufficient memory. Propagates errors from `after`.
 pub fn interleaved(
     engine: &dyn Engine,
     programs: &[Program],
@@ -91,7 +91,7 @@ pub(super) fn alone(programs: &[Program]) -> Vec<Trie> {
 }
 
 /// Runs rounds of one pass per program. `pass` returns milliseconds. Every round starts with a different program, so
-/// that the order varies. `after` runs after each pass. Its argument is whether the pass belongs to the requested
+/// that the order varies. `after` runs after each pass. Its argument tells whether the pass belongs to the requested
 /// rounds.
 ///
 /// While the last rounds of any program are unstable ([`TimeSpread::is_noise`]), additional rounds follow, up to the
@@ -178,7 +178,7 @@ fn pass(engine: &dyn Engine, trie: &Trie, batch: &Batch) -> Result<f64> {
 /// Batch of sequences of equal length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prompt {
-    /// Tokens per sequence.
+    /// Number of tokens per sequence.
     pub length: usize,
     /// Number of sequences.
     pub batch: usize,
@@ -342,8 +342,8 @@ mod tests {
         }
     }
 
-    /// Returns the number of rounds of one program with the given pass times (three requested after a warm-up), the
-    /// first counted round, and the number of additional passes.
+    /// Runs one program with the given pass times and requests three rounds after a warm-up. Returns the number of
+    /// rounds, the first counted round, and the number of additional passes.
     fn adapted(milliseconds: &[u64], patience: Patience) -> (usize, usize, usize) {
         let inner = Noting { inner: Adding::new(), ran: Mutex::default(), most: usize::MAX };
         let engine = Slow { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn rounds_go_on_while_they_are_noise_and_the_quiet_ones_count() {
         let patience = Patience { rounds: 60, seconds: 60.0 };
-        // Times of 40, 200 and 40 ms deviate by about as much as their mean, so they are unstable.
+        // Times of 40, 200 and 40 ms deviate by about as much as their mean, so they count as unstable.
         let (made, first, beyond) = adapted(&[40, 200, 40, 200, 40], patience);
         assert!(made >= 6 && first == made - 3, "{made} rounds, from {first}");
         assert_eq!(beyond, made - 3);

@@ -9,12 +9,12 @@ pub const MAX_SESSIONS: usize = 8;
 /// Measures a session of all variants and repeats it while a variant is unstable, up to `max_sessions` sessions in
 /// total.
 ///
-/// All variants use the last session even if it is unstable, because speedups compare times of one session. Earlier
-/// sessions are never used, so that no time is the best of several attempts. `again` runs before each repetition with
-/// the number of unstable variants and the number of sessions so far.
+/// All variants use the last session even if it is unstable, because speedups compare times from the same session.
+/// Earlier sessions are never used, so that no time is the best of several attempts. `again` runs before each
+/// repetition with the number of unstable variants and the number of sessions so far.
 ///
 /// # Errors
-/// Propagates errors of `session` and `again`.
+/// Propagates errors from `session` and `again`.
 pub fn settled(
     max_sessions: usize,
     session: &mut dyn FnMut() -> Result<Vec<LatencyResult>>,

@@ -9,12 +9,12 @@ pub const NOISE: f64 = 0.05;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimeSpread {
     pub mean: f64,
-    /// Sample standard deviation, 0 for a single time.
+    /// Sample standard deviation, or 0 for a single time.
     pub deviation: f64,
 }
 
 impl TimeSpread {
-    /// Computes mean and deviation. Returns `None` for an empty slice.
+    /// Computes the mean and the deviation. Returns `None` for an empty slice.
     pub fn of(times: &[f64]) -> Option<Self> {
         let count = times.len() as f64;
         let mean = times.iter().sum::<f64>() / count;
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn beyond_the_table_the_point_stays_near_students() {
-        // Expected values in R: qt(0.975, c(16, 30, 100)) is 2.1199, 2.0423, 1.9840.
+        // Expected values from R: qt(0.975, c(16, 30, 100)) is 2.1199, 2.0423, 1.9840.
         for (degrees, exact) in [(16, 2.1199), (30, 2.0423), (100, 1.9840)] {
             assert!((student(degrees) - exact).abs() < 0.01, "{degrees}");
         }

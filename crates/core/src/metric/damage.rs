@@ -1,9 +1,9 @@
-//! Metrics of how much a variant's predictions differ from the dense model's, on the windows of a text.
+//! Metrics for how much a variant's predictions differ from the dense model's on the windows of a text.
 
 use super::entry::{Direction, MetricEntry, OF_TEXT, Of, PairedTest, Shown, Unit};
 use crate::evaluate::damage::{Damage, Stretch};
 
-/// Defaults of damage metrics. Their error is computed over windows.
+/// Defaults for damage metrics. Their error is computed over windows.
 const OF_DAMAGE: MetricEntry =
     MetricEntry { decimals: 4, test: Some(PairedTest::Bootstrap), shown: Shown::IfNamed, ..OF_TEXT };
 

@@ -53,7 +53,7 @@ pub enum PairedTest {
     Mcnemar,
     /// Sign-flip permutation test over several tasks with equal weights.
     Permutation,
-    /// Bootstrap of the losses of windows.
+    /// Bootstrap over the window losses.
     Bootstrap,
 }
 
@@ -94,7 +94,7 @@ impl TextSample<'_> {
         }
     }
 
-    /// Returns the values per window that the metric's paired test compares.
+    /// Returns the per-window values that the metric's paired test compares.
     pub fn by_window(&self, metric: &MetricEntry) -> Vec<f64> {
         match (metric.of, self.damages) {
             (Of::Damage(damage, stretch), Some(damages)) => damages.by_window(damage, stretch),
@@ -125,13 +125,13 @@ impl TaskSample<'_> {
         }
     }
 
-    /// Returns for each document whether it is answered correctly.
+    /// Returns, for each document, whether it is answered correctly.
     pub fn right(&self) -> Vec<bool> {
         let kind = self.answers.result.task.column;
         self.answers.documents().map(|document| document.right(kind)).collect()
     }
 
-    /// Returns the value per document that the metric's paired test compares: whether the answer flips, or whether it
+    /// Returns the per-document values that the metric's paired test compares: whether the answer flips, or whether it
     /// is correct. Returns `None` if the dense model's answers to the same documents are missing.
     pub fn by_document(&self, metric: &MetricEntry) -> Option<Vec<bool>> {
         let Of::Flips(flip) = metric.of else { return Some(self.right()) };
@@ -144,20 +144,20 @@ impl TaskSample<'_> {
 /// Repair metrics of a variant.
 #[derive(Debug)]
 pub struct RepairSample<'a> {
-    /// Metrics of each boundary, never empty.
+    /// Metrics at each boundary. Never empty.
     pub boundaries: Vec<&'a RepairMetrics>,
     /// Metrics of the same cut without repair, if the grid includes it.
     pub unrepaired: Option<Vec<&'a RepairMetrics>>,
 }
 
-/// Kind of measured object, with the function that computes value and error. The function returns `None` if they are
-/// undefined.
+/// Kind of subject that a metric is measured on, such as a text or a task, with the function that computes the value
+/// and its error. The function returns `None` if they are undefined.
 #[derive(Debug, Clone, Copy)]
 pub enum Of {
     Text(fn(&TextSample<'_>) -> Option<Measure>),
     /// Comparison of a pruned model with the dense model on a text.
     Damage(Damage, Stretch),
-    /// Aggregate of all texts of a grid.
+    /// Aggregate over all texts in a grid.
     Texts(fn(&[TextSample<'_>]) -> Option<Measure>),
     Task(fn(&TaskSample<'_>) -> Option<Measure>),
     /// Comparison of a pruned model's answers with those of the dense model on a task.
@@ -167,9 +167,9 @@ pub enum Of {
     /// Decoding of tokens after a prompt.
     Decode(fn(&DecodeResult) -> Option<Measure>),
     Repair(fn(&RepairSample<'_>) -> Option<f64>),
-    /// Size of the variant's program, compared with the dense model.
+    /// Size of the variant's program, compared with the dense model's.
     Size(fn(&Savings) -> f64),
-    /// Task or group of lm-evaluation-harness. Its definition includes the computation.
+    /// Task or group from lm-evaluation-harness. Its definition includes the computation.
     Defined,
 }
 
@@ -202,7 +202,7 @@ impl Spread {
 
 /// Registry entry of a metric.
 pub struct MetricEntry {
-    /// Prefix of the ids, such as `ppl` in `ppl_c4`. Empty if an id consists only of the name of the measured object.
+    /// Prefix of the ids, such as `ppl` in `ppl_c4`. Empty if an id consists only of the name of the task.
     pub id: &'static str,
     /// Name in grids and records.
     pub name: &'static str,
@@ -227,7 +227,7 @@ pub struct MetricEntry {
 }
 
 impl MetricEntry {
-    /// Sets id, name and column header to the same name, and sets the label.
+    /// Sets the id, the name and the column header to `id`, and sets the label.
     pub(super) const fn with_name(mut self, id: &'static str, label: &'static str) -> Self {
         (self.id, self.name, self.head, self.label) = (id, id, id, label);
         self
@@ -259,7 +259,7 @@ impl fmt::Debug for MetricEntry {
     }
 }
 
-/// Default values of all entries.
+/// Default values for all entries.
 pub(super) const BARE: MetricEntry = MetricEntry {
     id: "",
     name: "",
@@ -276,9 +276,9 @@ pub(super) const BARE: MetricEntry = MetricEntry {
     style: None,
     of: Of::Repair(|_| None),
 };
-/// Defaults of text metrics, for which lower is better.
+/// Defaults for text metrics, for which lower is better.
 pub(super) const OF_TEXT: MetricEntry = MetricEntry { spread: Some(Spread::StandardError), ..BARE };
-/// Defaults of task metrics, in percent of the documents.
+/// Defaults for task metrics, which are percentages of documents.
 pub(super) const OF_TASK: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     direction: Direction::Higher,
@@ -286,11 +286,11 @@ pub(super) const OF_TASK: MetricEntry = MetricEntry {
     spread: Some(Spread::StandardError),
     ..BARE
 };
-/// Defaults of metrics of a prompt's forward pass.
+/// Defaults for metrics of a prompt's forward pass.
 pub(super) const OF_PROMPT: MetricEntry = MetricEntry { decimals: 1, shown: Shown::Always, ..BARE };
-/// Defaults of repair errors.
+/// Defaults for repair errors.
 pub(super) const OF_REPAIR: MetricEntry = MetricEntry { decimals: 4, ..BARE };
-/// Defaults of repair metrics that are a share.
+/// Defaults for repair metrics that are shares.
 pub(super) const SHARE: MetricEntry = MetricEntry {
     unit: Unit::Share,
     direction: Direction::Neither,

@@ -1,9 +1,9 @@
-//! Flip metrics: shares of documents of a task that a variant answers differently from the dense model.
+//! Flip metrics: shares of a task's documents that a variant answers differently from the dense model.
 
 use super::entry::{Direction, MetricEntry, OF_TASK, Of, PairedTest, Shown};
 use crate::tasks::Flip;
 
-/// Defaults of flip metrics: percent of the documents, using the accuracy metric that the task reports.
+/// Defaults for flip metrics, which are percentages of documents. They use the accuracy metric that the task reports.
 const OF_FLIPS: MetricEntry =
     MetricEntry { direction: Direction::Lower, test: Some(PairedTest::Mcnemar), shown: Shown::IfNamed, ..OF_TASK };
 

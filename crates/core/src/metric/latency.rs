@@ -1,4 +1,4 @@
-//! Metrics of prefill and decoding time and of memory.
+//! Metrics for prefill time, decoding time and memory.
 
 use super::entry::{Direction, MetricEntry, Nearness, OF_PROMPT, Of, Spread, Unit};
 use crate::tasks::Measure;
@@ -68,5 +68,5 @@ pub(super) static DECODE_PREDICTED: MetricEntry = MetricEntry {
     ..TIMES.with_name("decode_predicted", "Predicted (×)")
 };
 
-/// Defaults of metrics that are speedup factors.
+/// Defaults for metrics that are speedup factors.
 const TIMES: MetricEntry = MetricEntry { unit: Unit::Times, direction: Direction::Higher, decimals: 2, ..OF_PROMPT };

@@ -1,9 +1,9 @@
-//! Registry of metrics: each metric is one entry, listed in [`ENTRIES`]. An entry defines the measured object (such as
-//! a text, a task or a prompt), computation, error, names, direction, format, paired test and visibility. No other code
-//! refers to a metric by name.
+//! Registry of metrics: each metric is one entry, listed in [`ENTRIES`]. An entry defines what is measured (such as a
+//! text, a task or a prompt), the computation, the error, and the names, direction, format, paired test and visibility.
+//! No other code refers to a metric by name.
 //!
-//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word with the measured object (`ppl_c4`,
-//! `prefill_ms:seq=512:batch=1`). The metric of a custom task of a grid is an accuracy ([`Metric::task`]).
+//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word followed by what is measured (`ppl_c4`,
+//! `prefill_ms:seq=512:batch=1`). The metric for a custom task in a grid is its accuracy ([`Metric::task`]).
 //!
 //! ```
 //! use ghostlab_core::metric::Metric;
@@ -86,10 +86,10 @@ pub static ENTRIES: &[&MetricEntry] = &[
     &size::OPERATIONS,
 ];
 
-/// Texts of the paper's tables with their column headers, in the paper's order.
+/// Texts in the paper's tables with their column headers, in the paper's order.
 const TEXTS: [(&str, &str); 3] = [("wikitext2", "WIKI"), ("c4", "C4"), ("ptb", "PTB")];
 
-/// Metric with the measured object that its id names.
+/// Metric, together with the text, task or prompt that its id names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metric {
     pub id: String,
@@ -135,7 +135,7 @@ impl Deref for Metric {
 }
 
 impl MetricEntry {
-    /// Returns the metric without a measured object.
+    /// Returns the metric without a text, task or prompt.
     pub fn metric(&'static self) -> Metric {
         Metric { id: self.id.to_owned(), label: self.label.to_owned(), entry: self, member: None }
     }
@@ -156,7 +156,7 @@ impl MetricEntry {
         matches!(self.of, Of::Prompt(_) | Of::Decode(_))
     }
 
-    /// Returns whether ids of the metric name the measured object.
+    /// Returns whether ids of the metric contain the name of a text or task.
     fn has_members(&self) -> bool {
         matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Task(_) | Of::Flips(_))
     }
@@ -171,7 +171,7 @@ impl Metric {
     /// Finds the metric with the given id.
     ///
     /// # Errors
-    /// Fails if the id is unknown, with the nearest known id.
+    /// Fails if the id is unknown. The error suggests the nearest known id.
     pub fn find(id: &str) -> Result<Self> {
         if let Some(entry) = ENTRIES.iter().find(|entry| !entry.has_members() && entry.id == id) {
             return Ok(entry.metric());
@@ -245,7 +245,7 @@ impl Metric {
         matches!(self.of, Of::Text(_) | Of::Damage(..) | Of::Texts(_))
     }
 
-    /// Returns the id. For a latency, the prompt is omitted.
+    /// Returns the id. For a latency metric, the prompt is omitted.
     pub fn family(&self) -> &str {
         if self.is_latency() { self.entry.id } else { &self.id }
     }
@@ -273,7 +273,7 @@ impl Metric {
         others.map(|entry| entry.on(member)).collect()
     }
 
-    /// Returns the names of the known tasks and the paper's texts, and the ids of metrics that need no measured object.
+    /// Returns the names of the known tasks and the paper's texts, and the ids of metrics that name no text or task.
     pub fn words() -> Vec<String> {
         let words = ENTRIES.iter().filter(|entry| !entry.has_members()).map(|entry| entry.id);
         let tasks = TASKS.iter().map(|task| task.name);
@@ -301,7 +301,7 @@ impl Metric {
         Self::print(value, decimals).parse().unwrap_or(value)
     }
 
-    /// Returns whether `one` is better than `other`. False if the metric has no direction.
+    /// Returns whether `one` is better than `other`. Returns `false` if the metric has no direction.
     pub fn better(&self, one: f64, other: f64) -> bool {
         match self.direction {
             Direction::Higher => one > other,
@@ -310,8 +310,7 @@ impl Metric {
         }
     }
 
-    /// Returns the value with the sign changed if necessary so that lower is better. Returns `None` if the metric has
-    /// no direction.
+    /// Returns the value, negated if necessary so that lower is better. Returns `None` if the metric has no direction.
     pub fn cost(&self, value: f64) -> Option<f64> {
         match self.direction {
             Direction::Higher => Some(-value),

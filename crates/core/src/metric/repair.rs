@@ -1,4 +1,4 @@
-//! Metrics of the error that remains after a repair, and of its operators.
+//! Metrics for the error that remains after a repair, and for its operators.
 
 use super::entry::{Direction, MetricEntry, OF_REPAIR, Of, RepairSample, SHARE, mean};
 use crate::recovery::RepairMetrics;
@@ -47,7 +47,7 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Returns the relative norm of a part of `M`, or `None` without an operator.
+/// Returns the relative norm of a part of `M`, or `None` if there is no operator.
 fn part(sample: &RepairSample<'_>, part: fn(&RepairMetrics) -> f64) -> Option<f64> {
     mean(&sample.boundaries, |boundary| boundary.m_norm).filter(|norm| *norm > 0.0)?;
     mean(&sample.boundaries, part)

@@ -12,7 +12,7 @@ const PROMPT: usize = 512;
 pub struct Savings {
     pub parameters: f64,
     pub kv_cache: f64,
-    /// Share of the operations of a pass over [`PROMPT`] tokens, according to the cost model.
+    /// Share of the operations in a pass over [`PROMPT`] tokens, according to the cost model.
     pub operations: f64,
 }
 
@@ -45,8 +45,9 @@ mod tests {
     use super::*;
     use crate::model::{Cut, Operator, Sublayer};
 
-    /// Sizes computed by hand for two layers of 8 channels with one head, 16 hidden units and 10 tokens: 80 parameters in
-    /// the embedding, 88 in the head with its norm, 264 in an attention and 392 in an MLP with their norms.
+    /// The sizes are computed by hand for two layers of 8 channels with one head, 16 hidden units and 10 tokens: 80
+    /// parameters in the embedding, 88 in the head with its norm, 264 in an attention and 392 in an MLP with their
+    /// norms.
     #[test]
     fn savings_are_shares_of_the_dense_model() {
         let config = json!({

@@ -1,8 +1,8 @@
-//! Metrics of the size of a variant, in percent of the dense model's.
+//! Metrics of a variant's size, as a percentage of the dense model's.
 
 use super::entry::{BARE, Direction, MetricEntry, Nearness, Of, Shown, Unit};
 
-/// Defaults of size metrics, in percent of the dense model's size.
+/// Defaults for size metrics, which are percentages of the dense model's size.
 const OF_SIZE: MetricEntry = MetricEntry {
     unit: Unit::Percent,
     direction: Direction::Neither,

@@ -46,7 +46,7 @@ pub(super) static DEFINED: [MetricEntry; 15] = [
     MetricEntry { unit: Unit::Bits, ..harness_metric("bits_per_byte", "task.bits_per_byte", Direction::Lower) },
     harness_metric("bleu", "task.bleu", Direction::Higher),
     harness_metric("chrf", "task.chrf", Direction::Higher),
-    // The harness declares higher values to be better, although TER is an error rate.
+    // lm-evaluation-harness declares higher values to be better, although TER is an error rate.
     harness_metric("ter", "task.ter", Direction::Higher),
 ];
 

@@ -66,7 +66,7 @@ pub enum RopeEntries {
     One,
     /// One embedding for all layers except those with a 0 in `no_rope_layers` (SmolLM3).
     SomeLayers,
-    /// Embedding of only a part of each head, given by `partial_rotary_factor`. The rope type is `default` or
+    /// Embedding that rotates only part of each head, given by `partial_rotary_factor`. The rope type is `default` or
     /// `longrope` (Phi-3).
     Partial,
     /// Separate embeddings for sliding-window layers and full-attention layers (Gemma 3).
@@ -103,7 +103,7 @@ pub struct GgufForm {
     /// Value of `general.architecture` in GGUF files, which prefixes other keys. If several architectures share a name,
     /// files with that name are read as the first of them.
     pub name: &'static str,
-    /// Whether rows of queries and keys are permuted for llama.cpp's interleaved rotary embedding. Permuted rows
+    /// Whether the rows for queries and keys are permuted for llama.cpp's interleaved rotary embedding. Permuted rows
     /// alternate between the first and second half of a head.
     pub turns: bool,
     /// Rule for layer properties that llama.cpp derives from the layer index.

@@ -66,7 +66,7 @@ impl Batch {
         of_rows.flat_map(|(row, targets)| targets.iter().map(move |target| ScoredRow { row, ..*target })).collect()
     }
 
-    /// Rejects token ids outside an embedding of `vocab` rows.
+    /// Rejects token ids outside an embedding with `vocab` rows.
     pub(super) fn check_ids(&self, vocab: usize) -> Result<()> {
         match self.ids.iter().find(|&&id| id as usize >= vocab) {
             None => Ok(()),
@@ -87,7 +87,7 @@ impl Batch {
         self.attended_rows().prefix(segment)
     }
 
-    /// Returns the maximum number of tokens of a segment together with its parent.
+    /// Returns the maximum number of tokens in a segment and its parent together.
     pub fn longest(&self) -> usize {
         (0..self.segments.len()).map(|s| self.prefix(s).len() + self.segments[s].len()).max().unwrap_or(0)
     }

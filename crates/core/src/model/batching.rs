@@ -23,12 +23,12 @@ impl Passes {
         Self { bytes, row: (4 * channels).max(1) as u64, tokens: AtomicUsize::new(0) }
     }
 
-    /// Returns the number of tokens of the next pass with `streams` residual streams.
+    /// Returns the number of tokens for the next pass with `streams` residual streams.
     pub(super) fn tokens(&self, streams: usize) -> usize {
         self.tokens.load(Relaxed).min(self.rows() / streams.max(1))
     }
 
-    /// Returns the number of streams of `tokens` tokens that fit in the budget.
+    /// Returns how many streams of `tokens` tokens fit in the budget.
     pub(super) fn streams(&self, tokens: usize) -> usize {
         (self.rows() / tokens.max(1)).max(MIN_STREAMS)
     }

@@ -1,5 +1,5 @@
-//! Cache of values computed on demand, bounded in bytes. Values are requested cyclically, so the cache evicts the idle
-//! value whose next request is furthest away.
+//! Cache of values computed on demand, with a size limit in bytes. Values are requested cyclically, so the cache evicts
+//! the idle value whose next request is furthest away.
 //!
 //! Values are computed on a separate thread pool. Callers of [`Cache::get`] are often workers of the global pool, and
 //! block until the value is available. A computation on the same pool could deadlock.
@@ -30,7 +30,7 @@ struct Shared<T> {
 
 struct State<T> {
     slots: Vec<Slot<T>>,
-    /// Bytes of all values that are cached or being computed.
+    /// Total size in bytes of all values that are cached or being computed.
     held: u64,
     /// Last requested index. `clock` counts how often the index changed.
     last: usize,
@@ -40,7 +40,7 @@ struct State<T> {
 enum Slot<T> {
     Absent,
     Making,
-    /// Error of the last computation, kept until the value is requested.
+    /// Error from the last computation, kept until the value is requested.
     Failed(Error),
     Kept {
         value: Arc<T>,
@@ -72,7 +72,7 @@ impl<T: Send + Sync + 'static> Cache<T> {
     /// Returns a value, computing it if it is not cached.
     ///
     /// # Errors
-    /// Propagates errors of the computation.
+    /// Propagates errors from the computation.
     pub(super) fn get(&self, index: usize) -> Result<Arc<T>> {
         let mut state = self.shared.lock();
         if state.last != index {
@@ -151,7 +151,7 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the clock value of the last use, or `None` if the value is in use or not cached.
+    /// Returns the clock value at the last use, or `None` if the value is in use or not cached.
     fn idle(&self, slot: &Slot<T>) -> Option<u64> {
         match slot {
             // Values are handed out under the lock, so the reference count cannot increase meanwhile.
@@ -176,8 +176,8 @@ impl<T> Shared<T> {
             let slots = state.slots.iter().enumerate().filter(|&(slot_index, _)| Some(slot_index) != spared);
             let last = slots.filter_map(|(slot_index, slot)| {
                 let unused = state.clock - self.idle(slot)?;
-                // Every other value was requested since this value was last used, so the request cycle may have become
-                // shorter and may no longer include this value.
+                // A value that has been unused for more than one cycle may no longer be part of the request cycle, so
+                // it is evicted first.
                 let left_out = unused.saturating_sub(count as u64);
                 Some((left_out, (slot_index + count - index) % count, slot_index))
             });

@@ -37,7 +37,7 @@ pub struct EngineRequest {
 /// Engine that runs a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineChoice {
-    /// `cpu` engine with the given product type for layers and output projection.
+    /// `cpu` engine with the given product type for the layers and the output projection.
     Cpu(Products),
     Candle(Placement),
 }
@@ -96,7 +96,7 @@ impl EngineRequest {
         }
     }
 
-    /// Fails if the requested kernel family does not support `products`.
+    /// Checks that the requested kernel family supports `products`.
     fn check_kernels(self, products: Products) -> Result<()> {
         if self.kernels.is_none_or(|kernels| kernels == products.kernels()) {
             return Ok(());
@@ -153,8 +153,8 @@ impl EngineChoice {
         }
     }
 
-    /// Loads a backbone. `weights` limits the bytes of weights in host memory, and `device` limits total memory on a
-    /// GPU.
+    /// Loads a backbone. `weights` limits the size in bytes of the weights in host memory, and `device` limits total
+    /// memory on a GPU.
     ///
     /// # Errors
     /// See [`Self::check`], [`Decoder::load_within`] and [`CandleEngine::load`].
@@ -180,8 +180,8 @@ impl EngineChoice {
     /// Returns the size in bytes of the weights that a program needs on their device.
     pub fn needed_bytes(self, config: &Config, program: &Program) -> u64 {
         let (of_layer, of_embedding, one_table) = match self {
-            // The `cpu` engine stores embedding and output projection in different layouts, so a tied table counts
-            // twice.
+            // The `cpu` engine stores the embedding and the output projection in different layouts, so a tied table
+            // counts twice.
             Self::Cpu(products) => (products.bytes(), Products::F32.bytes(), false),
             Self::Candle(placement) => (placement.dtype.bytes(), placement.dtype.bytes(), true),
         };

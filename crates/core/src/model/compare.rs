@@ -42,7 +42,7 @@ pub(super) fn compared<M: Compare>(
     let mut clock = Clock(seconds);
     let outputs = match most_streams {
         Some(most) => {
-            // The stream of the reference program is kept until the end.
+            // The reference program's stream is kept until the end and takes up one of the streams.
             let room = most.saturating_sub(1);
             if trie.programs() > room {
                 comparing.reference.replace(reference_stream(model, trie, batch)?);
@@ -69,7 +69,7 @@ fn reference_stream<M: Compare>(model: &M, trie: &Trie, batch: &M::Batch) -> Res
     Ok(comparing.reference.into_inner())
 }
 
-/// Runs all parts through the trie in parallel, independently of each other.
+/// Runs all batches in `parts` through the trie in parallel, independently of each other.
 pub(super) fn compared_side_by_side<M>(
     model: &M,
     trie: &Trie,

@@ -1,9 +1,9 @@
-//! Requested float type of a computation.
+//! Requested float type for a computation.
 
 use super::candle::FloatType;
 use crate::named::named;
 
-/// Float type of a computation: a type of tensors, or f32 products as sums of bf16 products.
+/// Float type for a computation: a tensor type, or f32 products computed as sums of bf16 products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeType {
     F32,
@@ -18,7 +18,7 @@ pub enum ComputeType {
 named!(ComputeType: F32 = "f32", Bf16 = "bf16", F16 = "f16", Bf16x3 = "bf16x3", Bf16x6 = "bf16x6");
 
 impl ComputeType {
-    /// Returns the type of tensors, or `None` for a sum of bf16 products.
+    /// Returns the tensor type, or `None` for a sum of bf16 products.
     pub fn float(self) -> Option<FloatType> {
         match self {
             Self::F32 => Some(FloatType::F32),

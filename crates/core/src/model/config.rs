@@ -126,9 +126,9 @@ impl Config {
     /// Reads `<folder>/config.json`, or the header of a GGUF file.
     ///
     /// # Errors
-    /// Fails if the file is missing or malformed, or an entry is missing, mistyped or unsupported, with the expected
-    /// and found values. Also fails for exports with operators next to the weights or missing sublayers, because
-    /// ignoring either would change the model.
+    /// Fails if the file is missing or malformed, or an entry is missing, mistyped or unsupported. The error contains
+    /// the expected and found values. Also fails for exports with operators next to the weights or missing sublayers,
+    /// because ignoring either would change the model.
     pub fn read(folder: &Path) -> Result<Self> {
         Self::read_with_attachments(folder)?.plain(&parts::config(folder))
     }

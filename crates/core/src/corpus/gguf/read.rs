@@ -121,7 +121,7 @@ impl GgufVocabulary<'_> {
     /// Maps tokens to ids. Skips unused tokens, which only pad the embedding.
     fn vocab(&self) -> Map<String, Value> {
         let used = self.tokens.iter().enumerate().filter(|(id, _)| self.kinds[*id] != UNUSED);
-        // The first of duplicate tokens wins, as in llama.cpp.
+        // Of duplicate tokens, the first one wins, as in llama.cpp.
         let mut vocab = Map::new();
         used.for_each(|(id, token)| _ = vocab.entry((*token).to_owned()).or_insert_with(|| id.into()));
         vocab

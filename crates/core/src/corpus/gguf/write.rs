@@ -93,7 +93,7 @@ fn refused(key: &str, expected: &str, found: &Value) -> Error {
         .hint("export a Hugging Face folder instead, with `--to FOLDER` and without --gguf")
 }
 
-/// Tokens and their types by id.
+/// Tokens and their types, indexed by id.
 struct TokenTable {
     tokens: Vec<String>,
     kinds: Vec<u32>,
@@ -198,7 +198,7 @@ fn steps<'a>(value: &'a Value, key: &str) -> Vec<&'a Value> {
     value[key].as_array().map_or_else(|| vec![value], |steps| steps.iter().collect())
 }
 
-/// Returns llama.cpp's name of a byte-level pre-tokenizer, and a note about differences.
+/// Returns llama.cpp's name for a byte-level pre-tokenizer, and a note about any differences.
 fn splitter(tokenizer: &Value) -> Result<(&'static str, Option<String>)> {
     let pre = &tokenizer["pre_tokenizer"];
     let normalizer = &tokenizer["normalizer"];

@@ -6,7 +6,7 @@ use super::*;
 use crate::corpus::Start;
 use crate::criterion::build;
 
-/// Returns no measurements, for criteria that need no trials.
+/// Returns no measurements. Used for criteria that need no trials.
 #[expect(clippy::unnecessary_wraps, reason = "must match the type `Trials`")]
 pub(crate) fn no_trials(_: TrialMetric, _: &[Cut]) -> Result<Vec<f64>> {
     Ok(Vec::new())

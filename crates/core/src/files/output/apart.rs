@@ -1,4 +1,4 @@
-//! Check that outputs do not overlap inputs, with links resolved.
+//! Check that outputs do not overlap inputs once links are resolved.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};

@@ -73,7 +73,7 @@ fn already_exists(path: &Path) -> Error {
 pub const SEAL: &str = "ghostlab_sha256";
 pub const UNSEALED: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Replaces the placeholder [`UNSEALED`] of the entry [`SEAL`] with the hash of the text.
+/// Replaces the placeholder [`UNSEALED`] in the entry [`SEAL`] with the hash of the text.
 pub fn sealed(text: &str) -> String {
     text.replacen(&seal_entry(UNSEALED), &seal_entry(&sha256::of_bytes(text)), 1)
 }

@@ -33,7 +33,7 @@ pub struct Draft {
 }
 
 impl OutputFolder {
-    /// Creates a folder of a kind, such as `results` or `model`. Folders of another kind are never replaced.
+    /// Describes a folder of the given kind, such as `results` or `model`. Folders of another kind are never replaced.
     pub fn new(path: impl Into<PathBuf>, kind: &'static str) -> Self {
         Self { path: path.into(), kind, seen: Arc::default() }
     }
@@ -46,8 +46,8 @@ impl OutputFolder {
     /// that the run does not fail when it writes its results.
     ///
     /// # Errors
-    /// Fails with exit code 3 if the location is not writable, and with exit code 2 if a name is taken by a file that this
-    /// program did not write.
+    /// Fails with exit code 3 if the location is not writable, and with exit code 2 if a name is taken by a file that
+    /// this program did not write.
     pub fn check(&self, names: &[String]) -> Result<()> {
         self.examine(names)?;
         ensure_writable(above(&self.path), &[])
@@ -114,7 +114,7 @@ impl OutputFolder {
         let staged = files.iter().map(|(name, bytes)| WholeFile::stage(&self.path.join(name), bytes));
         let staged = staged.collect::<Result<Vec<_>>>()?;
         let mut manifest = Manifest::read(&self.path).for_kind(self.kind);
-        // Write the manifest first, so that a kill never leaves an unlisted file.
+        // Write the manifest first, so that a killed process never leaves an unlisted file.
         names.iter().zip(&hashes).for_each(|(name, hash)| manifest.add(name, hash.clone()));
         manifest.write(&self.path)?;
         staged.into_iter().try_for_each(WholeFile::publish)?;
@@ -133,7 +133,7 @@ impl Draft {
         file.strip_prefix(&self.folder).map_or_else(|_| file.to_owned(), |name| self.shown.join(name))
     }
 
-    /// Moves the finished draft into place. Unchanged files of the previous output are removed. All other files are
+    /// Moves the finished draft into place. Unchanged files from the previous output are removed. All other files are
     /// kept.
     ///
     /// # Errors
@@ -226,7 +226,7 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) 
         .hint(hint))
 }
 
-/// Lists the files below a folder by relative name, sorted, without the draft marker and the manifest.
+/// Lists the relative names of all files below a folder in sorted order. Skips the draft marker and the manifest.
 fn list(folder: &Path, below: &str, names: &mut Vec<String>) -> std::io::Result<()> {
     let mut entries = fs::read_dir(folder.join(below))?.collect::<std::io::Result<Vec<_>>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);

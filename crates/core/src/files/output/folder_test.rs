@@ -114,7 +114,7 @@ fn single_files_are_put_beside_whatever_lies_there() {
     fs::write(output.path().join("mine"), "mine").unwrap();
     put(&output, "2").unwrap();
     assert_eq!(files(output.path()), of(&[("index.html", "2"), ("mine", "mine")]));
-    // A kill between writing the manifest and the file leaves either content valid.
+    // If the process is killed between writing the manifest and writing the file, either content is valid.
     let mut manifest = Manifest::read(output.path());
     manifest.add("index.html", sha256::of_bytes("3"));
     manifest.write(output.path()).unwrap();

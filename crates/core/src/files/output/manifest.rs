@@ -11,16 +11,16 @@ use crate::files::atomic::write_whole;
 use crate::files::stamp::Stamp;
 use crate::files::{regular, sha256};
 
-/// Hashes by file name. A name has two hashes while its file is being replaced, because a kill may leave either
-/// version.
+/// Hashes by file name. A name has two hashes while its file is being replaced, because a killed process may leave
+/// either version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
     files: BTreeMap<String, Vec<String>>,
-    /// Kind of the folder, or `None` without a manifest.
+    /// Kind of the folder, or `None` if there is no manifest.
     kind: Option<String>,
 }
 
-/// State of a file in a folder, compared with the manifest.
+/// State of a file in a folder relative to the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     Nothing,

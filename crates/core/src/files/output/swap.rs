@@ -12,7 +12,7 @@ use crate::files::owner::Owner;
 /// Suffix of drafts. [`OLD`] is the suffix of replaced folders that are being removed.
 pub(super) const DRAFT: &str = ".part";
 pub(super) const OLD: &str = ".old";
-/// Marker of an incomplete draft, whose whole content belongs to this program.
+/// Marker for an incomplete draft, whose whole content belongs to this program.
 pub(super) const MARK: &str = ".ghostlab.draft";
 /// Age after which an unchanged draft counts as abandoned. Filling a folder takes seconds.
 const LEFT: Duration = Duration::from_secs(600);
@@ -29,7 +29,7 @@ fn prefix(output: &Path) -> String {
     if file_name.len() > MAX_NAME_BYTES { format!(".{}.", name::of(&file_name)) } else { format!(".{file_name}.") }
 }
 
-/// Hard-links the user's files of an old folder into the draft, so that they exist throughout the swap. Folders cannot
+/// Hard-links the user's files in an old folder into the draft, so that they exist throughout the swap. Folders cannot
 /// be hard-linked, and some file systems have no hard links. [`clear`] moves these entries afterwards.
 pub(super) fn take_along(old: &Path, draft: &Path, seen: &Seen) {
     link_below(old, draft, Path::new(""), &Manifest::read(old), seen);
@@ -48,7 +48,7 @@ fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, seen:
     }
 }
 
-/// Removes a replaced folder. Deletes files of this program and files that were hard-linked into the new folder. Moves
+/// Removes a replaced folder. Deletes this program's files and files that were hard-linked into the new folder. Moves
 /// all other files to the new folder, unless their names are taken there.
 pub(super) fn clear(old: &Path, output: &Path, seen: &Seen) {
     if old.join(MARK).symlink_metadata().is_ok() {
@@ -131,7 +131,7 @@ pub(super) fn sweep(output: &Path, seen: &Seen) {
         }
         let age = item.metadata().and_then(|data| data.modified()).ok();
         let age = age.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
-        // A draft of a dead process is removed at any age.
+        // A draft left by a dead process is removed regardless of its age.
         let left = Owner::of_tag_lives(tag).map_or(age >= LEFT, |lives| !lives);
         if left {
             clear(&item.path(), output, seen);

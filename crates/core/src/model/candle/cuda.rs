@@ -48,7 +48,7 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
 /// Computes `x·Wᵀ` of half-precision operands with f32 accumulation and f32 output.
 ///
 /// # Shapes
-/// `x [rows, in]`, `weight [out, in]`, of one dtype; result `[rows, out]` in f32.
+/// `x [rows, in]`, `weight [out, in]`, of the same dtype; result `[rows, out]` in f32.
 pub(super) fn wide_linear(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(x.contiguous()?.apply_op2_no_bwd(&weight.contiguous()?, &On2(WideLinear))?)
 }

@@ -104,7 +104,7 @@ impl DeviceName {
     }
 }
 
-/// Opens an NVIDIA GPU once per process, because candle treats two handles of one GPU as different devices.
+/// Opens an NVIDIA GPU once per process, because candle treats two handles to one GPU as different devices.
 ///
 /// All threads share one stream, which orders their work. By default, candle uses one stream per thread without
 /// ordering between them, but weights are created and freed on threads other than those that compute. With a single

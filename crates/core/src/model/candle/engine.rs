@@ -72,7 +72,7 @@ pub struct CandleEngine {
     windows: Vec<Option<usize>>,
     operators: Operators,
     merged: MergedLayers<TensorPart>,
-    /// Maximum tokens per piece. Reduced if the device runs out of memory.
+    /// Maximum number of tokens per piece. Reduced if the device runs out of memory.
     piece_tokens: AtomicUsize,
     notes: Notes,
     /// Simulated memory limit: pieces with more tokens fail.
@@ -95,9 +95,9 @@ impl ResidualStream for Stream {
 }
 
 impl CandleEngine {
-    /// Loads a backbone onto a device within `memory` bytes. On the CPU, the limit applies to weights only. On other
-    /// devices, it applies to all memory and defaults to 90 % of the free memory. Weights that do not fit are loaded
-    /// from the weight files when needed.
+    /// Loads a backbone onto a device, using at most `memory` bytes. On the CPU, the limit applies to weights only. On
+    /// other devices, it applies to all memory and defaults to 90 % of the free memory. Weights that do not fit are
+    /// loaded from the weight files when needed.
     ///
     /// # Errors
     /// Fails like [`Decoder::load_within`](crate::model::Decoder::load_within). Also fails if this build or machine
@@ -182,8 +182,8 @@ impl CandleEngine {
         Ok(Stream { layout: self.layout(batch, x.dim(0)?)?, x, finite: true })
     }
 
-    /// Runs `run` on each piece and concatenates the results. If the device runs out of memory, the maximum size of
-    /// pieces is halved permanently.
+    /// Runs `run` on each piece and concatenates the results. If the device runs out of memory, the maximum piece size
+    /// is permanently halved.
     fn in_pieces(
         &self,
         batch: &Batch,
@@ -234,7 +234,7 @@ impl CandleEngine {
         Ok(next)
     }
 
-    /// Computes a sublayer for the rows of a piece, up to `end`.
+    /// Computes a sublayer for the rows of a piece, up to the point `end`.
     fn branch(&self, half: Sublayer, layer: &LayerTensors, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
         let scores = ops::Scores::of(&self.config);
         let turned = seen.turned(self.rotaries.number(layer.index));
@@ -255,7 +255,7 @@ impl CandleEngine {
             Step::Edited(half, layer, operator) => {
                 let part = self.parts.layer(*layer)?;
                 let layer = part.layer()?;
-                // A diagonal is applied before the norm at the end of a branch, a dense map after it.
+                // A diagonal is applied before the norm at the end of a branch, and a dense map is applied after it.
                 let norm = layer.norm_after(*half).filter(|_| operator.is_diagonal());
                 let end = if norm.is_some() { End::Projection } else { End::Branch };
                 let mut branch = self.operators.apply(operator, &self.branch(*half, layer, piece, x, end)?)?;
@@ -406,7 +406,7 @@ impl Engine for CandleEngine {
         self.piece_tokens.load(Relaxed).max(PROMPT_TOKENS)
     }
 
-    /// Returns half of the free memory. Streams and logits need the rest, and freed memory is not reusable immediately.
+    /// Returns half of the free memory. Streams and logits need the rest, and freed memory is not immediately reusable.
     fn cache_bytes(&self) -> Option<u64> {
         memory::free(&self.device).map(|free| free / 2)
     }

@@ -35,8 +35,8 @@ pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
     }
 }
 
-/// Returns whether an operation on these inputs may be fused. All inputs must be f32 and need no gradient. candle's
-/// fused operations silently cut the autograd graph.
+/// Returns whether an operation on these inputs may be fused. All inputs must be f32 and need no gradient, because
+/// candle's fused operations silently cut the autograd graph.
 pub(super) fn may_be(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|x| x.dtype() == DType::F32 && !x.track_op())
 }
@@ -102,7 +102,7 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     changed(&gate.contiguous()?, &up.contiguous()?, kernels::silu_mul)
 }
 
-/// Applies `change` to a copy of `x`, with `other` as second argument.
+/// Applies `change` to a copy of `x`, with `other` as the second argument.
 fn changed(x: &Tensor, other: &Tensor, change: impl Fn(&mut [f32], &[f32])) -> Result<Tensor> {
     Ok(x.apply_op2_no_bwd(other, &Change(change))?)
 }

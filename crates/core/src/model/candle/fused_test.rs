@@ -1,4 +1,4 @@
-//! Tests of the fused operations against the unfused ones.
+//! Tests that compare the fused operations with the unfused ones.
 
 use candle_core::{Device, Tensor, Var};
 

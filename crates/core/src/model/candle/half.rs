@@ -1,4 +1,4 @@
-//! Sublayers of a decoder layer in candle operations, for inference and training.
+//! Sublayers of a decoder layer as candle operations, for inference and training.
 
 use candle_core::{DType, Device, Tensor};
 

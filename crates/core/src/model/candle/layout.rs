@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 use crate::model::batch::Batch;
 use crate::model::rope::{self, Rotaries};
 
-/// Maximum rows of a block. In larger blocks, the work on masked scores costs more than the larger products save.
+/// Maximum number of rows in a block. In larger blocks, the work on masked scores costs more than the larger products
+/// save.
 const BLOCK_ROWS: usize = 256;
 
 /// Trees of a batch, divided into pieces of limited size.
@@ -27,7 +28,7 @@ pub(super) struct Layout {
     pub(super) piece_tokens: usize,
 }
 
-/// Part of a batch that is processed at a time. A piece consists of complete trees.
+/// Part of a batch that is processed at once. A piece consists of complete trees.
 pub(super) struct Piece {
     /// Rows of the batch in this piece.
     pub(super) rows: Range<usize>,
@@ -52,11 +53,11 @@ struct Blocks {
 pub(super) struct Group {
     pub(super) queries: Rows,
     pub(super) keys: Rows,
-    /// Mask `[q, k]` of 0 and −∞ for each window of the layers.
+    /// Mask `[q, k]` of 0 and −∞ for each of the layers' windows.
     masks: Masks,
 }
 
-/// Masks by window. `None` is full causal attention.
+/// Masks by window. The key `None` stands for full causal attention.
 type Masks = Vec<(Option<usize>, Tensor)>;
 
 impl Group {
@@ -115,7 +116,7 @@ impl Layout {
         Ok(Self { pieces, piece_tokens })
     }
 
-    /// Creates a layout of rows that need no attention.
+    /// Creates a layout for rows that need no attention.
     pub(super) fn of_rows(rows: usize, piece_tokens: usize) -> Self {
         Self {
             pieces: (0..rows)
@@ -299,7 +300,7 @@ pub(super) trait Seen {
     /// the embedding rotates no channels.
     fn turned(&self, rotary: usize) -> Option<&(Tensor, Tensor)>;
 
-    /// Computes attention of the rows, including cached rows if there are any.
+    /// Computes attention for the rows, including cached rows if there are any.
     ///
     /// # Shapes
     /// `queries [rows, H, D]`, `keys` and `values [rows, K, D]`, of the new rows only; result `[rows, H·D]`.

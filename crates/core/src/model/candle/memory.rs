@@ -19,14 +19,14 @@ const MIN_PIECE: usize = 1024;
 /// logits of a chunk of rows.
 pub(super) const DEVICE_NUMBERS: usize = 1 << 26;
 
-/// Returns the free bytes of a device, if known.
+/// Returns the number of free bytes on a device, if known.
 pub(super) fn free(device: &Device) -> Option<u64> {
     match device {
         Device::Cpu => None,
         #[cfg(feature = "cuda")]
         Device::Cuda(device) => {
             let stream = device.cuda_stream();
-            // Synchronize first, because memory freed by the previous backbone may not be released yet.
+            // Synchronize first, because memory freed by the previous backbone may not yet be released.
             stream.synchronize().ok()?;
             if let Some(pool) = pool(device) {
                 // SAFETY: the pool is the device's default pool, which lives as long as the device.
@@ -74,7 +74,7 @@ pub(crate) fn is_out_of_memory(error: &Error) -> bool {
         .any(|words| text.contains(words))
 }
 
-/// Creates the out-of-memory error of a device. `cause` names the allocation that did not fit.
+/// Creates the out-of-memory error for a device. `cause` names the allocation that did not fit.
 pub(crate) fn out_of_memory(error: &Error, cause: String) -> Error {
     Error::missing("out of device memory").at(cause).found(error.one_line()).hint(
         "set --device-memory below the free memory, or use shorter windows; \
@@ -83,7 +83,7 @@ pub(crate) fn out_of_memory(error: &Error, cause: String) -> Error {
 }
 
 /// Divides memory between the activations of a pass and the weights. Returns the number of tokens per pass and the
-/// bytes for weights. The number of tokens is halved, down to [`MIN_PIECE`], until all weights fit.
+/// number of bytes for weights. The number of tokens is halved, down to [`MIN_PIECE`], until all weights fit.
 pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u64) -> (usize, u64) {
     let mut tokens = MAX_PIECE;
     while tokens > MIN_PIECE && weights.saturating_add(activations(tokens)) > memory {
@@ -92,7 +92,7 @@ pub(super) fn share(memory: u64, weights: u64, activations: impl Fn(usize) -> u6
     (tokens, memory.saturating_sub(activations(tokens)))
 }
 
-/// Estimates the activation bytes of `tokens` tokens, including a few streams of trie branches.
+/// Estimates the size in bytes of the activations for `tokens` tokens, including a few streams for trie branches.
 pub(super) fn activations(config: &Config, tokens: usize) -> u64 {
     // The second term covers scores and logits, with several temporaries each.
     config.batch_bytes(tokens, 8) + 8 * 4 * DEVICE_NUMBERS as u64
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn memory_is_shared_between_weights_and_what_runs_at_a_time() {
-        // All weights fit next to the largest piece, next to a smaller one, or not at all.
+        // In these three cases, all weights fit next to the largest piece, next to a smaller one, or not at all.
         assert_eq!(share(100_000_000, 1_000_000, activation_bytes), (8192, 100_000_000 - 8_192_000));
         assert_eq!(share(5_000_000, 1_000_000, activation_bytes), (2048, 5_000_000 - 2_048_000));
         assert_eq!(share(5_000_000, 50_000_000, activation_bytes), (1024, 5_000_000 - 1_024_000));

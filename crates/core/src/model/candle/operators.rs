@@ -9,7 +9,7 @@ use super::ops;
 use crate::error::Result;
 use crate::model::operator::{Matrix, Operator};
 
-/// Maximum bytes of operators cached on a device.
+/// Maximum total size in bytes of the operators cached on a device.
 const KEPT: usize = 1 << 30;
 
 /// Cache of operators, which are copied to the device on first use.

@@ -54,7 +54,7 @@ pub fn biased(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     }
 }
 
-/// Adds a branch to the residual stream: `x + y` of equal shapes.
+/// Adds a branch to the residual stream: computes `x + y` for tensors of equal shape.
 pub fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if fused::may_be(&[x, y]) { fused::sum(x, y) } else { Ok((x + y)?) }
 }
@@ -116,7 +116,7 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     Ok(Tensor::cat(&parts, D::Minus1)?.to_dtype(x.dtype())?)
 }
 
-/// Computes the softmax over the last dimension in f32 (f64 for f64). A row of only −∞ gives NaN.
+/// Computes the softmax over the last dimension in f32 (f64 for f64). A row that contains only −∞ yields NaN.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     let x = wide(x)?;
     if fused::may_be(&[&x]) {
@@ -138,7 +138,7 @@ fn shifted(x: &Tensor) -> Result<Tensor> {
     Ok(x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?)
 }
 
-/// Computes grouped-query attention for several blocks of one shape.
+/// Computes grouped-query attention for several blocks of the same shape.
 ///
 /// # Shapes
 /// `queries [blocks, q, H, D]`, `keys` and `values [blocks, k, K, D]`, `mask [q, k]` in f32 (f64 for f64), 0 for

@@ -1,4 +1,5 @@
-//! Models of candle-transformers, an independent implementation that `doctor --check` compares ghostlab's models with.
+//! Models from candle-transformers, an independent implementation that `doctor --check` compares ghostlab's models
+//! with.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,7 +26,7 @@ type Forward = Box<dyn Fn(&Tensor) -> Candle<Tensor>>;
 pub struct CandlesOwn(Forward);
 
 impl CandlesOwn {
-    /// Loads the model of a backbone folder.
+    /// Loads the model in a backbone folder.
     ///
     /// # Errors
     /// Fails if candle-transformers does not support a property of the backbone, or cannot read the files. The error
@@ -71,7 +72,7 @@ impl CandlesOwn {
     /// Computes the logits `[vocab]` after the last token of a text.
     ///
     /// # Errors
-    /// Propagates errors of candle.
+    /// Propagates errors from candle.
     pub fn logits(&self, ids: &[u32]) -> Result<Vec<f32>> {
         let ids = Tensor::new(ids, &Device::Cpu)?.unsqueeze(0)?; // [1, tokens]
         let logits = (self.0)(&ids)?; // [1, vocab] or [1, 1, vocab]

@@ -71,7 +71,7 @@ pub(super) struct Parts {
     keeps_all: bool,
 }
 
-/// Loader of weights from files onto a device.
+/// Loader that reads weights from files onto a device.
 struct WeightSource {
     config: Config,
     weights: Weights,
@@ -103,7 +103,7 @@ pub(in crate::model) fn weight_bytes(config: &Config, dtype: FloatType) -> u64 {
 }
 
 impl Parts {
-    /// Creates an empty cache with `budget` bytes.
+    /// Creates an empty cache with a budget of `budget` bytes.
     ///
     /// # Errors
     /// Fails if no threads can be started.
@@ -296,8 +296,8 @@ impl FrozenWeights {
         })
     }
 
-    /// Returns cosines and sines of the first `positions` positions, `[positions, R/2]` each, for each rotary embedding
-    /// of the backbone. An entry is `None` if its embedding rotates no channels or no layer uses it.
+    /// Returns the cosines and sines for the first `positions` positions, `[positions, R/2]` each, for each rotary
+    /// embedding of the backbone. An entry is `None` if its embedding rotates no channels or no layer uses it.
     ///
     /// # Errors
     /// Fails if a tensor operation fails.

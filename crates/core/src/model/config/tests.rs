@@ -24,7 +24,7 @@ fn what_the_config_leaves_out_is_derived_or_noted() {
     assert_eq!(config.notes, ["config.json has no rope_theta: using 10000"]);
 }
 
-/// Expected values are the default attributes of each config class in transformers 5.24.0.
+/// The expected values are the default attributes of each config class in transformers 5.24.0.
 #[test]
 fn missing_entry_is_what_the_class_takes() {
     for (model_type, expected) in [
@@ -79,7 +79,7 @@ fn an_unknown_rope_type_is_refused_in_both_dialects() {
     }
 }
 
-/// Expected values are `AutoConfig.from_pretrained(folder).rope_parameters` of transformers 5.23.0.
+/// The expected values are `AutoConfig.from_pretrained(folder).rope_parameters` in transformers 5.23.0.
 #[test]
 fn of_two_dialects_the_one_counts_that_counts_in_transformers() {
     let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -16,15 +16,15 @@ use crate::model::decoding::{BlockId, Placed, not_cached};
 /// Head widths for which kernels are compiled. The kernel names contain them.
 pub(super) const WIDTHS: [usize; 4] = [32, 64, 128, 256];
 
-/// Maximum channels per vectorized load of a thread.
+/// Maximum number of channels that a thread reads in one vectorized load.
 const LOADED: usize = 8;
 
-/// Returns the index of the kernel width for a head, if the kernels support it.
+/// Returns the index of the kernel width for heads of width `head_dim`, or `None` if no kernel supports it.
 pub(super) fn width_of(head_dim: usize) -> Option<usize> {
     WIDTHS.iter().position(|width| head_dim <= *width).filter(|_| head_dim.is_multiple_of(LOADED))
 }
 
-/// Maximum query heads per thread block. `MIN_BLOCKS` is the number of thread blocks that keeps a GPU busy.
+/// Maximum number of query heads per thread block. `MIN_BLOCKS` is the number of thread blocks that keeps a GPU busy.
 const TOGETHER: usize = 8;
 const MIN_BLOCKS: usize = 512;
 
@@ -39,7 +39,7 @@ pub(in crate::model::candle) struct BlockPlace {
     pub(in crate::model::candle) side: u64,
 }
 
-/// Rows that the new rows attend to. They are identical at all steps.
+/// Rows that the new rows attend to. They are the same at all steps.
 pub(in crate::model::candle) struct Sight {
     /// For each row: first block, number of blocks, position, and index in the last block. Then, for each block, the
     /// position where its tokens end.
@@ -51,7 +51,7 @@ pub(in crate::model::candle) struct Sight {
 }
 
 impl Sight {
-    /// Creates the table. Returns `None` on other devices and for unsupported head widths.
+    /// Creates the table. Returns `None` if the device is not a CUDA device or the head width is unsupported.
     pub(in crate::model::candle) fn new(
         runs: &[Placed<'_>],
         head_dim: usize,

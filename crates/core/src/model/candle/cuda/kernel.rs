@@ -13,7 +13,7 @@ pub(super) struct Kernel {
     pub(super) stream: Arc<CudaStream>,
 }
 
-/// Returns a kernel of `kernels.cu`.
+/// Returns a kernel from `kernels.cu`.
 pub(super) fn kernel(device: &CudaDevice, name: &str) -> candle_core::Result<Kernel> {
     static COMPILED: OnceLock<Compiled> = OnceLock::new();
     let compiled = COMPILED.get_or_init(|| compile(include_str!("../kernels.cu"), CompileOptions::default()));

@@ -21,7 +21,7 @@ const MIN_CAPABILITY: ((i32, i32), &str) = ((8, 0), "compute_80");
 /// Queries per thread block.
 const QUERIES: usize = 64;
 
-/// Returns a kernel of `prefill.cu`, compiled for one head width.
+/// Returns a kernel from `prefill.cu`, compiled for one head width.
 fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<Kernel> {
     static COMPILED: [OnceLock<Compiled>; WIDTHS.len()] = [const { OnceLock::new() }; WIDTHS.len()];
     let index = width_of(width).ok_or_else(|| Failed::msg(format!("no kernel for heads of {width} channels")))?;
@@ -37,7 +37,7 @@ fn kernel(device: &CudaDevice, name: &str, width: usize) -> candle_core::Result<
     loaded(device, &format!("{name}_{of_width}"), &format!("ghostlab-prefill-{of_width}"), compiled)
 }
 
-/// Rows that each row of a piece attends to. They are identical in all layers, except for sliding windows.
+/// Rows that each row of a piece attends to. They are the same in all layers, except for sliding windows.
 pub(in crate::model::candle) struct PieceSight {
     /// For each row: start and end of its prefix, and start of its segment.
     table: CudaSlice<u32>,
@@ -70,7 +70,7 @@ impl PieceSight {
     }
 }
 
-/// Computes attention of each query over its visible rows.
+/// Computes the attention of each query over its visible rows.
 ///
 /// # Shapes
 /// `given`: queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
@@ -100,7 +100,7 @@ impl Of3 for Prefill<'_> {
             return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.sight.rows)));
         }
         let out = queries.room::<T>(queries.count())?;
-        // In half precision a warp processes 16 queries, the tile height of tensor cores.
+        // In half precision, a warp processes 16 queries, which is the tile height of tensor cores.
         let threads = if T::KIND == f32::KIND { THREADS } else { THREADS / 2 };
         launch!(
             kernel(queries.0.device(), &format!("prefill_{}", T::NAME), width),

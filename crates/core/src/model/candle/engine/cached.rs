@@ -47,7 +47,7 @@ impl KeyValues {
 #[derive(Default)]
 pub(in crate::model) struct Blocks {
     all: HashMap<BlockId, KeyValues>,
-    /// Addresses at each step, cached from the last call.
+    /// Addresses at each step, kept from the last call.
     #[cfg(feature = "cuda")]
     last: HashMap<usize, Places>,
 }
@@ -62,7 +62,7 @@ pub(in crate::model) struct Shared {
 
 type PastRows<'a> = Past<'a, Shared, Blocks>;
 
-/// Computes attention of one sequence over its cached blocks.
+/// Computes attention for one sequence over its cached blocks.
 ///
 /// # Shapes
 /// `queries [q, H, D]`; result `[q, H·D]`.

@@ -1,4 +1,4 @@
-//! Engine tests of cases that the reference comparisons (`crates/core/tests`) do not cover: limited memory, half
+//! Engine tests for cases that the reference comparisons (`crates/core/tests`) do not cover: limited memory, half
 //! precision and overflow.
 
 use std::collections::HashMap;
@@ -56,7 +56,8 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
         let mut engine = load(&fixture(name), FloatType::F32);
         let all = log_probabilities(&engine);
         assert_eq!(engine.notes(), [""; 0]);
-        // The batch has 272 rows. Its longest tree has 90 rows and is never split.
+        // The batch has 272 rows, so it is divided into pieces. Its longest tree has 90 rows, and a tree is never
+        // split.
         engine.room = 100;
         let piecewise = log_probabilities(&engine);
         assert_eq!(all.len(), piecewise.len());
@@ -93,7 +94,8 @@ fn full_device_memory_reduces_concurrent_prompts() {
         (0..2).map(|_| eval.run(engine, &trie, &[0], &mut vec![0.0; trie.len()])).collect::<Result<Vec<_>>>()
     };
     let all = made(&engine).unwrap();
-    // The prompts have 159 tokens in total and at most 9 each.
+    // The prompts have 159 tokens in total and at most 9 each, so none of these capacities suffices for all of them at
+    // once.
     for capacity in [158, 60, 9] {
         engine.room = capacity;
         assert_eq!(made(&engine).unwrap(), all, "capacity of {capacity} rows");
