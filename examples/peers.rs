@@ -1,6 +1,6 @@
 //! Ghostlab's part of the benchmarks in `tools/peers`. It replaces the `ghostlab` program where a command would also
 //! time other work, such as loading the weights. Each line of standard input starts a round. The round prints a line of
-//! JSON with its seconds and its result.
+//! JSON with its duration in seconds and its result.
 //!
 //! - `peers forward BACKBONE WINDOWS.json DTYPE THREADS`, with a float type of the engine `cpu`
 //! - `peers halves BACKBONE WINDOWS.json DTYPE THREADS`
@@ -95,7 +95,7 @@ fn windows_of(file: &Path) -> Result<Vec<Vec<u32>>> {
         .map_err(|error| Error::bad_input("invalid token ids").at(file.display().to_string()).found(error.to_string()))
 }
 
-/// Scores windows with the dense model, with matrix products in the float type `kind`.
+/// Scores windows with the dense model. Matrix products use the float type `kind`.
 fn forward(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
     let length = ids.first().map_or(0, Vec::len);
@@ -155,7 +155,8 @@ fn generate(backbone: &Path, prompts: &Path, kind: &str, (new, cuts): (&str, &st
         let started = Instant::now();
         let made = generate::generate(&decoder, &trie, &prompts, &settings, &Silent, &mut ())?;
         let seconds = started.elapsed().as_secs_f64();
-        // Order the results by program, like a peer that runs the programs one after the other.
+        // Order the results by program (the dense backbone, then each cut), because a peer runs one program after the
+        // other.
         let ids: Vec<&[u32]> = (0..programs.len())
             .flat_map(|program| made.iter().map(move |of_prompt| of_prompt[program].ids.as_slice()))
             .collect();
@@ -172,7 +173,7 @@ fn halves(backbone: &Path, windows: &Path, kind: &str) -> Result<()> {
     let ids = windows_of(windows)?;
     let decoder = decoder_of(backbone, kind)?;
     let trie = Trie::scoring(&[Program::dense(decoder.config().layers)]);
-    // Fill each batch with the tokens that one worker thread runs at a time, rounded up to complete windows.
+    // Fill each batch with the tokens that one worker thread runs at a time, rounded up to whole windows.
     let batches =
         ids.chunks(Engine::part_tokens(&decoder).div_ceil((ids.first().map_or(0, Vec::len)).max(1))).map(|windows| {
             let mut batch = Batch::windows(windows.iter().map(Vec::as_slice));

@@ -1,5 +1,5 @@
-//! Fuzz targets that run complete commands in this process: command lines, and grids through `plan`. They use a
-//! temporary folder as the current folder.
+//! Fuzz targets that run entire commands in this process: command lines, and grids through `plan`. They use a temporary
+//! folder as the current folder.
 
 use std::ffi::OsString;
 use std::fs;
@@ -91,14 +91,14 @@ fn answer(line: &[&str], prepare: impl FnOnce()) {
     assert!(known.contains(&code), "{line:?}: {code:?}\n{errors}");
     let output_text = format!("{output}{errors}");
     assert!(!output_text.contains("panicked"), "{line:?}: {output_text}");
-    // clap prints unknown words unescaped.
+    // Only the command line itself may contain control characters in the output. clap prints unknown words unescaped.
     assert!(
         !output_text.contains(is_control)
             || line.iter().any(|argument| argument.to_string_lossy().contains(is_control)),
         "{line:?}: {output_text:?}"
     );
     if code == ExitCode::from(2) {
-        // A command that requires a subcommand prints the list of subcommands.
+        // A command that lacks its subcommand prints the list of subcommands instead of an error.
         assert!(
             errors.contains("error: ") || errors.contains("Usage: "),
             "{line:?}: the output does not explain the error\n{output_text}"
@@ -162,7 +162,7 @@ pub fn command_seeds() -> Vec<Vec<u8>> {
 
 pub fn command(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    // Drop arguments that lead outside of the folder or cause hub requests.
+    // Drop arguments that lead outside the folder or cause hub requests.
     let mut line: Vec<&str> = text
         .split('\n')
         .filter(|word| {

@@ -42,7 +42,7 @@ pub(super) fn corpus(data: &[u8]) {
     });
 }
 
-/// Returns rows of each task, preceded by a byte that selects the task.
+/// Returns rows for each task, preceded by a byte that selects the task.
 pub(super) fn task_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = TASKS
         .iter()

@@ -37,7 +37,7 @@ fn question_row(index: usize) -> Value {
     json!({"q": format!(" why {index}? "), "c": ["it's", "\"so\""], "a": index % 2, "n": null, "f": 1.5})
 }
 
-/// Parses a definition, which must give an error or requests.
+/// Parses a definition, which must yield an error or requests, but never panic.
 pub(super) fn definition(data: &[u8]) {
     use ghostlab_definitions::{Definition, FileRows, Library, Setting, Task};
     let folder = TempDir::new().unwrap();

@@ -1,5 +1,5 @@
-//! Fuzz targets for all parsers of external input, as functions of bytes. They check that parsers do not panic, that
-//! messages contain no raw control characters, and that accepted input satisfies its invariants.
+//! Fuzz targets for all parsers of external input. Each target is a function that takes bytes. They check that parsers
+//! do not panic, that messages contain no raw control characters, and that accepted input satisfies its invariants.
 //!
 //! `tests/hostile.rs` runs them on seeded mutations in every build. cargo-fuzz runs them indefinitely (`just fuzz
 //! grid`). An input that breaks a target becomes a seed here.
@@ -22,7 +22,7 @@ use tempfile::TempDir;
 /// Fuzz target for one kind of file.
 pub struct FuzzTarget {
     pub name: &'static str,
-    /// Valid files, and inputs of past failures.
+    /// Valid files, and inputs that caused past failures.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Parser check, which panics if an invariant is violated.
     pub run: fn(&[u8]),
@@ -64,7 +64,8 @@ pub fn plant(name: &str) {
     }
 }
 
-/// Returns the path of a file in the checkout. This module is compiled in the main package and in this one.
+/// Returns the path of a file in the checkout. This module is compiled in the main package and in the fuzz package,
+/// which is a subfolder of the checkout.
 fn checkout(path: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = if here.ends_with("fuzz") { here.parent().unwrap() } else { here };

@@ -1,4 +1,4 @@
-//! Fuzz targets for the records and payloads of a store, and for archives.
+//! Fuzz targets for the records and payloads in a store, and for archives.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,7 +41,7 @@ pub(super) fn meta(data: &[u8]) {
     }
 }
 
-/// Writes scores of two variants in one pack.
+/// Writes the scores of two variants into one pack.
 fn packed(folder: &Path) -> ([Key; 2], PathBuf) {
     let store = Store::open(folder, stage::WORDS).unwrap();
     let keys = [1, 2].map(|id| Key::new(stage::scores::KIND, json!({"of": id}), []));

@@ -4,12 +4,12 @@
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Timeout that detects hangs, without time spent waiting for a processor. No call takes as long, even on a slow
-/// machine.
+/// Timeout for detecting hangs. Time spent waiting for a processor does not count. No call takes this long, even on a
+/// slow machine.
 const HANGS: Duration = Duration::from_secs(120);
 const LOOKS: Duration = Duration::from_secs(2);
 
-/// Current call, as its description, its start, and the time that this process had spent waiting for processors before
+/// Description of the current call, its start, and the time that this process had spent waiting for processors before
 /// it.
 static CALL: Mutex<Option<(String, Instant, Duration)>> = Mutex::new(None);
 

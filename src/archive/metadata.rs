@@ -66,7 +66,7 @@ pub(super) fn metadata(folders: &[PackedFolder], license: Option<&str>, manifest
     json!({"@context": CONTEXT, "@graph": all})
 }
 
-/// Describes the run of a results directory, with its software and inputs.
+/// Describes the run that wrote a results directory, including its software and inputs.
 fn run(folder: &PackedFolder, folder_id: &str, others: &mut Entities) -> Value {
     let record = &folder.run;
     let words = record["command"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -89,7 +89,7 @@ fn text_or_unknown(value: &Value) -> String {
     value.as_str().unwrap_or("unknown").to_owned()
 }
 
-/// Describes the program, its commit, and the crates that affect numbers.
+/// Describes the program, its commit, and the crates that affect the numbers.
 fn software(record: &Value, others: &mut Entities) -> Value {
     let version = record["ghostlab"].as_str().unwrap_or_default();
     let commit = record["commit"].as_str();
@@ -119,7 +119,7 @@ fn software(record: &Value, others: &mut Entities) -> Value {
     refer(&id)
 }
 
-/// Describes an input file by hash, and by repository and commit if it is from the hub.
+/// Describes an input file by hash, and by repository and commit if it is from the Hub.
 fn input(record: &Value, path: &str, hash: &str, others: &mut Entities) -> Option<Value> {
     let id = format!("#sha256-{hash}");
     let mut entity = json!({
@@ -206,8 +206,8 @@ pub(super) struct PackedFile {
     pub(super) hash: String,
 }
 
-/// Reads a results directory with all files in its checksum file. Increases `left_out` by the number of missing files,
-/// which must be files that a record may omit.
+/// Reads a results directory with all files in its checksum file. Increases `left_out` by the number of missing files.
+/// Only files that a record may omit can be missing.
 ///
 /// # Errors
 /// Fails if the numbers or the provenance record are missing, or if a file has changed since the run.

@@ -1,6 +1,6 @@
 //! Archives of results directories, which can be read without this program (layer 4 of the architecture).
 //!
-//! An archive is a zip of uncompressed entries, with RO-Crate 1.2 metadata and a list of hashes. Packing the same
+//! An archive is a zip file of uncompressed entries, with RO-Crate 1.2 metadata and a list of hashes. Packing the same
 //! directories yields the same bytes.
 //!
 //! | entry | contents |
@@ -66,7 +66,7 @@ pub fn is_inside(name: &str) -> bool {
 #[derive(Debug)]
 pub struct Packed {
     pub bytes: Vec<u8>,
-    /// Results directories, by their names in the archive.
+    /// Names of the results directories in the archive.
     pub folders: Vec<String>,
     pub entries: usize,
     /// Number of listed files that are missing. A record may omit large files.

@@ -1,4 +1,4 @@
-//! Tables and figures described by the files of an experiments directory.
+//! Tables and figures described by the files in an experiments directory.
 
 use std::path::{Path, PathBuf};
 
@@ -96,7 +96,7 @@ impl Artifact {
     /// the paper has none of the backbones. If the artifact shows no scores, the gate uses the grid's perplexity texts.
     ///
     /// # Errors
-    /// Fails like [`grid`](Self::grid).
+    /// Fails in the same cases as [`grid`](Self::grid).
     pub fn gate(&self, grid: &Grid, profile: Option<&str>, overrides: &[String]) -> Result<Option<Grid>> {
         let paper = paper::all()?;
         if !grid.backbones.keys().any(|backbone| paper.iter().any(|entry| entry.record.condition.backbone == *backbone))
@@ -117,11 +117,11 @@ impl Artifact {
         Ok(Some(dense))
     }
 
-    /// Returns the grids that [`make`](super::make) runs: the gate, unless the artifact scores the dense backbones
-    /// itself, and the artifact's grid.
+    /// Returns the grids that [`make`](super::make) runs: the artifact's grid, preceded by the gate unless the artifact
+    /// scores the dense backbones itself.
     ///
     /// # Errors
-    /// Fails like [`grid`](Self::grid).
+    /// Fails in the same cases as [`grid`](Self::grid).
     pub fn grids_to_run(&self, profile: Option<&str>, overrides: &[String]) -> Result<Vec<Grid>> {
         let grid = self.grid(profile, overrides)?;
         let gate = if scores(&grid) { None } else { self.gate(&grid, profile, overrides)? };
@@ -144,7 +144,7 @@ fn scores(grid: &Grid) -> bool {
 const NEEDED: &str =
     "the dense backbone must reproduce the paper's perplexities before it is pruned (skip this check with --no-gate)";
 
-/// Lists all artifacts of a directory, tables first, in paper order.
+/// Lists all artifacts in a directory, tables first, in paper order.
 ///
 /// # Errors
 /// Fails if the directory cannot be read or a description is invalid.

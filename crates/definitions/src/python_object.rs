@@ -1,5 +1,5 @@
-//! Parquet values that are objects of a Python class, such as dates, times and decimals. Templates can print them but
-//! not compute with them.
+//! Parquet values that become instances of a Python class, such as dates, times and decimals. Templates can print them
+//! but not compute with them.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub struct PythonObject {
     repr: Option<String>,
 }
 
-/// Returns the Python class name of a type, for messages.
+/// Returns the name of the Python class that represents a type, for use in messages.
 pub(crate) fn class_of(dtype: &Type) -> String {
     match dtype {
         Type::Binary | Type::LargeBinary | Type::BinaryView | Type::FixedSizeBinary(_) => "bytes".to_owned(),
@@ -101,7 +101,7 @@ fn is_universal(zone: &str) -> bool {
     ["UTC", "Etc/UTC", "+00:00", "Z"].contains(&zone)
 }
 
-/// Converts a time to microseconds, the resolution of Python. Returns `None` if precision would be lost.
+/// Converts a time to microseconds, Python's resolution. Returns `None` if precision would be lost.
 fn microseconds(number: i64, unit: Unit) -> Option<i64> {
     match unit {
         Unit::Second => number.checked_mul(1_000_000),
@@ -111,7 +111,7 @@ fn microseconds(number: i64, unit: Unit) -> Option<i64> {
     }
 }
 
-/// Returns the date, or `None` if its year is outside 1 to 9999, the range of Python.
+/// Returns the date, or `None` if its year is outside 1 to 9999, Python's range.
 fn python_year(date: NaiveDate) -> Option<NaiveDate> {
     (1..=9999).contains(&date.year()).then_some(date)
 }
@@ -159,7 +159,7 @@ fn clock(hour: u32, minute: u32, second: u32, fraction: i64) -> String {
     text
 }
 
-/// Formats seconds and microseconds as constructor arguments, without trailing zeros.
+/// Formats seconds and microseconds as constructor arguments, omitting trailing arguments that are zero.
 fn trailing([second, fraction]: [i64; 2]) -> String {
     match (second, fraction) {
         (0, 0) => String::new(),
@@ -214,7 +214,7 @@ fn decimal(unscaled: i128, scale: usize) -> PythonObject {
 mod tests {
     use super::*;
 
-    /// Compares with `str` and `repr`, Python 3.11.
+    /// The expected strings are the results of `str` and `repr` in Python 3.11.
     #[test]
     fn objects_print_as_in_python() {
         let us = Unit::Microsecond;

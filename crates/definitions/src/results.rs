@@ -1,4 +1,4 @@
-//! Scores from model answers.
+//! Computation of scores from model answers.
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::python::is_space;
@@ -28,21 +28,21 @@ pub struct Score {
     /// Name of the filter pipeline.
     pub filter: String,
     pub score: f64,
-    /// Standard error. `None` where the harness reports `N/A`.
+    /// Standard error. `None` where lm-evaluation-harness reports `N/A`.
     pub error: Option<f64>,
     pub documents: usize,
 }
 
-/// Score with per-document items.
+/// Score, together with the metric item of each document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
     pub score: Score,
-    /// Metric item of each document.
+    /// Metric items, one per document.
     pub items: Vec<Item>,
 }
 
-/// Computes the score of every metric and filter pipeline of a task. `draws` is the number of bootstrap samples
-/// ([`DRAWS`](crate::aggregate::DRAWS) in the harness).
+/// Computes the scores of a task for every metric and filter pipeline. `draws` is the number of bootstrap samples
+/// ([`DRAWS`](crate::aggregate::DRAWS) in lm-evaluation-harness).
 ///
 /// # Errors
 /// Fails if the answers do not match the requests, or if a filter or metric rejects them.
@@ -67,11 +67,11 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
         .collect())
 }
 
-/// Function that computes the standard error of items.
+/// Function that computes the standard error of an aggregate from its items.
 pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>> + 'a;
 
-/// Computes scores with per-document items from the answers of each document, in request order. `error` computes
-/// standard errors, so that callers can cache slow ones.
+/// Computes the scores of a task, with per-document items. `documents` contains the answers for each document, in
+/// request order. `error` computes standard errors, so that callers can cache slow ones.
 ///
 /// # Errors
 /// Fails in the same cases as [`scores`].
@@ -95,7 +95,7 @@ pub fn score_task(task: &Task, documents: &[Vec<Answer>], error: &StandardError<
         .collect()
 }
 
-/// Items of one metric and filter pipeline before aggregation.
+/// Items for one metric and filter pipeline, before aggregation.
 #[derive(Debug, Clone)]
 pub struct Noted<'a> {
     pub metric: &'a Metric,
@@ -105,8 +105,8 @@ pub struct Noted<'a> {
     pub items: Vec<Item>,
 }
 
-/// Computes the items of every metric and pipeline. `documents` yields the index and the answers of each document. All
-/// filtering and per-document scoring happens here.
+/// Computes the items for every metric and filter pipeline. `documents` yields the index of each document and the
+/// answers for it. All filtering and per-document scoring happens here.
 ///
 /// # Errors
 /// Fails in the same cases as [`scores`].
@@ -138,7 +138,7 @@ pub fn noted<'a, 'b>(
     Ok(all)
 }
 
-/// Computes the scores of a group from its tasks. Tasks without the metric are skipped.
+/// Computes the scores of a group from the scores of its tasks. Tasks without the metric are skipped.
 pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Vec<Score> {
     let tasks: Vec<Vec<Score>> = group.tasks.iter().map(|task| scores_of(task)).collect();
     let mut scores = Vec::new();
@@ -156,7 +156,7 @@ pub fn group_scores(group: &Group, scores_of: &dyn Fn(&str) -> Vec<Score>) -> Ve
                 .iter()
                 .filter_map(|scores| {
                     let found = scores.iter().find(|score| score.metric == metric.metric && score.filter == filter)?;
-                    // The harness uses the document count of the task's last metric.
+                    // lm-evaluation-harness uses the document count of the task's last metric.
                     let documents = scores.last().map_or(0, |last| last.documents);
                     Some(TaskScore { score: found.score, error: found.error, documents })
                 })

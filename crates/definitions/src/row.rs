@@ -9,7 +9,7 @@ use crate::prompt::without_label;
 use crate::value::Value;
 use crate::yaml::{Node, wrong};
 
-/// Names of columns with the correct answer.
+/// Usual names of the column that contains the correct answer.
 const LABELS: [&str; 3] = ["answer", "answerKey", "label"];
 
 #[derive(Debug, Clone, PartialEq)]
@@ -121,7 +121,7 @@ enum Holds {
     Any,
     Text,
     Texts,
-    /// List of strings with one item per item of the named column.
+    /// List of strings that has as many items as the list in the named column.
     TextsAs(String),
     Integer,
 }
@@ -159,7 +159,7 @@ fn read_column((name, node): &(Value, Node)) -> Result<Column> {
     Ok(Column { path: name.text(), holds })
 }
 
-/// Returns the names of the top-level columns to read. For a nested field, the complete column is read.
+/// Returns the names of the top-level columns to read. For a nested field, the entire column is read.
 pub(crate) fn names(columns: &[Column]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for column in columns {

@@ -55,7 +55,7 @@ impl FileRows {
         Ok(Self { splits: found.collect::<Result<_>>()? })
     }
 
-    /// Returns the files with the evaluated rows of a definition.
+    /// Returns the files that contain the rows a definition evaluates.
     pub fn evaluated(&self, definition: &Definition) -> &[PathBuf] {
         self.splits.get(definition.evaluated()).map(Vec::as_slice).unwrap_or_default()
     }
@@ -68,7 +68,7 @@ impl FileRows {
     }
 }
 
-/// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files of a folder `SPLIT`. Searches the configuration's
+/// Finds `SPLIT.jsonl`, `SPLIT-00000-of-00002.parquet`, or all files in a folder `SPLIT`. Searches the configuration's
 /// folder, `data` and `root` itself.
 fn split_below(root: &Path, data: &Data, split: &str) -> Result<Vec<PathBuf>> {
     let set = inner_folder(root, &data.path);
@@ -161,7 +161,7 @@ pub fn table(path: &Path, columns: Option<Vec<String>>) -> Result<Vec<Row>> {
     if rows.is_empty() { Err(FILES.empty(path)) } else { Ok(rows) }
 }
 
-/// Returns the format of a row file, determined by its extension.
+/// Returns the format of a row file according to its extension.
 ///
 /// # Errors
 /// Fails if [`table`] does not support the extension.
@@ -256,7 +256,7 @@ fn name_task(error: Error, definition: &Definition) -> Error {
     error.at(format!("task {}", definition.name))
 }
 
-/// Reads the rows of a split that pass the definition's filter.
+/// Reads those rows of a split that pass the definition's filter.
 ///
 /// # Errors
 /// Fails if the rows cannot be read or a filtered column is missing.

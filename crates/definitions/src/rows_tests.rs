@@ -1,4 +1,4 @@
-//! Tests for reading row files, with supported and rejected inputs.
+//! Tests that supported row files are read and others are rejected.
 
 use std::io::Write;
 
@@ -102,7 +102,7 @@ fn table_reprs(columns: Option<Vec<String>>, path: &Path) -> Vec<String> {
     table(path, columns).unwrap().iter().map(|row| row.value.repr()).collect::<Vec<_>>()
 }
 
-/// Compares with `datasets` 5.2.
+/// The expected values are those that `datasets` 5.2 reads.
 #[test]
 fn a_column_of_numbers_has_one_type() {
     for (name, text, expected) in [

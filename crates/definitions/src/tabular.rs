@@ -44,8 +44,8 @@ impl Numbers {
         }
     }
 
-    /// Returns the entry of a named field, and creates it if necessary. Tries `index` first, because fields nearly
-    /// always have the same order in all rows.
+    /// Returns the entry for a named field, creating it if necessary. Tries `index` first, because fields nearly always
+    /// have the same order in all rows.
     fn field(&mut self, index: usize, name: &Value) -> &mut Self {
         let found = if self.fields.get(index).is_some_and(|(known, _)| known == name) {
             Some(index)

@@ -1,4 +1,4 @@
-//! Tasks with their documents, and the requests that the harness would build from them.
+//! Tasks, their documents, and the requests that lm-evaluation-harness would build from them.
 
 mod context;
 
@@ -30,7 +30,7 @@ pub struct Setting<'a> {
     pub shots: Option<usize>,
     /// Seed for sampling few-shot examples.
     pub seed: u64,
-    /// System text before the prompt.
+    /// System message, if any.
     pub system: Option<String>,
     /// Chat template to apply, if any.
     pub chat: Option<&'a ChatTemplate>,
@@ -54,7 +54,7 @@ pub enum Ask {
         /// Scored text.
         continuation: String,
     },
-    /// Log-likelihood of a complete text.
+    /// Log-likelihood of an entire text.
     Rolling {
         /// Scored text.
         text: String,
@@ -62,7 +62,7 @@ pub enum Ask {
     /// Generation of text after a context.
     Generate {
         context: String,
-        /// Stop sequences, length limits and sampling parameters of the definition.
+        /// Stop sequences, length limits and sampling parameters from the definition.
         settings: Value,
     },
 }
@@ -71,14 +71,14 @@ pub enum Ask {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub document: usize,
-    /// Index among the requests of the document.
+    /// Index among the requests for the document.
     pub index: usize,
     pub ask: Ask,
     /// Number of times to repeat the request.
     pub repeats: usize,
 }
 
-/// Definition with its documents.
+/// Task definition together with its documents.
 #[derive(Debug, Clone)]
 pub struct Task {
     pub definition: Definition,
@@ -86,7 +86,7 @@ pub struct Task {
     pub original: usize,
     /// Evaluated documents in split order.
     pub documents: Vec<Value>,
-    /// Locations of the documents. Empty if the task was built by [`Task::with_documents`].
+    /// Locations of the documents, for error messages. Empty if the task was built by [`Task::with_documents`].
     places: Vec<String>,
     pub(crate) columns: Columns,
     /// Whether each choice has its own context. The first document determines this and `several_targets`.
@@ -96,7 +96,7 @@ pub struct Task {
 
 impl Task {
     /// Builds a task from all rows of the evaluated split. The first document determines the format of all documents,
-    /// as in the harness.
+    /// as in lm-evaluation-harness.
     ///
     /// # Errors
     /// Fails if there are no documents or the first one lacks required fields.
@@ -104,8 +104,8 @@ impl Task {
         Self::limited(definition, rows, None)
     }
 
-    /// Builds a task from the rows of the evaluated split up to a limit. Rows beyond the limit are parsed but not
-    /// checked.
+    /// Builds a task from the first rows of the evaluated split, up to a limit. Rows beyond the limit are parsed but
+    /// not checked.
     ///
     /// # Errors
     /// Fails in the same cases as [`Task::new`], or if a row lacks a required column.
@@ -126,7 +126,7 @@ impl Task {
         Self::checked(definition, documents, places, original)
     }
 
-    /// Builds a task from prepared documents of the evaluated split, or a prefix of them.
+    /// Builds a task from prepared documents of the evaluated split, or from a prefix of them.
     ///
     /// # Errors
     /// Fails in the same cases as [`Task::new`].
@@ -194,7 +194,7 @@ impl Task {
         Ok(())
     }
 
-    /// Passes the requests of each document to `take`.
+    /// Passes the requests for each document to `take`.
     fn each_request(&self, rows: &dyn Rows, setting: &Setting<'_>, mut take: impl FnMut(Vec<Request>)) -> Result<()> {
         let definition = &self.definition;
         self.check_answers()?;
@@ -227,7 +227,7 @@ impl Task {
         Ok(())
     }
 
-    /// Builds the requests of one document.
+    /// Builds the requests for one document.
     fn requests_of(&self, at: usize, examples: Result<Vec<Value>>, setting: &Setting<'_>) -> Result<Vec<Request>> {
         let document = &self.documents[at];
         let field = self.definition.choices.as_ref();
@@ -238,7 +238,7 @@ impl Task {
         Ok(asks.map(|(index, ask)| Request { document: at, index, ask, repeats: self.definition.repeats }).collect())
     }
 
-    /// Checks the prompt lengths.
+    /// Rejects prompts that are too long.
     fn check_prompts(&self, asks: Vec<Ask>, setting: &Setting<'_>) -> Result<Vec<Ask>> {
         for ask in &asks {
             let bytes = match ask {
@@ -275,8 +275,7 @@ impl Task {
         if errors.is_empty() || errors.len() < self.documents.len() { Ok(()) } else { Err(errors.swap_remove(0)) }
     }
 
-    /// Describes the number of documents without a label and the location of the first one. Returns `None` if all have
-    /// labels.
+    /// Describes how many documents lack a label and where the first one is. Returns `None` if all have labels.
     pub fn unlabelled(&self) -> Option<String> {
         let errors = self.label_errors();
         let first = errors.first()?.parts().place.clone()?;
@@ -288,7 +287,7 @@ impl Task {
         ))
     }
 
-    /// Checks the total number of answers, including repeats.
+    /// Rejects tasks that need too many answers in total, including repeats.
     fn check_answers(&self) -> Result<()> {
         let definition = &self.definition;
         match self.documents.len().checked_mul(definition.repeats) {
@@ -300,7 +299,7 @@ impl Task {
         }
     }
 
-    /// Returns the target of a document, as recorded in the sample logs of the harness.
+    /// Returns the target of a document, as recorded in the sample logs of lm-evaluation-harness.
     ///
     /// # Errors
     /// Fails if the target cannot be evaluated.

@@ -18,7 +18,7 @@ use crate::method::{self, METHODS};
 use crate::value::{JsonStyle, Value};
 use crate::yaml::Place;
 
-/// Maximum number of steps in one rendering, to stop long loops.
+/// Maximum number of steps per rendering. Stops long loops.
 const FUEL: u64 = 2_000_000;
 /// Lower bound of the step limit, which decreases with the size of the template. Real templates use far fewer steps.
 const MIN_FUEL: u64 = 100_000;
@@ -61,7 +61,7 @@ fn count_marks(text: &str, marks: &[char]) -> f64 {
     1.0 + text.matches(marks).count() as f64
 }
 
-/// Compiled template of a definition. Undefined names are errors, and a trailing newline is kept.
+/// Compiled template from a definition. Undefined names are errors, and a trailing newline is kept.
 #[derive(Clone)]
 pub struct Template {
     environment: Environment<'static>,
@@ -136,7 +136,7 @@ impl Template {
     }
 }
 
-/// Creates the base environment of all templates: Python formatting, methods and filters, and a step limit.
+/// Creates the base environment for all templates: Python formatting, methods and filters, and a step limit.
 pub(crate) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL));
@@ -156,8 +156,8 @@ pub(crate) fn environment() -> Environment<'static> {
     environment
 }
 
-/// Runs a rendering and converts panics of the template engine into errors. minijinja panics when it slices an empty
-/// text backwards.
+/// Runs `render` and converts panics in the template engine into errors. minijinja panics when it slices an empty text
+/// backwards.
 pub(crate) fn caught_render(
     render: impl FnOnce() -> std::result::Result<String, JinjaError>,
 ) -> std::result::Result<String, JinjaError> {
@@ -170,7 +170,7 @@ pub(crate) fn compiled(
     source: &str,
 ) -> std::result::Result<Environment<'static>, JinjaError> {
     let mut environment = base.clone();
-    // One step outputs at most the complete source.
+    // A single step outputs at most the entire source.
     let steps = (MAX_BYTES / source.len().max(1)) as u64;
     environment.set_fuel(Some(steps.clamp(MIN_FUEL, FUEL)));
     // Jinja normalizes line endings.
@@ -284,7 +284,7 @@ mod tests {
         Template::new(source, &location)?.render(&serde_json::from_str(document).unwrap())
     }
 
-    /// Compares with Jinja 3.1 in the harness' environment.
+    /// The expected texts were rendered by Jinja 3.1, set up as in lm-evaluation-harness.
     #[test]
     fn templates_print_as_python_prints() {
         let all = [

@@ -10,10 +10,11 @@ use crate::metric::Output;
 use crate::task::{Ask, Request, Task};
 
 /// Tokenizes the log-likelihood requests of each document. A rolling request is split into windows of at most
-/// `max_length` tokens, the context length of the model.
+/// `max_length` tokens, the model's context length.
 ///
 /// # Errors
-/// Fails if a document cannot be scored (see [`continuation`] and [`rolling`]). The error names task, row and choice.
+/// Fails if a document cannot be scored (see [`continuation`] and [`rolling`]). The error names the task, row and
+/// choice.
 pub fn tokenised(
     task: &Task,
     requests: &[Request],

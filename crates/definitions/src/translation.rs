@@ -7,9 +7,9 @@ use std::sync::LazyLock;
 
 use fancy_regex::Regex;
 
-/// Maximum n-gram order of BLEU.
+/// Maximum n-gram order for BLEU.
 const WORDS: usize = 4;
-/// Maximum character n-gram order of chrF.
+/// Maximum character n-gram order for chrF.
 const LETTERS: usize = 6;
 
 /// Computes BLEU (0 to 100) for `(reference, text)` pairs.

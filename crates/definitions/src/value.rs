@@ -1,4 +1,4 @@
-//! Python values of documents, templates and filters.
+//! Python values used in documents, templates and filters.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -29,7 +29,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Returns the value of a key, or `None` if this is not a map or the key is missing.
+    /// Returns the value for a key, or `None` if this is not a map or the key is missing.
     pub fn get(&self, name: &str) -> Option<&Value> {
         let Self::Map(pairs) = self else { return None };
         pairs.iter().find(|(key, _)| key.as_text() == Some(name)).map(|(_, value)| value)
@@ -69,7 +69,7 @@ impl Value {
         if let Self::List(items) = self { Some(items) } else { None }
     }
 
-    /// Sets the value of a key. Does nothing if this is not a map.
+    /// Sets the value for a key. Does nothing if this is not a map.
     pub fn set(&mut self, name: &str, value: Value) {
         let Self::Map(pairs) = self else { return };
         match pairs.iter_mut().find(|(key, _)| key.as_text() == Some(name)) {
@@ -131,7 +131,7 @@ impl Value {
             }
             Self::Int(_) | Self::Float(_) => self.repr(),
             Self::Text(text) => style.quoted(text),
-            // The harness passes `default=str` for values without a JSON form.
+            // lm-evaluation-harness passes `default=str` for values without a JSON form.
             Self::Object(_) => style.quoted(&self.text()),
             Self::List(items) if items.is_empty() => "[]".to_owned(),
             Self::Map(pairs) if pairs.is_empty() => "{}".to_owned(),
@@ -243,7 +243,7 @@ impl Key for Value {
     }
 }
 
-/// Serializes to JSON. Keys are converted to strings, and placeholders of unread values are omitted.
+/// Serializes to JSON. Keys are converted to strings, and placeholders for unread values are omitted.
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -336,8 +336,8 @@ fn float(number: f64) -> String {
 
 /// Formats a string like Python's `repr`. Uses double quotes only if it contains a single quote and no double quote.
 fn quoted(text: &str) -> String {
-    /// Nonprintable characters of `str.isprintable`: control, format and unassigned characters, and separators except
-    /// the space.
+    /// Characters that Python's `str.isprintable` considers nonprintable: control, format and unassigned characters,
+    /// and all separators except the space.
     static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// Compares with `repr(…)`, Python 3.11.
+    /// The expected strings are the results of `repr` in Python 3.11.
     #[test]
     fn values_print_as_in_python() {
         assert_eq!(

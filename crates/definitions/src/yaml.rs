@@ -1,5 +1,5 @@
-//! YAML parser that follows PyYAML: scalars are resolved by YAML 1.1, and the last duplicate key wins. Each value has
-//! its line number.
+//! YAML parser that follows PyYAML: scalars are resolved by YAML 1.1, and the last duplicate key wins. Each value
+//! carries its line number.
 
 mod scalar;
 
@@ -21,7 +21,7 @@ use scalar::scalar;
 const MAX_VALUES: usize = 2_000_000;
 /// Maximum nesting depth of a file.
 const MAX_DEPTH: usize = 100;
-/// Maximum number of text bytes in a file, with aliases expanded.
+/// Maximum total length of the strings in a file in bytes, with aliases expanded.
 const MAX_TEXT_BYTES: usize = 64_000_000;
 /// Maximum number of lines per file that continue a quoted string without indentation.
 const MARGINS: usize = 200;
@@ -31,7 +31,7 @@ const MARGINS: usize = 200;
 pub struct Place {
     /// File name for error messages.
     pub file: Arc<str>,
-    /// Line number, from 1.
+    /// Line number, starting at 1.
     pub line: usize,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Place {
 #[derive(Debug, Clone)]
 pub struct Node {
     pub tree: Tree,
-    /// Location of the start of the value.
+    /// Location where the value starts.
     pub place: Place,
 }
 
@@ -71,7 +71,7 @@ impl Node {
         if let Tree::Map(pairs) = &self.tree { pairs } else { &[] }
     }
 
-    /// Sets the node of a key. Does nothing if this is not a mapping.
+    /// Sets the node for a key. Does nothing if this is not a mapping.
     pub fn set(&mut self, name: &Value, node: Node) {
         let Tree::Map(pairs) = &mut self.tree else { return };
         match pairs.iter_mut().find(|(key, _)| key == name) {
@@ -93,7 +93,7 @@ impl Node {
         }
     }
 
-    /// Removes and returns the node of a key.
+    /// Removes the node for a key and returns it.
     pub fn take(&mut self, name: &str) -> Option<Node> {
         let Tree::Map(pairs) = &mut self.tree else { return None };
         let index = pairs.iter().position(|(key, _)| key.as_text() == Some(name))?;
@@ -186,7 +186,7 @@ pub(crate) fn wrong(key: &str, expected: &str, node: &Node) -> Error {
     bad.at(&node.place).expected(expected).found(node.kind())
 }
 
-/// Returns the strings of a list, or a single string as a list of one.
+/// Returns the strings in a list, or a single string as a list of one.
 pub(crate) fn texts(node: &Node) -> Vec<String> {
     match &node.tree {
         Tree::List(items) => items.iter().filter_map(Node::text).map(str::to_owned).collect(),
@@ -233,8 +233,7 @@ pub fn parse(text: &str, file: &str) -> Result<Node> {
     once(&text, file).map_err(|(error, _)| error)
 }
 
-/// Parses YAML text. If the cause of an error is an unindented line of a quoted string, its line number is returned
-/// too.
+/// Parses YAML text. If an unindented line in a quoted string causes the error, the line number is also returned.
 fn once(text: &str, file: &str) -> std::result::Result<Node, (Error, Option<usize>)> {
     document(text, file).map_err(|error: Error| {
         let parts = error.parts();
@@ -267,7 +266,7 @@ struct EventReader {
     file: Arc<str>,
     anchors: HashMap<usize, Node>,
     count: usize,
-    /// Number of text bytes so far, with aliases expanded.
+    /// Total length of the strings so far in bytes, with aliases expanded.
     text_bytes: usize,
 }
 
@@ -377,7 +376,7 @@ impl EventReader {
     }
 }
 
-/// Returns the number of values in a node and the total bytes of their texts.
+/// Returns the number of values in a node and the total length of its strings in bytes.
 fn size(node: &Node) -> (usize, usize) {
     match &node.tree {
         Tree::List(items) => items.iter().fold((1, 0), add_size),

@@ -1,4 +1,4 @@
-//! Byte-for-byte comparison of requests with lm-evaluation-harness, for the definitions installed by its package and
+//! Compares requests byte for byte with those of lm-evaluation-harness. Uses the task definitions in its package and
 //! synthetic rows from `tools/golden_requests.py`.
 //!
 //! The tests are skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`. `.ci/run` creates
@@ -39,7 +39,7 @@ impl Rows for LocalRows {
     }
 }
 
-/// Converts a request to the listing format of the harness: its type and arguments.
+/// Converts a request to its type and arguments, as listed by `golden_requests.py`.
 fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
     match &request.ask {
         Ask::LogLikelihood { context, continuation } => {
@@ -76,7 +76,7 @@ fn translations(out: &Path) {
         for (metric_index, metric) in [translation::bleu, translation::chrf, edits::ter].into_iter().enumerate() {
             let ours = metric(&pairs);
             let theirs = corpus["scores"][metric_index].as_f64().unwrap();
-            // Python adds the terms in a different order.
+            // Python adds the terms in a different order, so rounding differs.
             assert!(
                 (ours - theirs).abs() <= 1e-9 * theirs.abs().max(1.0),
                 "corpus {index}, {metric_index}: {ours}, {theirs}"

@@ -1,4 +1,5 @@
-//! Template expressions compared with the output of Jinja. `tools/jinja_expressions.py` generates the table.
+//! Tests that template expressions render as in Jinja. `tools/jinja_expressions.py` generates the table of expected
+//! outputs.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -10,7 +11,7 @@ use ghostlab_definitions::value::Value;
 use ghostlab_definitions::yaml::Place;
 use serde::{Deserialize, Serialize};
 
-/// Templates whose result differs from Jinja.
+/// Templates whose result differs from Jinja's.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Deviations {
     /// Templates that Jinja renders and this crate rejects.

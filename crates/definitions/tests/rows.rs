@@ -1,4 +1,4 @@
-//! Row files written by other tools, compared with the same rows as plain JSON or with prompts of lm-eval 0.4.13 and
+//! Row files written by other tools, compared with the same rows as plain JSON or with prompts from lm-eval 0.4.13 and
 //! `datasets` 5.2.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 

@@ -14,8 +14,8 @@ use crate::name::BlobName;
 use crate::plan::{PlannedFile, PlannedRepo};
 
 impl Hub {
-    /// Copies a pinned file from a reader into the cache and returns its path. Content with another size or SHA-256 is
-    /// discarded.
+    /// Copies a pinned file from a reader into the cache and returns its path. Content with a different size or SHA-256
+    /// is discarded.
     ///
     /// # Errors
     /// Fails if the file is not pinned, the content differs, the reader fails, or the cache is not writable.
@@ -83,7 +83,7 @@ mod tests {
 
     const CONTENT: &[u8] = b"GGUF and more";
 
-    /// Returns an offline hub, and the plan, request and lock of one pinned file.
+    /// Returns an offline hub, and the plan, request and lock for one pinned file.
     fn world(folder: &Path) -> (Hub, FetchPlan, RepoFiles, Lock) {
         let settings = HubSettings::of(&|name| match name {
             "HF_HUB_CACHE" => Some(folder.join("cache").into_os_string()),

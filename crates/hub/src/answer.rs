@@ -15,7 +15,7 @@ use crate::token::Token;
 pub(crate) enum RequestFailure {
     /// Temporary failure. A retry may succeed after the delay that the Hub requested in `after`.
     Again { why: String, after: Option<Duration> },
-    /// Requested offset at which the host has no data.
+    /// Request for an offset at which the host has no data.
     Range,
     /// Permanent failure of this request.
     Final(Error),
@@ -40,7 +40,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) token: Option<&'a Token>,
 }
 
-/// Maximum number of characters of remote text in a message.
+/// Maximum length of remote text in a message, in characters.
 const SHOWN: usize = 300;
 
 impl Asked<'_> {
@@ -78,7 +78,7 @@ impl Asked<'_> {
             (Some(code), None) => format!("{status}: {code}"),
             (None, None) => status.to_string(),
         };
-        // Signed URLs of other hosts expire. A retry gets a new URL from the Hub.
+        // Signed URLs on other hosts expire. A retry gets a new URL from the Hub.
         let expired = !at_hub && matches!(status.as_u16(), 400 | 401 | 403 | 404 | 410);
         let later = matches!(status.as_u16(), 408 | 425 | 429) || status.is_server_error();
         if later || expired {
@@ -138,7 +138,7 @@ pub(crate) fn page(endpoint: &Url, repo: &Repo) -> String {
     format!("{endpoint}{repo}")
 }
 
-/// Returns the delay requested by the Hub. This is the larger of `Retry-After` (seconds or a date) and `t` of
+/// Returns the delay requested by the Hub. This is the larger of `Retry-After` (seconds or a date) and `t` in
 /// `RateLimit`.
 fn asked_to_wait(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let retry_after = header_text(RETRY_AFTER.as_str(), headers).and_then(|text| {

@@ -29,7 +29,7 @@ impl Cache {
         &self.root
     }
 
-    /// Returns the path of the snapshot of a repository at a commit. The folder may not exist.
+    /// Returns the path of a repository's snapshot at a commit. The folder may not exist.
     pub fn snapshot(&self, repo: &Repo, commit: &Commit) -> PathBuf {
         self.root.join(repo.folder()).join("snapshots").join(commit.as_str())
     }
@@ -41,7 +41,7 @@ impl Cache {
         (bytes.is_none() || bytes == Some(metadata.len())).then_some(path)
     }
 
-    /// Returns the commit of a revision as of the last fetch.
+    /// Returns the commit to which a revision pointed at the last fetch.
     pub fn commit(&self, source: &Source) -> Option<Commit> {
         source.commit().or_else(|| Commit::new(fs::read_to_string(self.reference(source)).ok()?.trim()).ok())
     }
@@ -59,8 +59,8 @@ impl Cache {
         self.root.join(".locks").join(repo.folder()).join(format!("{blob}.lock"))
     }
 
-    /// Stores the commit of a revision. A stored commit is replaced only if `newest` is set, i.e. if `commit` is the
-    /// current head of the branch. A pinned commit may be older.
+    /// Stores the commit to which a revision points. A stored commit is replaced only if `newest` is set, i.e. if
+    /// `commit` is the current head of the branch. A pinned commit may be older.
     pub(crate) fn remember(&self, source: &Source, commit: &Commit, newest: bool) -> Result<()> {
         let path = self.reference(source);
         if source.commit().is_some() || self.commit(source).is_some_and(|known| !newest || known == *commit) {
@@ -72,7 +72,7 @@ impl Cache {
         })
     }
 
-    /// Adds a blob as a file to the snapshot of a commit. `new` means that no other snapshot uses the blob yet.
+    /// Adds a blob to the snapshot of a commit under a file name. `new` means that no other snapshot uses the blob yet.
     pub(crate) fn show(&self, repo: &Repo, commit: &Commit, name: &FileName, blob: &BlobName, new: bool) -> Result<()> {
         let snapshot = self.snapshot(repo, commit);
         let path = snapshot.join(name.path());
@@ -106,7 +106,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Rejects paths with a symlink inside a snapshot, because file names come from the network.
+    /// Rejects folders that lead through a symlink inside a snapshot. File names come from the network, so they could
+    /// otherwise leave the cache.
     fn stays_below(&self, repo: &Repo, folder: &Path) -> Result<()> {
         let repo_dir = self.root.join(repo.folder());
         let inside = folder.strip_prefix(&repo_dir).unwrap_or(Path::new(""));
@@ -131,7 +132,7 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
 
 /// Creates a symlink atomically. Returns whether the file system supports symlinks.
 fn link(target: &Path, path: &Path) -> std::io::Result<bool> {
-    // Temporary names must be unique, because files of one folder are linked concurrently.
+    // Temporary names must be unique, because files in one folder are linked concurrently.
     static LINKS: AtomicU64 = AtomicU64::new(0);
     let name = format!(".{}-{}.ghostlab-tmp", Owner::this().tag(), LINKS.fetch_add(1, Ordering::Relaxed));
     let temporary = path.with_file_name(name);

@@ -22,7 +22,7 @@ use crate::settings::HubSettings;
 /// Maximum number of redirects per request.
 const MAX_HOPS: usize = 10;
 
-/// Client of the Hub with a file cache.
+/// Client for the Hub, with a file cache.
 pub struct Hub {
     pub(crate) settings: HubSettings,
     pub(crate) cache: Cache,
@@ -39,7 +39,7 @@ pub(crate) struct Connection {
     client: Client,
 }
 
-/// Progress reporter and interruption flag of a fetch.
+/// Progress reporter and interruption flag for a fetch.
 #[derive(Clone, Copy)]
 pub(crate) struct Watch<'a> {
     pub(crate) reporter: &'a dyn Reporter,
@@ -53,12 +53,12 @@ pub(crate) struct HubRequest<'a> {
     pub(crate) from: u64,
     /// ETag of the file on the Hub. Requests to the Hub send it as `If-Range`.
     pub(crate) etag: Option<&'a BlobName>,
-    /// ETag that the host of large files sent with the first bytes. Requests to that host send it as `If-Range`.
+    /// ETag that the host for large files sent with the first bytes. Requests to that host send it as `If-Range`.
     pub(crate) elsewhere: Option<String>,
     pub(crate) asked: Asked<'a>,
 }
 
-/// Final response to a request, with the headers that the Hub sent along the redirects.
+/// Final response to a request, and the headers from all of the Hub's own responses.
 pub(crate) struct Reply {
     pub(crate) response: Response,
     /// Headers of the Hub's own responses. The first value of each name is kept, except that the last `ETag` wins.
@@ -118,7 +118,7 @@ impl Hub {
         Asked { source, file, endpoint: &self.settings.endpoint, token: self.settings.token.as_ref() }
     }
 
-    /// Builds a URL below the endpoint from percent-encoded parts.
+    /// Builds a URL from the endpoint and a percent-encoded path.
     pub(crate) fn url(&self, path: &str) -> Result<Url> {
         let base = self.settings.endpoint.as_str().trim_end_matches('/');
         Url::parse(&format!("{base}/{path}")).map_err(|error| Error::bad_input("invalid address").at(path).found(error))
@@ -245,7 +245,7 @@ impl Hub {
         if pause(watch.stop, time).await { Ok(()) } else { Err(stopped()) }
     }
 
-    /// Waits until the end of the pause that the Hub requested for all requests.
+    /// Waits until the pause that the Hub requested for all requests is over.
     async fn when_quiet(&self, watch: Watch<'_>) -> Result<()> {
         let until = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
@@ -275,7 +275,7 @@ pub(crate) async fn brought<T>(
     }
 }
 
-/// Creates the failure of an interrupted request. Messages omit URLs, because signed URLs are secrets.
+/// Creates the failure for an interrupted request. Messages omit URLs, because signed URLs are secrets.
 fn interrupted(error: &reqwest::Error) -> RequestFailure {
     let mut causes = Vec::new();
     let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(error);
@@ -299,7 +299,7 @@ pub(crate) fn display_name(source: &Source, name: &crate::FileName) -> Arc<str> 
     format!("{}/{name}", source.repo).into()
 }
 
-/// Polling interval of the interruption flag.
+/// Polling interval for the interruption flag.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Reason why a wait ended without a result.

@@ -16,7 +16,7 @@ use crate::name::{BlobName, bare};
 use crate::partial_file::{Expected, PartialFile};
 use crate::plan::{PlannedFile, PlannedRepo};
 
-/// Metadata of a file from the Hub.
+/// Metadata that the Hub sends for a file.
 struct FileHead {
     etag: BlobName,
     bytes: Option<u64>,
@@ -210,7 +210,7 @@ impl Hub {
         }
     }
 
-    /// Returns the number of leading bytes of the response that the partial file already contains.
+    /// Returns the number of leading bytes in the response that the partial file already contains.
     fn known_bytes(
         &self,
         reply: &Reply,

@@ -1,4 +1,4 @@
-//! Progress events of a fetch.
+//! Progress events during a fetch.
 
 use serde::Serialize;
 
@@ -6,10 +6,10 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// The fetch is planned, with the number of files and bytes to download. `here` bytes are present from an earlier
-    /// attempt.
+    /// The fetch is planned. `files` and `bytes` count what is to be downloaded. `here` bytes are already present from
+    /// an earlier attempt.
     FetchPlanned { files: usize, bytes: u64, here: u64 },
-    /// The download of a file starts. Its first `here` bytes are present.
+    /// The download of a file starts. Its first `here` bytes are already present.
     FetchStarted { file: String, bytes: Option<u64>, here: u64 },
     /// Part of a file was received. `bytes` counts the bytes since the last event.
     FetchAdvanced { file: String, bytes: u64 },
@@ -19,7 +19,7 @@ pub enum Event {
     Fetched { file: String, bytes: u64 },
     /// The download of a file failed.
     FetchFailed { file: String, why: String },
-    /// The fetch pauses for some seconds.
+    /// The fetch pauses for the given number of seconds.
     FetchWaits { seconds: f64, why: String },
     /// Message for the user.
     FetchNote { text: String },

@@ -1,4 +1,4 @@
-//! Concurrent download of all files of a plan.
+//! Concurrent download of all files in a plan.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -129,7 +129,7 @@ impl Hub {
     /// for which the Hub has no SHA-256 are downloaded to compute it.
     ///
     /// # Errors
-    /// Fails in the same cases as [`Self::fetch`], or with the first error of a file.
+    /// Fails in the same cases as [`Self::fetch`], or with the error of the first file that failed.
     pub fn pin(
         &self,
         plan: &FetchPlan,

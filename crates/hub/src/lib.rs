@@ -9,7 +9,7 @@
 //! This crate never prints. Progress goes to a [`Reporter`]. The token is sent only to the Hub itself and never appears
 //! in messages.
 //!
-//! `tools/hf_hub` shows which of these guarantees the library `hf-hub` 1.0.0 does not give.
+//! `tools/hf_hub` shows which of these guarantees the library `hf-hub` 1.0.0 does not provide.
 
 mod adopt;
 mod answer;

@@ -1,4 +1,4 @@
-//! Requests to the Hub API for the commit of a revision and the files of a commit.
+//! Requests to the Hub API for the commit that a revision points to and for the files in a commit.
 
 use ghostlab_core::error::{Error, Result};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -14,10 +14,10 @@ use crate::repo::Source;
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// Maximum size of a response in bytes.
 const MAX_BYTES: usize = 64 << 20;
-/// Maximum number of pages of a file list.
+/// Maximum number of pages in a file list.
 const MAX_PAGES: usize = 1000;
 
-/// File in a listing of the Hub.
+/// File in a listing from the Hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListedFile {
     pub(crate) name: FileName,
@@ -148,7 +148,7 @@ impl Hub {
     }
 }
 
-/// Returns the URL of `rel="next"` in a `Link` header.
+/// Returns the URL with `rel="next"` in a `Link` header.
 fn next_page(link: &str) -> Option<&str> {
     link.split(',').find_map(|part| {
         let (address, relation) = part.split_once(';')?;

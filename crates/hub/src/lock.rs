@@ -1,4 +1,4 @@
-//! The lock file `hub.lock`, which pins revisions to commits, with the size and SHA-256 of each file.
+//! The lock file `hub.lock`. It pins each revision to a commit and records the size and SHA-256 of each file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub struct Lock {
     repositories: BTreeMap<String, LockedRepo>,
 }
 
-/// Pin of one repository.
+/// Pin for one repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockedRepo {
@@ -81,7 +81,7 @@ impl Lock {
         write_whole(path, (text + "\n").as_bytes())
     }
 
-    /// Returns the pin of a repository, if any.
+    /// Returns the pin for a repository, if any.
     pub fn get(&self, source: &Source) -> Option<&LockedRepo> {
         self.repositories.get(&source.to_string())
     }

@@ -60,14 +60,15 @@ checked!(
 );
 
 checked!(
-    /// SHA-256 of a file in lower case.
+    /// SHA-256 of a file in lowercase hexadecimal.
     ContentHash,
     |text| passed("SHA-256", "64 hexadecimal digits", text, hexadecimal(text, 64))
 );
 
 checked!(
     /// Name of a blob in the cache. This is the Hub's ETag, i.e. the SHA-256 or the Git hash. Mirrors may send other
-    /// values. It is a single path component without extension, because auxiliary files of the cache have extensions.
+    /// values. It is a single path component without an extension, because auxiliary files of the cache have
+    /// extensions.
     BlobName,
     |text| {
         let good = !text.is_empty() && text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
@@ -144,17 +145,17 @@ checked!(
 );
 
 impl FileName {
-    /// Converts to a path of this operating system.
+    /// Converts the name to a path with the separators of the operating system.
     pub fn path(&self) -> PathBuf {
         self.0.split('/').collect()
     }
 }
 
-/// Maximum bytes of a path component on most file systems.
+/// Maximum length of a path component in bytes on most file systems.
 const MAX_PART_BYTES: usize = 255;
 
 /// Returns the reason why a name is rejected, or `None` if it is valid. Rejected names are absolute, leave the folder,
-/// or have a component with a special meaning for a file system.
+/// or have a component with a special meaning to a file system.
 fn fault(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         return Some("it is empty");

@@ -123,7 +123,7 @@ impl PartialFile {
         self.bytes
     }
 
-    /// Returns the path, for messages.
+    /// Returns the path for use in messages.
     pub(crate) fn path(&self) -> &Path {
         &self.own
     }
@@ -211,7 +211,7 @@ pub(crate) fn abandoned_bytes(blobs: &Path, blob: &BlobName) -> u64 {
 }
 
 /// Lists abandoned partial files of a blob with their sizes, i.e. unowned ones and those of dead processes. Partial
-/// files of other programs have other names and are ignored, because they may not start at the beginning.
+/// files from other programs have other names and are ignored, because they may not start at the beginning.
 fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
     let listing = fs::read_dir(blobs).into_iter().flatten().flatten();
     let found = listing.filter_map(|entry| {

@@ -15,7 +15,7 @@ use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::partial_file::abandoned_bytes;
 use crate::repo::Source;
 
-/// Request for files of a repository.
+/// Request for files in a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepoFiles {
     pub source: Source,
@@ -120,7 +120,7 @@ impl PlannedFile {
 }
 
 impl FetchPlan {
-    /// Iterates over all files with their repositories.
+    /// Iterates over all files, each with its repository.
     pub fn files(&self) -> impl Iterator<Item = (&PlannedRepo, &PlannedFile)> {
         self.repos.iter().flat_map(|repo| repo.files.iter().map(move |file| (repo, file)))
     }
@@ -186,7 +186,7 @@ impl Hub {
     /// Resolves a request without the network, from the lock or else from the last fetch.
     ///
     /// # Errors
-    /// Fails if a pattern matches no file of the lock or the cache.
+    /// Fails if a pattern matches no file in the lock or the cache.
     pub fn cached(&self, want: &RepoFiles, lock: &Lock) -> Result<PlannedRepo> {
         if lock.get(&want.source).is_some() { self.pinned(want, lock) } else { self.resolve_cached(want) }
     }

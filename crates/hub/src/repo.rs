@@ -1,4 +1,4 @@
-//! Repositories of the Hub and their revisions.
+//! Repositories on the Hub and their revisions.
 
 use std::fmt;
 
@@ -30,14 +30,14 @@ pub struct Source {
 /// Default revision.
 const MAIN: &str = "main";
 const DATASETS: &str = "datasets/";
-/// Maximum length of a repository name on the Hub.
+/// Maximum length of a repository name on the Hub, in bytes.
 const MAX_NAME_BYTES: usize = 96;
 
 impl Repo {
     /// Parses `org/name` as a repository of `kind`, or `datasets/org/name`.
     ///
     /// # Errors
-    /// Fails if the name is not valid for a repository.
+    /// Fails if the name is not a valid repository name.
     pub fn new(kind: RepoKind, name: &str) -> Result<Self> {
         let (kind, bare) = match name.strip_prefix(DATASETS) {
             Some(rest) => (RepoKind::Dataset, rest),
@@ -99,7 +99,7 @@ impl Source {
     /// Creates a source at `revision`, or at the main branch if `None`.
     ///
     /// # Errors
-    /// Fails if the revision is not a valid name of a branch, tag or commit.
+    /// Fails if the revision is not a valid branch name, tag name or commit hash.
     pub fn new(repo: Repo, revision: Option<&str>) -> Result<Self> {
         let revision = revision.unwrap_or(MAIN);
         if revision.len() > 200

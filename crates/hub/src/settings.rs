@@ -32,7 +32,7 @@ pub struct HubSettings {
 pub struct Patience {
     /// Timeout for the headers of a response (`HF_HUB_ETAG_TIMEOUT`).
     pub answer: Duration,
-    /// Timeout without data during a transfer (`HF_HUB_DOWNLOAD_TIMEOUT`).
+    /// Maximum time without data during a transfer (`HF_HUB_DOWNLOAD_TIMEOUT`).
     pub stall: Duration,
     /// Maximum number of consecutive attempts without progress.
     pub attempts: u32,

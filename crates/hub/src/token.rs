@@ -1,4 +1,4 @@
-//! Access tokens of the Hub.
+//! Access tokens for the Hub.
 
 use std::fmt;
 

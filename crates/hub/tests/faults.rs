@@ -1,4 +1,4 @@
-//! Fault injection for Hub, network and disk.
+//! Tests with injected faults in the Hub, the network and the disk.
 #![allow(
     clippy::panic,
     clippy::unwrap_used,

@@ -131,7 +131,7 @@ fn values(outside: &Path) -> Vec<String> {
     values
 }
 
-/// Reads all regular files below a folder.
+/// Returns the contents of all regular files below a folder, by path.
 fn below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files_below(folder).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }

@@ -1,8 +1,8 @@
 //! Failed attempts at jobs, with reasons. They bound the number of retries across all processes and let
 //! `ghostlab status` explain unfinished work.
 //!
-//! Each attempt is a separate file, written atomically, so no process modifies files of another. Attempts are grouped
-//! by the lease name of the job, or by the hash of the object that could not be computed.
+//! Each attempt is a separate file, written atomically, so no process modifies another's files. Attempts are grouped by
+//! the lease name of the job, or by the hash of the object that could not be computed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,7 +41,7 @@ impl Attempt {
         Self { what, reason, died: false, process, host: owner::host(), time }
     }
 
-    /// Creates the record of the death of a process that still held the lease of the job.
+    /// Creates the record for a process that died while it held the job's lease.
     pub(super) fn of_the_dead(process: &Process) -> Self {
         let reason = format!("process {} died during the job", process.owner.pid);
         Self { died: true, ..Self::failed(&process.id, "", &reason) }
@@ -55,7 +55,7 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 /// Records an attempt.
 pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
     static NOTED: AtomicU64 = AtomicU64::new(0);
-    // The file name includes the pid and a counter of this process, which also records attempts of dead processes.
+    // The file name includes the pid and a counter of this process, which also records attempts by dead processes.
     let number = NOTED.fetch_add(1, Relaxed);
     let file_name = format!("{}.{}.{number}.json", attempt.process, std::process::id());
     let folder = folder(root, name);

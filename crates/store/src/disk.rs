@@ -78,7 +78,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Replaces a file atomically. If the process is killed, temporary files remain until [`Self::sweep`].
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
 
-    /// Removes temporary files of [`Self::replace`] that killed processes left in a folder.
+    /// Removes temporary files from [`Self::replace`] that killed processes left in a folder.
     fn sweep(&self, folder: &Path);
 
     /// Creates a hard link under an unused name.

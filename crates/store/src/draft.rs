@@ -49,7 +49,8 @@ impl Write for Payload {
 }
 
 impl Draft {
-    /// Creates a draft owned by the process `owner`. The folder name contains the owner, which [`all`] needs.
+    /// Creates a draft owned by the process `owner`. The folder name contains the owner, because [`all`] reads it from
+    /// there.
     pub(super) fn new(disk: Arc<dyn Disk>, drafts: &Path, owner: &str) -> Result<Self> {
         static DRAFTS: AtomicU64 = AtomicU64::new(0);
         let folder = drafts.join(format!("{owner}.{}", DRAFTS.fetch_add(1, Relaxed)));
@@ -66,7 +67,7 @@ impl Draft {
         Ok(Payload(BufWriter::with_capacity(1 << 20, file)))
     }
 
-    /// Writes a complete payload.
+    /// Writes an entire payload at once.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let mut payload = self.payload(name)?;
         payload
@@ -165,8 +166,8 @@ impl Payload {
     }
 }
 
-/// Returns the owner in the name of a draft folder: `PROCESS.NUMBER` for an object being written, `PROCESS.NUMBER.old`
-/// for a replaced one, `PROCESS.HASH.gone` for a removed one.
+/// Returns the owner from the name of a draft folder: `PROCESS.NUMBER` for an object being written,
+/// `PROCESS.NUMBER.old` for a replaced one, `PROCESS.HASH.gone` for a removed one.
 fn owner_of(name: &str) -> Option<&str> {
     let (owner, rest) = name.split_once('.')?;
     let is_draft = is_number(rest.strip_suffix(".old").unwrap_or(rest))

@@ -54,7 +54,7 @@ impl GcRoots {
         Self { disk, noted: Mutex::default(), pinned: Arc::default() }
     }
 
-    /// Adds hashes to the list of this process, if missing.
+    /// Adds hashes that are not yet in the list of this process.
     pub(super) fn note<'k>(&self, root: &Path, process: &str, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let new: BTreeSet<&str> = hashes.into_iter().filter(|&hash| !noted.hashes.contains(hash)).collect();

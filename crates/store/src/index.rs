@@ -148,10 +148,10 @@ fn read_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("read", path, error)
 }
 
-/// Runs `read` on input files and checks that they did not change since hashing.
+/// Runs `read` on input files and checks that they have not changed since they were hashed.
 ///
 /// # Errors
-/// Fails with the error of `read`, or with exit code 2 and the file name if a file has changed.
+/// Fails with the error from `read`, or with exit code 2 and the file name if a file has changed.
 pub(super) fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = read_stamps(files);
     let value = read();
@@ -191,7 +191,7 @@ struct Remembered {
     check: String,
 }
 
-/// Caches the result of `find` by the content hash of a large file. `what` names the result and its version.
+/// Caches the result of `find` under the content hash of a large file. `what` names the result and its version.
 pub(super) fn remembered<T: Serialize + DeserializeOwned>(
     disk: &dyn Disk,
     folder: Option<&Path>,
@@ -298,7 +298,7 @@ mod tests {
         let of_server = place(&index, &path, &here).unwrap();
         remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
-        // Simulate a local disk of another machine under the same path. Its inode numbers differ, and both entries are
+        // Simulate a local disk on another machine under the same path. Its inode numbers differ, and both entries are
         // kept.
         let other_mount = Stamp { file: (here.file.0, here.file.1 + 1), ..here };
         remember(&SystemDisk::default(), &place(&index, &path, &other_mount).unwrap(), &other_mount, "another disk")
@@ -339,7 +339,8 @@ mod tests {
         let fresh = input(&SystemDisk::default(), Some(&index), &path, false).unwrap();
         assert!(fresh.stamp().is_none(), "timestamps of a recently modified file must not be trusted");
         assert_eq!(fs::read_dir(&index).into_iter().flatten().count(), 0);
-        // After the clock was set forward and back, a modification time in the future never counts as settled.
+        // A modification time in the future never counts as settled. It occurs if the clock is set forward and then
+        // back.
         let future = Stamp { bytes: 1, modified: i128::MAX / 2, changed: 0, file: (0, 0) };
         assert!(!future.settled(Duration::ZERO));
     }

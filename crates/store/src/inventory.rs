@@ -69,7 +69,7 @@ impl InventoryItem {
         matches!(self.found, Found::Whole(_)) && !self.current() && !self.later()
     }
 
-    /// Returns the hash of the key without some fields, or `None` if a field is missing.
+    /// Returns the hash of the key without the given fields, or `None` if a field is missing.
     pub fn hash_without(&self, fields: &[&str]) -> Option<String> {
         let Found::Whole(object) = &self.found else { return None };
         let mut key = object.meta().key.clone();
@@ -105,13 +105,13 @@ impl InventoryItem {
     pub fn bytes(&self) -> u64 {
         match &self.found {
             Found::Whole(object) => object.meta().bytes(),
-            // The size of a damaged member of a pack is unknown.
+            // The size of a damaged pack member is unknown.
             Found::Damaged(_) if self.among_many() => 0,
             Found::Damaged(_) => bytes_below(&self.folder),
         }
     }
 
-    /// Returns the compute time of the object in seconds, or 0 if unknown.
+    /// Returns how long the object took to compute, in seconds, or 0 if unknown.
     pub fn seconds(&self) -> f64 {
         match &self.found {
             Found::Whole(object) => object.meta().seconds,
@@ -186,7 +186,7 @@ impl Store {
         }
     }
 
-    /// Returns the number of objects of older stage versions. Reads only directory listings and pack headers.
+    /// Returns the number of objects from older stage versions. Reads only directory listings and pack headers.
     pub fn of_older_stages(&self) -> usize {
         self.folders(&self.root)
             .iter()
@@ -221,7 +221,7 @@ impl Store {
         among.into_iter().try_for_each(|(file, hashes)| self.drop_members(file, &hashes))
     }
 
-    /// Removes the object of a key, if present.
+    /// Removes the object for a key, if present.
     pub fn discard(&self, key: &Key) -> Result<()> {
         match self.standing(key.kind(), key.hash()) {
             None => Ok(()),
@@ -300,7 +300,7 @@ mod tests {
             store.commit(draft, &selection_key(depth), 2.0).unwrap()
         });
         fs::write(bad.path("a").unwrap(), "x").unwrap();
-        // Create an object of an earlier version.
+        // Create an object from an earlier version.
         let old = folder.path().join("selection-v0").join(&selection_key(1).hash()[..2]).join(selection_key(1).hash());
         fs::create_dir_all(&old).unwrap();
         fs::copy(good.folder().join("meta.json"), old.join("meta.json")).unwrap();

@@ -1,7 +1,7 @@
 //! Journals of unfinished work. Chunk results are appended as they are computed, so that a killed run can resume.
 //!
-//! Each writer appends to its own file and reads all files of the folder, so no process or job modifies files of
-//! another. A line is a JSON record and a prefix of its hash. Truncated or damaged lines are ignored.
+//! Each writer appends to its own file and reads all files in the folder, so no process or job modifies another's
+//! files. A line is a JSON record and a prefix of its hash. Truncated or damaged lines are ignored.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::fault;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::sha256;
 
-/// Result of one chunk of an object in progress.
+/// Result for one chunk of an unfinished object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournalRecord {
@@ -29,7 +29,7 @@ pub struct JournalRecord {
     pub seconds: f64,
 }
 
-/// Journal of a job, with the records of all its past and present processes.
+/// Journal of a job, with the records of all processes that have worked on the job.
 pub struct Journal {
     disk: Arc<dyn Disk>,
     folder: PathBuf,
@@ -54,7 +54,7 @@ impl Journal {
         let mut damages = Vec::new();
         for path in files(&*self.disk, &self.folder) {
             let start = self.read.get(&path).copied().unwrap_or(0);
-            // A missing file belonged to finished work.
+            // A missing file belonged to work that has been finished in the meantime.
             let Ok(text) = self.disk.read_from(&path, start) else { continue };
             let mut line_start = 0;
             while let Some(length) = text[line_start..].iter().position(|&byte| byte == b'\n') {
@@ -99,13 +99,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes this process's journal of a job that another process has finished.
+    /// Removes this process's journal for a job that another process has finished.
     pub(super) fn leave(self) {
         self.disk.remove(&self.own).ok();
         self.disk.remove_empty(&self.folder).ok();
     }
 
-    /// Removes this process's journal of a finished job, and the journals of dead processes whose records are all
+    /// Removes this process's journal for a finished job, and the journals of dead processes whose records are all
     /// stored.
     pub(super) fn retire(self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
         self.disk.remove(&self.own).ok();
@@ -128,7 +128,7 @@ fn clear(disk: &dyn Disk, folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &d
     disk.remove_empty(folder).ok();
 }
 
-/// Returns the owner in the name of a journal, `PROCESS.NUMBER.jsonl`.
+/// Returns the owner from the name of a journal, `PROCESS.NUMBER.jsonl`.
 fn owner_of(name: &str) -> Option<&str> {
     let (owner, number) = name.strip_suffix(".jsonl")?.split_once('.')?;
     (Process::is_id(owner) && number.parse::<u64>().is_ok()).then_some(owner)

@@ -93,11 +93,11 @@ pub struct Store {
     disk: Arc<dyn Disk>,
     uses: Arc<GcRoots>,
     packs: Arc<Packs>,
-    /// Hashes of objects of the packed kind that older programs stored separately.
+    /// Hashes of objects that this program packs but older programs stored separately.
     apart: Arc<OnceLock<HashSet<String>>>,
     /// Whether every input is hashed again once per process, instead of using cached hashes.
     rehash: bool,
-    /// Input hashes shared by all grids of this process.
+    /// Input hashes shared by all grids in this process.
     inputs: Arc<KnownInputs>,
     /// Function that returns the `made` entry of object records.
     made: Arc<dyn Fn() -> Value + Send + Sync>,
@@ -120,7 +120,7 @@ pub enum Lookup {
 }
 
 impl Store {
-    /// Opens a store for reading and writing, and removes leftovers of dead processes. A missing or empty folder
+    /// Opens a store for reading and writing, and removes leftovers from dead processes. A missing or empty folder
     /// becomes a store.
     ///
     /// # Errors
@@ -234,7 +234,7 @@ impl Store {
         self.root.join("drafts")
     }
 
-    /// Returns the path of a key's object outside packs.
+    /// Returns the path that a key's object has if it is not in a pack.
     fn place(&self, key: &Key) -> PathBuf {
         self.place_of(key.kind(), key.hash())
     }
@@ -263,7 +263,7 @@ impl Store {
         self.worker().map_or(0, |worker| worker.start_offset(count))
     }
 
-    /// Returns the number of file system operations of this store.
+    /// Returns the number of file system operations that this store has performed.
     pub fn operations(&self) -> u64 {
         self.disk.operations()
     }
@@ -284,14 +284,14 @@ impl Store {
         Ok(Journal::open(Arc::clone(&to.disk), to.root.join("journals").join(name), to.worker()?.id()))
     }
 
-    /// Removes this process's journal of a finished job, and the journals of dead processes whose records are all
+    /// Removes this process's journal for a finished job, and the journals of dead processes whose records are all
     /// stored.
     pub fn retire(&self, journal: Journal, stored: impl Fn(&str) -> bool) {
         let living = self.living();
         journal.retire(|owner| !living.iter().any(|id| id == owner), stored);
     }
 
-    /// Removes this process's journal of a job that another process has finished.
+    /// Removes this process's journal for a job that another process has finished.
     pub fn leave(&self, journal: Journal) {
         journal.leave();
     }
@@ -310,17 +310,17 @@ impl Store {
             .collect()
     }
 
-    /// Returns the folder of plan summaries.
+    /// Returns the folder for plan summaries.
     pub fn plans(&self) -> PathBuf {
         self.root.join("plans")
     }
 
-    /// Returns the folder of scheduler submissions.
+    /// Returns the folder for scheduler submissions.
     pub fn submissions(&self) -> PathBuf {
         self.root.join("submissions")
     }
 
-    /// Returns the folder of program copies for scheduler jobs.
+    /// Returns the folder for program copies that scheduler jobs run.
     pub fn programs(&self) -> PathBuf {
         self.root.join("programs")
     }
@@ -338,7 +338,7 @@ impl Store {
     /// Caches the result of `find` under the content hash of a large input. `what` identifies the result.
     ///
     /// # Errors
-    /// Fails with the error of `find`.
+    /// Fails with the error from `find`.
     pub fn remembered<T: Serialize + DeserializeOwned>(
         &self,
         path: &Path,
@@ -352,7 +352,7 @@ impl Store {
         })
     }
 
-    /// Returns the folder of caches that only save time, or `None` if the folder is not a store yet.
+    /// Returns the folder for caches that only save time, or `None` if the folder is not a store yet.
     pub fn cache_dir(&self) -> Option<PathBuf> {
         self.begun.then(|| self.root.join("index"))
     }
@@ -361,10 +361,10 @@ impl Store {
         self.root.join("runs")
     }
 
-    /// Runs `read` on input files and checks that they did not change since hashing.
+    /// Runs `read` on input files and checks that they have not changed since they were hashed.
     ///
     /// # Errors
-    /// Fails with the error of `read`, or with exit code 2 and the file name if a file has changed.
+    /// Fails with the error from `read`, or with exit code 2 and the file name if a file has changed.
     pub fn guarded<T>(files: &[(&Path, &Input)], read: impl FnOnce() -> Result<T>) -> Result<T> {
         index::guarded(files, read)
     }

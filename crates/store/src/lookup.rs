@@ -9,7 +9,7 @@ use crate::packed::Packs;
 use crate::{Draft, Key, Lookup, ObjectKind, Store, StoredObject};
 
 impl Store {
-    /// Returns the object of a key after checking all payload hashes.
+    /// Returns the object for a key after checking all payload hashes.
     pub fn get(&self, key: &Key) -> Lookup {
         if self.worker.get().is_some() {
             // Ignore failures: a concurrent `cache gc` may then remove the object, which is computed again.
@@ -24,7 +24,7 @@ impl Store {
         }
     }
 
-    /// Returns the object of a key after checking its record and payload sizes. [`StoredObject::read`] checks hashes.
+    /// Returns the object for a key after checking its record and payload sizes. [`StoredObject::read`] checks hashes.
     pub fn look(&self, key: &Key) -> Lookup {
         if let Some(made) = self.made_here().filter(|made| made.has(key)) {
             return made.look(key);
@@ -36,12 +36,12 @@ impl Store {
         }
     }
 
-    /// Returns whether a key has an object, using the cheapest check.
+    /// Returns whether there is an object for a key, using the cheapest check.
     pub fn has(&self, key: &Key) -> bool {
         self.has_hash(key.kind(), key.hash()) || self.passing(key)
     }
 
-    /// Returns whether the object of a key is in the temporary overlay of a read-only store.
+    /// Returns whether the object for a key is in the temporary overlay of a read-only store.
     pub fn passing(&self, key: &Key) -> bool {
         self.made_here().is_some_and(|made| made.has(key))
     }
@@ -66,7 +66,7 @@ impl Store {
         present
     }
 
-    /// Lists the hashes of objects of a kind outside packs.
+    /// Lists the hashes of all objects of a kind that are not in packs.
     pub(crate) fn listed(&self, kind: ObjectKind) -> HashSet<String> {
         let folder = self.root.join(kind.folder());
         let groups = self.disk.list(&folder).into_iter().filter(|name| name != Packs::FOLDER);

@@ -18,7 +18,7 @@ pub(super) const META: &str = "meta.json";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
-    /// Key, with the description of the object.
+    /// Key, including the description of the object.
     pub key: Value,
     /// Compute time in seconds.
     pub seconds: f64,

@@ -49,7 +49,7 @@ impl StoredObject {
         Ok(Self { disk, place: ObjectPlace::Folder(path), meta })
     }
 
-    /// Creates an object from the file that contains it, the offset of its payloads, and its record.
+    /// Returns the object in a file, given the offset of its payloads and its record.
     pub(super) fn packed(
         disk: Arc<dyn Disk>,
         file: PathBuf,
@@ -60,7 +60,7 @@ impl StoredObject {
         Self { disk, place: ObjectPlace::File(file, offset, packs), meta }
     }
 
-    /// Creates an object that is a member of a pack.
+    /// Opens an object that is a member of a pack.
     pub(super) fn of_pack(
         disk: &Arc<dyn Disk>,
         packs: &Arc<Packs>,
@@ -92,7 +92,7 @@ impl StoredObject {
                 Ok(())
             });
         }
-        // Hashing a few bytes is faster than waking another thread.
+        // Hashing small payloads is faster than waking another thread.
         if self.meta.bytes() < 1 << 20 {
             return self.meta.payloads.iter().try_for_each(|(name, stored)| self.verify_file(name, stored));
         }
@@ -115,7 +115,7 @@ impl StoredObject {
         })
     }
 
-    /// Reads and parses bytes of a file.
+    /// Reads and parses a byte range of a file.
     fn part<T>(&self, file: &Path, start: u64, bytes: u64, parse: &impl Fn(&[u8]) -> Result<T>) -> Result<T> {
         let read = self.disk.read_part(file, start, bytes);
         parse(&read.map_err(|error| damaged(file).found(error))?)

@@ -217,7 +217,7 @@ pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Resu
         .collect())
 }
 
-/// Index of the packs of one kind.
+/// Index of the packs for one kind of object.
 #[derive(Debug)]
 pub(super) struct Packs {
     disk: Arc<dyn Disk>,

@@ -1,4 +1,4 @@
-//! Tests of packs: objects stay readable, damage is reported, and objects of older stores are kept.
+//! Tests of packs: objects stay readable, damage is reported, and objects from older stores are kept.
 
 use std::fs;
 use std::path::Path;
@@ -124,7 +124,7 @@ fn any_changed_byte_is_detected_and_rewriting_repairs_it() {
             fs::write(&path, bytes).unwrap();
             let store = look_at(folder.path());
             assert!(damaged(&store) > 0, "no reader detected the damage");
-            // Every value found equals the written value.
+            // A value that is still found must equal the value that was written.
             for value in 0..3 {
                 whole(&store, value);
             }
@@ -227,7 +227,7 @@ fn some_of_a_file_go_and_who_reads_the_others_is_not_disturbed() {
         assert_eq!(there, [0, 3, 5, 6, 7, 8, 9]);
     }
     assert_eq!((packs(folder.path()).len(), damaged(&store)), (1, 0));
-    // `entries` was listed before any removal.
+    // `entries` was listed before the removals above, so some of its objects are already gone.
     store.remove_all(&entries).unwrap();
     assert!(store.entries().is_empty() && !store.has(&key(9)) && packs(folder.path()).is_empty());
 }

@@ -1,6 +1,6 @@
 //! Liveness of the processes that use a store.
 //!
-//! For local processes, the operating system tells whether they are alive. A process of another boot, container or
+//! For local processes, the operating system tells whether they are alive. A process from another boot, container or
 //! machine is dead if its record has not changed for longer than the cache timeout of shared file systems. That time is
 //! measured with the clock of the store's file system or by local observation ([`super::worker`]). Clocks of different
 //! machines are never compared.
@@ -25,7 +25,7 @@ pub(super) struct KnownProcess {
     pub(super) is_file: bool,
 }
 
-/// Lists the processes with a record. Processes of other systems or with unreadable records are dead once their record
+/// Lists the processes with a record. Processes on other systems or with unreadable records are dead once their record
 /// is older than the timeout.
 pub(super) fn all(disk: &dyn Disk, root: &Path) -> Vec<KnownProcess> {
     let folder = root.join("processes");

@@ -26,7 +26,7 @@ impl Store {
         self.uses.pin(keys.into_iter().map(|key| key.hash().to_owned()).collect())
     }
 
-    /// Removes the objects of keys, except those in use by other processes or threads.
+    /// Removes the objects for the given keys, except those in use by other processes or threads.
     ///
     /// # Errors
     /// Fails if the store is not writable.

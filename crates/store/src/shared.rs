@@ -14,7 +14,7 @@ pub enum Shared {
     /// Permissions follow the umask of the writing process.
     #[default]
     Umask,
-    /// The group of the folder may read and write.
+    /// The folder's group may read and write.
     Group,
     /// The group may read and write, others may read.
     All,

@@ -1,4 +1,4 @@
-//! Storage of small objects, either in a file per object or in packs.
+//! Storage of small objects, either in one file each or in packs.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ pub(super) enum ObjectPlace {
 }
 
 impl Store {
-    /// Maximum payload size in bytes for which an object is a file instead of a folder.
+    /// Maximum payload size in bytes for which an object is stored as a file instead of a folder.
     pub const SMALL: u64 = SMALL as u64;
 
     /// Maximum number of members per pack.
@@ -30,7 +30,7 @@ impl Store {
         kind == self.words.packed
     }
 
-    /// Returns the location of the object of a key hash, if it exists.
+    /// Returns the location of the object with the given key hash, if it exists.
     pub(super) fn standing(&self, kind: ObjectKind, hash: &str) -> Option<ObjectPlace> {
         if self.among_many(kind) {
             if let Some((file, member)) = self.packs.find(hash) {
@@ -55,7 +55,7 @@ impl Store {
         }
     }
 
-    /// Returns the path of the object of a key, even if it does not exist yet.
+    /// Returns the path of a key's object, even if the object does not exist yet.
     pub fn object_path(&self, key: &Key) -> PathBuf {
         match self.standing(key.kind(), key.hash()) {
             Some(ObjectPlace::Among(file, _)) => file,

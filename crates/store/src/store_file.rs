@@ -34,7 +34,7 @@ impl Store {
         self.disk.exists(path)
     }
 
-    /// Reads a small file of the store.
+    /// Reads a small file in the store.
     pub fn file(&self, path: &Path) -> Option<Vec<u8>> {
         self.disk.read(path).ok()
     }

@@ -23,7 +23,7 @@ const FORMAT: u64 = 1;
 /// Maximum size of a marker. Larger files were not written by this program.
 const MAX_MARKER_BYTES: u64 = 1 << 16;
 
-/// Folders of a store other than object folders.
+/// Folders in a store other than object folders.
 const FOLDERS: [&str; 11] = [
     "attempts",
     "claims",
@@ -202,7 +202,7 @@ fn read_refused(found: String, root: &Path) -> Error {
         .hint("use another folder with --store")
 }
 
-/// Returns whether a folder is nonempty and contains only entries of a store.
+/// Returns whether a folder is nonempty and contains only entries that belong to a store.
 fn has_only_store_entries(root: &Path, words: StoreWords) -> bool {
     names(root).is_ok_and(|names| {
         !names.is_empty()
@@ -289,7 +289,7 @@ mod tests {
             let root = folder.path().join(shared.to_string());
             StoreMarker::new(shared).create(&root).unwrap();
             assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
-            // The second process changes nothing.
+            // Creating the store in a second process changes nothing.
             StoreMarker::new(Shared::Umask).create(&root).unwrap();
             assert_eq!(StoreMarker::read(&root, WORDS).unwrap(), Some(StoreMarker::new(shared)));
             let value: Value = serde_json::from_slice(&fs::read(root.join(MARK)).unwrap()).unwrap();

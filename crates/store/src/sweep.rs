@@ -1,9 +1,9 @@
-//! Removal of leftovers of dead processes.
+//! Removal of leftovers from dead processes.
 
 use crate::{Store, gc_roots, journal, processes, worker};
 
 impl Store {
-    /// Removes leftovers of dead processes: drafts, leases, temporary files and journals of stored work. Process
+    /// Removes leftovers from dead processes: drafts, leases, temporary files and journals of stored work. Process
     /// records are removed last, because they identify the owner of everything else. Journals of unfinished work stay.
     pub fn sweep(&self) {
         if self.scratch.is_some() {

@@ -1,4 +1,4 @@
-//! Tests of the guarantees of a store: written objects are found complete, and leftovers of dead processes are removed.
+//! Tests of the store's guarantees: written objects are found complete, and leftovers from dead processes are removed.
 
 use std::fs;
 

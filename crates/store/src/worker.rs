@@ -29,7 +29,8 @@ pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(if cfg!(test
 /// then costs one listing instead of two or three operations each.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Maximum number of lease owners checked per listing, because hundreds of workers wait for hundreds of leases.
+/// Maximum number of lease owners checked per listing. The limit exists because hundreds of workers may wait for
+/// hundreds of leases.
 const PROBES: usize = 4;
 
 /// Maximum number of immediate retries while other processes take and release the same lease.
@@ -55,13 +56,13 @@ pub(crate) struct Worker {
     /// Times at which leases of other processes were last found contended or first seen.
     tried: Mutex<HashMap<String, Duration>>,
     listed: Mutex<Option<ClaimListing>>,
-    /// Hashes reserved by this process, removed together with the record.
+    /// Hashes reserved by this process. They are removed together with the process record.
     uses: Arc<GcRoots>,
-    /// Guard of the heartbeat thread.
+    /// Guard that keeps the heartbeat thread running.
     heartbeat: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Listing of the names of all leases, with the time at which it was made.
+/// Names of all leases, and the time at which they were listed.
 struct ClaimListing {
     at: Duration,
     names: BTreeSet<String>,
@@ -375,7 +376,7 @@ impl Drop for Worker {
     }
 }
 
-/// Removes leases of dead processes.
+/// Removes leases held by dead processes.
 pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, known: &[KnownProcess]) {
     let leases = root.join("claims");
     for name in disk.list(&leases) {
@@ -390,7 +391,7 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, know
     }
 }
 
-/// Records the death of a process at its job, if deaths count for that job.
+/// Records that a process died during its job, if deaths count for that job.
 fn died(disk: &dyn Disk, leases: &Path, words: StoreWords, name: &str, process: &Process) {
     if let Some(root) = leases.parent().filter(|_| (words.counts_death)(name)) {
         // If this cannot be written, the job may be tried once too often.

@@ -26,8 +26,8 @@ fn accuracy_of(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f6
 /// neighbor on each side.
 fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
     let documents = most as f64;
-    // Float-to-integer casts saturate. A value below 0 therefore yields counts 0 and 1, and a value above 100 only the
-    // last.
+    // Float-to-integer casts saturate. A value below 0 therefore yields the counts 0 and 1, and a value above 100
+    // yields only the last count.
     let [first, last] = [value - reach, value + reach].map(|percent| (percent / 100.0 * documents).floor() as usize);
     let last = last.saturating_add(1).min(most);
     (first.min(most)..=last).map(move |count| (count, 100.0 * count as f64 / documents))
@@ -62,7 +62,7 @@ fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Sever
     (Severity::Contradiction, "no count of right answers prints so")
 }
 
-/// Maximum number of standard errors from the chance accuracy at which a score still counts as chance.
+/// Maximum distance from the chance accuracy, in standard errors, at which a score still counts as chance.
 const WIDTH: f64 = 3.0;
 
 /// Finds rows in which all task accuracies are at chance level, for example after a numeric overflow.
@@ -92,7 +92,7 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Computes how many standard errors a value is away from the nearest chance accuracy of its task.
+/// Computes the distance of a value from the nearest chance accuracy of its task, in standard errors.
 fn distance(row: &AuditRow, cell: &PaperNumber, value: f64) -> Option<f64> {
     let task = row.columns.task(&cell.record.metric).filter(|task| !task.chance.is_empty())?;
     let documents = task.documents? as f64;

@@ -39,7 +39,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Returns the metric of an entry. Adds the prompt length and batch size to the latencies of table 5, which the paper
+/// Returns the metric of an entry. For latencies in table 5, adds the prompt length and batch size, which the paper
 /// states only in the text.
 fn metric(entry: &PaperNumber) -> &str {
     match entry.record.metric.as_str() {

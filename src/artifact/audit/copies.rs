@@ -1,4 +1,4 @@
-//! Finds copied rows, repeated metrics, and rows whose number of calibration sequences is not the stated one.
+//! Finds copied rows, repeated metrics, and rows whose number of calibration sequences differs from the stated one.
 
 use super::accuracy::both_at_chance;
 use super::row::{AuditRow, agree, loose, words};

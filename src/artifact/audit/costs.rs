@@ -1,4 +1,4 @@
-//! Finds speedups that do not match their latencies, and operators larger than their matrix.
+//! Finds speedups that do not match their latencies, and operators that need more memory than their matrix.
 
 use super::row::{AuditRow, EPSILON};
 use super::{Check, Finding, Severity};
@@ -115,7 +115,8 @@ mod memory_tests {
 
     #[test]
     fn an_operator_may_take_its_matrix_and_what_rounding_adds() {
-        // 4096² weights are 0.21 % of 8.03 billion. 81.65 and 81.85 print as 81.7 and 81.9.
+        // 4096² weights are 0.21 % of 8.03 billion. 81.6 may stand for almost 81.65, so the operator allows up to
+        // 81.86, which prints as 81.9.
         for (text, wrong) in [("81.6", 0), ("81.8", 0), ("81.9", 0), ("82.0", 1)] {
             assert_eq!(found(text), wrong, "{text}");
         }

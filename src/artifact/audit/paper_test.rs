@@ -80,7 +80,7 @@ fn the_pruned_row_of_llama_2_7b_has_two_versions() {
 fn dense_rows_change_with_the_calibration_corpus() {
     let findings = of(Check::Agreement);
     let dense = findings.iter().filter(|finding| finding.note.contains("does not depend on the calibration"));
-    // 6 columns of LLaMA-3-8B, 7 of LLaMA-3.1-8B, and 6 of the distilled model.
+    // 6 columns for LLaMA-3-8B, 7 for LLaMA-3.1-8B, and 6 for the distilled model.
     assert_eq!(dense.count(), 19);
     assert_eq!((findings.len(), count(&findings, Severity::Remark)), (43, 3));
 }
@@ -150,7 +150,7 @@ fn rows_are_copied_between_criteria_recoveries_and_backbones() {
     let selection = find(&findings, "table2", "llama-3-8b, 11/32, shortgpt, pruned, c4");
     assert_eq!(selection.found, "that of llama-3-8b, 11/32, llm-streamline, pruned, c4 (table2)");
     assert_eq!(selection.note, "the same selection, or copied; but the criteria differ in table3 (prune-and-comp)");
-    // The first row is copied from another backbone. The second has two of three perplexities copied.
+    // The first row is copied from another backbone. In the second row, two of three perplexities are copied.
     let backbone = find(&findings, "tableA7", "deepseek-r1-distill-llama-8b, 11/32, llm-streamline, pruned, wikitext2");
     assert_eq!((backbone.severity, backbone.column.as_str()), (Severity::Contradiction, "all 10 scores"));
     let slip = find(&findings, "table3", "llama-3-8b, 11/32, shortgpt, pruned, c4");

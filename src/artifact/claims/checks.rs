@@ -1,4 +1,4 @@
-//! Check functions of the claims in `claims.yaml`.
+//! Check functions for the claims in `claims.yaml`.
 
 use super::number::{ClaimCheck, Quantity};
 use super::setting::ClaimSetting;
@@ -148,7 +148,7 @@ pub(super) static CHECKS: &[(&str, Checked)] = &[
     ("tableA9-overhead", overhead_is_small),
 ];
 
-/// Checks whether ghosted has the highest accuracy, also compared with the unrepaired rows of other criteria.
+/// Checks whether ghosted has the highest accuracy of all rows, including the unrepaired rows of other criteria.
 fn highest_of_all_rows(setting: &ClaimSetting<'_>) -> ClaimCheck {
     let streamlined = setting.criterion("llm-streamline");
     let above =
@@ -161,7 +161,7 @@ fn values_by_sequences<const N: usize>(setting: &ClaimSetting<'_>, metric: &str,
     counts.map(|sequences| setting.sequences(sequences).value(metric, GHOSTED))
 }
 
-/// Returns the decrease in perplexity from doubling the calibration sequences.
+/// Returns the decrease in perplexity from doubling the number of calibration sequences.
 fn saved_by_doubling(setting: &ClaimSetting<'_>, sequences: usize) -> Quantity {
     let [once, twice] = values_by_sequences(setting, PERPLEXITY, [sequences, 2 * sequences]);
     once - twice

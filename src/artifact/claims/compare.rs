@@ -160,7 +160,7 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'
     Ok(judge_all(claims(), &theirs, &ours, profile))
 }
 
-/// Returns whether a folder contains the results of a profile. Folders of search results lack the required files.
+/// Returns whether a folder contains the results of a profile. Folders with search results lack the required files.
 fn is_of_profile(folder: &Path, profile: &str) -> bool {
     let names = [PathBuf::from(profile), run_folder(Path::new(profile))];
     let is_it = folder.file_name().is_some_and(|folder_name| names.iter().any(|name| name.as_os_str() == folder_name));

@@ -18,7 +18,7 @@ pub const SEEDS: &str = "seeds";
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimVerdict {
     pub outcome: Judgement,
-    /// Reason why the verdict is unknown.
+    /// Reason why the verdict is unknown, if it is.
     pub reason: Option<String>,
     /// Number of settings in which the check holds.
     pub held: usize,
@@ -39,10 +39,10 @@ pub struct ClaimVerdict {
 pub struct SettingVerdict {
     pub setting: Vec<(ClaimAxis, String)>,
     pub outcome: Judgement,
-    /// Criterion of an earlier setting that removed the same layers but has other repaired scores. Settings whose
+    /// Criterion of an earlier setting that removed the same layers but has different repaired scores. Settings whose
     /// scores are all equal are merged instead.
     pub cut_of: Option<String>,
-    /// Numbers used, such as `ghosted 60.10 > replaceme-ls 59.45`, or the missing numbers.
+    /// Numbers that the check used, such as `ghosted 60.10 > replaceme-ls 59.45`, or the missing numbers.
     pub shown: String,
 }
 
@@ -64,8 +64,8 @@ impl Claim {
         ClaimVerdict { ungated, best, ..self.verdict(self.settings(&present)) }
     }
 
-    /// Counts how often our method is the best row. Returns `None` if the claim is not about the best method, or if the
-    /// numbers have no per-item results.
+    /// Counts in how many settings our method has the best row. Returns `None` if the claim is not about the best
+    /// method, or if the numbers have no per-item results.
     fn best_counts(&self, artifacts: &Artifacts, present: &[(&str, &ArtifactNumbers)]) -> Option<BestCounts> {
         let run = present.first()?.1.stored.as_deref()?;
         let seeds = artifacts.get(SEEDS).and_then(|artifacts| artifacts.stored.as_deref());

@@ -1,4 +1,4 @@
-//! Prompts of documents, with few-shot examples, and the requests built from them.
+//! Prompts for documents, including few-shot examples, and the requests built from them.
 
 use ghostlab_core::error::{Error, Result};
 
@@ -22,7 +22,7 @@ impl Task {
         }
     }
 
-    /// Returns the prompt of a document, or one prompt per choice if each choice has its own context.
+    /// Returns the prompt for a document, or one prompt per choice if each choice has its own context.
     pub(super) fn contexts(
         &self,
         document: &Value,
@@ -131,7 +131,8 @@ impl Task {
                     Some(crate::definition::Field::Text(_, prefix)) => prefix.as_str(),
                     _ => "",
                 };
-                // The chat template separates messages itself, except after a partial answer.
+                // A chat template separates messages itself. A partial answer and its continuation still need the
+                // delimiter.
                 let delimiter = if !chat || !prefix.is_empty() && !ends_blank(prefix) {
                     definition.target_delimiter.as_str()
                 } else {
@@ -161,7 +162,7 @@ impl Task {
     }
 }
 
-/// Builds a log-likelihood request. Trailing whitespace of the context is scored as part of the continuation.
+/// Builds a log-likelihood request. Trailing whitespace in the context is scored as part of the continuation.
 fn likelihood(context: String, continuation: String) -> Result<Ask> {
     if continuation.is_empty() && !ends_blank(&context) {
         return Err(Error::bad_input("nothing to score after a context")

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Compares with `yaml.safe_load`, PyYAML 6.
+/// The expected values are those that `yaml.safe_load` of PyYAML 6 returns.
 #[test]
 fn plain_scalars_are_of_version_1_1() {
     let pairs = [

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Computes the scores of a definition for the given answers to its requests.
+/// Computes the scores for a definition from the given answers to its requests.
 fn scored(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(String, f64, Option<f64>)> {
     let task = task_of(text, rows).unwrap();
     let requests = task.requests(&Made(rows), &Setting::default()).unwrap();
@@ -23,7 +23,7 @@ fn answer_of(request: &Request, (number, greedy): (f64, bool)) -> Answer {
 fn likeliest_choice_is_first_of_equals_and_nan_wins() {
     assert_eq!((likeliest_score("acc", -1.0, -1.0), likeliest_score("acc", -2.0, -1.0)), (0.0, 1.0));
     assert_eq!(likeliest_score("acc", -1.0, f64::NAN), 1.0);
-    // The log-likelihood is divided by the number of characters or bytes of the choice without its delimiter. `é` is
+    // The log-likelihood is divided by the number of characters or bytes in the choice without its delimiter. `é` is
     // one character and two bytes.
     assert_eq!((likeliest_score("acc_norm", -1.0, -1.5), likeliest_score("acc_bytes", -1.0, -1.5)), (1.0, 0.0));
     // For choices, exact match tests whether the correct choice is the greedy output.
@@ -61,7 +61,7 @@ fn a_perplexity_is_of_the_mean_and_its_error_of_drawn_samples() {
     let scores = scored(&text, ROWS, &[(-1.0, true), (-2.0, false), (-4.0, true)]);
     assert_eq!((scores[0].0.as_str(), scores[1].0.as_str()), ("perplexity", "acc"));
     assert!((scores[0].1 - (7.0_f64 / 3.0).exp()).abs() < 1e-12 && scores[0].2.is_some());
-    // Standard error of the mean: sample standard deviation over the square root of the sample size.
+    // Standard error of the mean: sample standard deviation divided by the square root of the sample size.
     let deviation = (2.0_f64 / 9.0 * 3.0 / 2.0).sqrt();
     assert!(
         (scores[1].1 - 2.0 / 3.0).abs() < 1e-12 && (scores[1].2.unwrap() - deviation / 3.0_f64.sqrt()).abs() < 1e-12
@@ -110,7 +110,7 @@ fn the_first_document_decides_what_all_have() {
     assert!(list.contains("the first document has a list of right answers") && list.contains("test.jsonl:2"), "{list}");
     let number = refusal_of(r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": "q", "c": ["a", "b"], "n": [0, 1]}]"#);
     assert!(number.contains("neither the index nor the text of a choice"), "{number}");
-    // A numeric question is rejected if the first document has a string.
+    // If the first document's question is a string, a later numeric question is rejected.
     const MIXED: &str = r#"[{"q": "q", "c": ["a", "b"], "n": 1}, {"q": 0, "c": ["a", "b"], "n": 1}]"#;
     let task = task_of(&choices(""), MIXED).unwrap();
     let error = task.requests(&Made(MIXED), &Setting::default()).unwrap_err().to_string();
@@ -125,7 +125,7 @@ fn refusal_of(rows: &'static str) -> String {
     scores(&task, &requests, &answers, 100).unwrap_err().to_string()
 }
 
-/// Computes the scores of a generation task for the given answers to each document.
+/// Computes the scores for a generation task from the given answers to each document.
 fn generated(more: &str, rows: &'static str, answers: &[&[&str]]) -> Result<Vec<f64>> {
     let text = choices(&format!("output_type: generate_until\n{more}"));
     let task = task_of(&text, rows)?;
@@ -176,8 +176,8 @@ fn matches_exactly(target: &str, options: &str, answer: &str) -> bool {
     generated(&more, ONE, &[&[answer]]).unwrap() == [1.0]
 }
 
-/// Compares with `bootstrap_stderr` of the harness on Python 3.11, with three chunks of 1,000 samples from
-/// `Random(0)` to `Random(2)`.
+/// The expected value comes from lm-eval's `bootstrap_stderr` on Python 3.11. The 3,000 samples are drawn in three
+/// chunks of 1,000, with `Random(0)` to `Random(2)`.
 #[test]
 fn errors_are_drawn_by_pythons_generators_chunk_by_chunk() {
     let items = [-1.0, -2.0, -4.0].map(Item::Number);

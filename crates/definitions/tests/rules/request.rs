@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn column_field_keeps_its_value_and_digits_become_numbers() {
-    // A target that is a column keeps its number, the index of the answer.
+    // A target that names a column keeps the column's integer, which is the index of the answer.
     assert_eq!(first(&choices(""), &shots(0)), pair("one", " a"));
     // Rendered digits become numbers only if there are choices.
     let rendered = choices("doc_to_target: '{{d}}'");
@@ -71,7 +71,7 @@ fn first_context(more: &str, asked: Option<usize>) -> String {
 #[test]
 fn examples_leave_out_the_document_if_splits_are_equal() {
     let named = "fewshot_split: test\nfewshot_config: {sampler: first_n}\ndoc_to_text: '{{q}}'\n";
-    // Rows differ between splits, so the pool contains the document only if both splits are the same.
+    // Rows differ between splits, so the document is found in the pool and removed only if both splits are the same.
     assert_eq!(first(&choices(named), &shots(2)).0, "two d\n\nsix f\n\none");
     // The example split and the test split are both unset and count as equal, so the document is removed from the pool.
     let neither = "test_split: null\nvalidation_split: dev\ntraining_split: null\nfewshot_config: {sampler: first_n}\n";

@@ -24,7 +24,7 @@ pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// Received request.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Whether the request was sent to the host of large files instead of the Hub.
+    /// Whether the request was sent to the host for large files instead of the Hub.
     pub elsewhere: bool,
     pub method: String,
     pub path: String,
@@ -52,7 +52,7 @@ pub struct Answer {
     pub length: Option<usize>,
     /// Number of body bytes after which the connection is closed.
     pub cut: Option<usize>,
-    /// Number of body bytes after which sending pauses, and the duration.
+    /// Number of body bytes after which sending pauses, and the duration of the pause.
     pub stall: Option<(usize, Duration)>,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of full disks and of caches without write permission.
+//! Tests with full disks and with caches that are not writable.
 
 use super::*;
 

@@ -6,14 +6,14 @@ use super::*;
 enum Then {
     /// The file is complete. Contains the start offset of each request.
     Whole(&'static [Option<usize>]),
-    /// The fetch fails with this exit code and text.
+    /// The fetch fails with this exit code, and the message contains this text.
     Refused(u8, &'static str),
 }
 
 /// Changes a response, given the request and the number of earlier requests.
 type ChangeAnswer = fn(&Request, usize, Answer) -> Answer;
 
-/// Faults of a download of 100 bytes.
+/// Faults during a download of 100 bytes: name, altered response, and expected outcome.
 const DOWNLOAD_FAULTS: &[(&str, ChangeAnswer, Then)] = &[
     ("none", |_, _, a| a, Then::Whole(&[None])),
     ("cut", |_, n, a| if n == 0 { Answer { cut: Some(70), ..a } } else { a }, Then::Whole(&[None, Some(70)])),
@@ -181,7 +181,7 @@ fn every_download_fault_ends_in_right_file_or_error() {
     }
 }
 
-/// Downloads a file with a fault, and compares the outcome.
+/// Downloads a file with a fault and checks the outcome.
 fn check_download_fault(name: &str, change: ChangeAnswer, then: &Then, large: bool) {
     let file = Served { name: "f".into(), content: content(100), large };
     let server = FakeHub::start(REPO, vec![file.clone()], of_content(&file, change));

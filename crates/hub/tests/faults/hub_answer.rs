@@ -1,4 +1,4 @@
-//! Tests of unexpected responses of the Hub.
+//! Tests of unexpected responses from the Hub.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_hub_that_answers_something_else_is_told_by_what_it_answers() {
 
 #[test]
 fn the_token_does_not_go_to_where_the_hub_sends_us() {
-    // `fetch` checks every request. Here the Hub's own API redirects to another host.
+    // The Hub's own API redirects to another host. The helper `fetch` checks that no request to it carries the token.
     let fault: Fault = Box::new(|request, _, answer| match request.elsewhere {
         true => Answer::new(200).body("{\"sha\":\"x\"}"),
         false if request.path.contains("/revision/") => answer,

@@ -13,7 +13,7 @@ use crate::linalg::bf16::Bf16Kernels;
 use crate::linalg::gemm::{MatrixView, MatrixViewMut, Update, gemm};
 use crate::linalg::simd;
 
-/// Number of queries per task.
+/// Maximum number of queries per block.
 pub(super) const QUERY_ROWS: usize = 64;
 
 /// Shape and parameters of attention.
@@ -24,12 +24,12 @@ pub struct Heads<'a> {
     pub head_dim: usize,
     pub query_norm: Option<Norm<'a>>,
     pub key_norm: Option<Norm<'a>>,
-    /// Number of tokens that a query attends to, including itself.
+    /// Maximum number of tokens that a query attends to, including itself.
     pub window: usize,
     /// Factor applied to the scores before the soft cap `cap`.
     pub scale: f32,
     pub cap: Option<f32>,
-    /// Kernels for bf16 products of queries with keys and of weights with values. `None` for f32.
+    /// Kernels for bf16 products (queries by keys and weights by values). `None` selects f32.
     pub paired: Option<Bf16Kernels>,
 }
 
@@ -40,7 +40,7 @@ impl Heads<'_> {
     }
 }
 
-/// Computes attention of all segments in f32.
+/// Computes attention for all segments in f32.
 ///
 /// # Shapes
 /// See [`super::attention`].
@@ -54,7 +54,7 @@ pub(super) fn plain_attention(qkv: &[f32], rotated: &[f32], heads: &Heads<'_>, s
     out
 }
 
-/// Queries, keys and values of a batch, by head.
+/// Queries, keys and values of a batch, which are accessed by head.
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]`, `rotated [tokens, (H + K)·D]`.
@@ -92,10 +92,10 @@ impl<'a> Projections<'a> {
     }
 }
 
-/// Computes attention of one block of queries.
+/// Computes attention for one block of queries.
 ///
 /// The block attends to the prefix and to a range of rows. The range starts at the first key that the first query sees,
-/// and ends at the last query. Scores of other keys would be masked for all queries, so they are never computed.
+/// and ends at the last query. Scores for other keys would be masked for all queries, so they are never computed.
 fn attend(projections: &Projections<'_>, block: Block<'_>) {
     let heads = projections.heads;
     let head_dim = heads.head_dim;
@@ -111,7 +111,7 @@ fn attend(projections: &Projections<'_>, block: Block<'_>) {
     for head in 0..heads.queries {
         let kv = head * heads.keys / heads.queries;
         let queries = projections.queries(head, first..first + rows);
-        // [rows, before] and [rows, visible], concatenated along the columns.
+        // The scores are `[rows, before]` and `[rows, visible]`, concatenated along the columns.
         if before > 0 {
             let scores = MatrixViewMut::strided(&mut scores, rows, before, seen);
             gemm(scores, Update::Replace, queries, projections.keys(kv, prefix.clone()).t());
@@ -174,7 +174,7 @@ fn masked_numerators(scores: &mut [f32], sums: &mut [f32], before: usize, starts
     });
 }
 
-/// Block of queries that share a prefix, with the block's part of the output.
+/// Block of queries that share a prefix, together with its rows of the output.
 pub(super) struct Block<'a> {
     pub(super) out: &'a mut [f32],
     /// Batch row of the first query.
@@ -194,8 +194,8 @@ pub(super) struct Start {
     pub(super) own: usize,
 }
 
-/// Splits the output into blocks. A block may span several segments only if all of them have the same parent. Blocks
-/// with the most work come first, because late queries attend to the most keys.
+/// Splits the output into blocks. A block may span several segments only if all of them have the same parent. The
+/// blocks are sorted by decreasing work, so that no thread starts a long one last.
 pub(super) fn query_blocks<'a>(
     mut out: &'a mut [f32],
     width: usize,

@@ -73,7 +73,8 @@ struct SeenKeys<'a> {
     rows: Range<usize>,
     /// End of the range of keys that the first row attends to.
     first_end: usize,
-    /// Number of keys by which this range grows with each further row: 0 for a prefix, 1 for the block's own segment.
+    /// Number of keys by which this range grows with each subsequent row: 0 for a prefix, 1 for the block's own
+    /// segment.
     more: usize,
     /// Index of the first visible panel.
     from: usize,
@@ -120,8 +121,8 @@ impl SeenKeys<'_> {
         }
     }
 
-    /// Multiplies the softmax numerators `scores [rows, stride]` by the values. Writes the result to
-    /// `out [rows, wide]`, or adds it if `adds` is set.
+    /// Multiplies the softmax numerators `scores [rows, stride]` by the values. Writes the result to `out [rows,
+    /// wide]`, or adds it to `out` if `adds` is set.
     fn sum(
         &self,
         head: usize,
@@ -152,7 +153,7 @@ impl SeenKeys<'_> {
     }
 }
 
-/// Computes attention of all segments, with both products in bf16.
+/// Computes attention for all segments, with both products in bf16.
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]`, `rotated [tokens, (H + K)·D]`, result `[tokens, H·D]`.
@@ -206,7 +207,7 @@ struct LaidBatch<'a> {
 }
 
 impl<'a> LaidBatch<'a> {
-    /// Computes attention of one block of queries.
+    /// Computes attention for one block of queries.
     fn attend(&self, block: Block<'_>) {
         let Self { kernels, heads, .. } = *self;
         let head_dim = heads.head_dim;
@@ -297,14 +298,14 @@ impl<'a> LaidBatch<'a> {
     }
 }
 
-/// Mask of the scores of a block of queries.
+/// Mask for the scores of a block of queries.
 struct BlockMask<'a> {
     seen: &'a [SeenKeys<'a>],
     /// First visible keys of each query.
     starts: &'a [Start],
     /// Batch row of the first query.
     first: usize,
-    /// Soft cap of the scores.
+    /// Soft cap on the scores.
     cap: Option<f32>,
 }
 

@@ -43,7 +43,7 @@ pub fn keep(block: &mut KeyValues, rotated: &[f32], qkv: &[f32], heads: &Heads<'
     }
 }
 
-/// Computes attention of the new rows of all sequences, which are concatenated.
+/// Computes attention for the new rows of all sequences, which are concatenated.
 ///
 /// # Shapes
 /// `rotated [tokens, (H + K)·D]`, result `[tokens, H·D]`.

@@ -1,4 +1,4 @@
-//! Divergence between two models' predictions, computed without storing the logits of the complete vocabulary.
+//! Divergence between two models' predictions, computed without storing the logits for the entire vocabulary.
 
 use rayon::prelude::*;
 

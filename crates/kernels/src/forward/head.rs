@@ -8,7 +8,7 @@ use crate::linalg::gemm::{MatrixView, Update, profile, second_level_cache};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
 
-/// Number of tokens per tile of logits. A tile fits into a core's cache with any vocabulary size.
+/// Number of tokens per tile of logits. A tile fits into a core's cache whatever the vocabulary size.
 pub(super) const TILE_VOCAB: usize = 1024;
 
 /// Returns the number of rows per tile of logits. With more rows, the weights are read less often. Results do not
@@ -18,7 +18,7 @@ pub(super) fn tile_rows() -> usize {
     if second_level_cache() >= LARGE_SECOND_LEVEL { 256 } else { 128 }
 }
 
-/// Final norm before the output projection, and soft cap of the logits after it.
+/// Final norm before the output projection, and soft cap on the logits after it.
 #[derive(Clone, Copy)]
 pub struct Ends<'a> {
     pub norm: Norm<'a>,
@@ -92,7 +92,7 @@ fn predictions_of<K: Kind>(
     let vocab = weight.outer();
     // All targets of a row stay in one task, so that the row is projected once.
     let mut rows: Vec<&[ScoredRow]> = targets.chunk_by(|a, b| a.row == b.row).collect();
-    // A few rows are enough work for a task, because each is multiplied with the complete vocabulary.
+    // A few rows are enough work for a task, because each is multiplied by the entire vocabulary.
     let step = block_rows(rows.len(), 1, tile_rows());
     rows.par_chunks_mut(step)
         .map(|rows| {

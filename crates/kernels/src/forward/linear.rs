@@ -175,9 +175,9 @@ pub(super) fn beneath<'a>(after: Option<Norm<'_>>, residual: Option<&'a [f32]>) 
     residual.filter(|_| after.is_none())
 }
 
-/// Allocates `[rows, outer]` and runs `task` on its blocks like [`each_block`]. Each block is initialized with its rows
-/// of `beneath`, or with zeros. The tasks initialize their blocks themselves, because the other threads would have to
-/// wait for a copy by one thread.
+/// Allocates `[rows, outer]` and runs `task` on its blocks like [`each_block`]. Each block is initialized with the
+/// corresponding rows of `beneath`, or with zeros. Each task initializes its own block, because the other threads would
+/// have to wait if one thread initialized all blocks.
 pub(super) fn new_blocks(
     x: &[f32],
     inner: usize,
@@ -223,7 +223,7 @@ fn each_block<T: Send>(
     blocks.enumerate().for_each(|(index, (x, out))| task(x, index * step, out, false));
 }
 
-/// Computes the norm of each row of `x`.
+/// Returns the rows of `x` after the norm.
 pub(super) fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
     let mut out = scratch(x.len());
     let width = norm.weight.len();
@@ -235,7 +235,7 @@ pub(super) fn normed(x: &[f32], norm: Norm<'_>) -> Scratch {
     out
 }
 
-/// Writes `x·W + b` to `out`, with the norm and residual of [`linear`].
+/// Writes `x·W + b` to `out`, followed by the norm and the residual addition of [`linear`].
 pub(super) fn write(
     x: MatrixView<'_, f32>,
     projection: Linear<'_>,

@@ -7,9 +7,9 @@ use crate::linalg::gemm::{MatrixView, Update, profile};
 use crate::linalg::panels::{Kind, LANES, Panels, columns};
 use crate::linalg::simd;
 
-/// Maximum number of inputs of a block's activations (8 MiB) that are computed in one piece.
+/// Maximum number of activation inputs per block of rows (8 MiB) that are computed in one piece.
 const MAX_WHOLE_GATE: usize = 1 << 21;
-/// Number of columns of a piece of an MLP: an odd number of panels, so that consecutive rows use different cache sets.
+/// Number of columns per piece. This is an odd number of panels, so that consecutive rows use different cache sets.
 const PIECE_COLUMNS: usize = 17 * LANES;
 
 /// Gated MLP with `gate_up [C, 2F]` (gate first) and `down [F, C]`.
@@ -127,7 +127,7 @@ mod tests {
         (i * 7919 % 1009) as f32 / 1009.0 - 0.5
     }
 
-    /// Compares the activations of all pieces with those of one piece.
+    /// Compares activations computed in several pieces with those computed in one piece.
     fn compare<'a, K: Kind<Word: 'a> + 'a>(panels: &'a Panels<K>, packed: fn(&'a Panels<K>) -> PackedWeights<'a>) {
         let [height, channels, width] = [5, 70, 2 * PIECE_COLUMNS + LANES];
         let x: Vec<f32> = (0..height * channels).map(noise).collect();

@@ -1,7 +1,7 @@
 //! Forward pass on the CPU: matrix products fused with the surrounding operations, on blocks of rows.
 //!
-//! Each kernel divides the rows of a batch among rayon's threads. A thread processes norm, product, activation and
-//! residual addition of its rows while they are in its cache. The result of a row does not depend on other rows, and
+//! Each kernel divides the rows of a batch among rayon's threads. A thread applies norm, product, activation and
+//! residual addition to its rows while they are in its cache. The result of a row does not depend on other rows, and
 //! depends on the number of threads only through rounding in the product.
 
 mod attention;
@@ -126,7 +126,7 @@ impl RotaryTable {
     }
 }
 
-/// Computes the attention of all segments.
+/// Computes the attention for all segments.
 ///
 /// # Shapes
 /// `qkv [tokens, (H + 2K)·D]` (queries, keys, values side by side), `rotated [tokens, (H + K)·D]`; result `[tokens, H·D]`.

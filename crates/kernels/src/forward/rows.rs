@@ -1,4 +1,4 @@
-//! Multithreaded operations on the rows of complete tensors, for engines with their own matrix products.
+//! Multithreaded operations on the rows of entire tensors, for engines with their own matrix products.
 
 use rayon::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::linalg::simd;
 
 /// Number of rows per task.
 const ROWS: usize = 32;
-/// Number of elements per task of elementwise operations.
+/// Number of elements per task in elementwise operations.
 const NUMBERS: usize = 1 << 14;
 
 /// Computes `x ← norm(x)`.
@@ -41,7 +41,7 @@ pub fn rotate_rows(x: &[f32], heads: usize, head_dim: usize, [cos, sin]: [&[f32]
 /// Replaces scores by attention weights: the softmax of the scaled, capped and masked scores.
 ///
 /// # Shapes
-/// `scores [.., q, k]`, `mask [q, k]` of 0 and −∞.
+/// `scores [.., q, k]`, `mask [q, k]` with entries 0 and −∞.
 pub fn weigh(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Option<f32>) {
     // One chunk per score matrix, so that the rows of a task match those of the mask.
     scores.par_chunks_mut(mask.len().max(1)).for_each(|block| {

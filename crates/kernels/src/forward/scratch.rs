@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-/// Maximum number of elements of a pooled buffer (8 MiB). Larger buffers exceed a core's cache, gain little from reuse
+/// Maximum number of elements in a pooled buffer (8 MiB). Larger buffers exceed a core's cache, gain little from reuse
 /// and would use too much memory in total.
 const KEPT: usize = 1 << 21;
 

@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(Panels::<Bf16Split<3>>::of_rows(&weights, 75, 40).to_rows(), weights);
     }
 
-    /// Returns the root mean square of the errors of a product, relative to the root mean square of `Σ |x·w|`.
+    /// Returns the root mean square of the errors in a product, relative to the root mean square of `Σ |x·w|`.
     fn relative_error<K: Kind>([rows, inner, outer]: [usize; 3]) -> f64 {
         let x: Vec<f32> = (0..rows * inner).map(noise).collect();
         let w: Vec<f32> = (0..inner * outer).map(|i| noise(i + 3)).collect();

@@ -1,4 +1,4 @@
-//! Vectorized bf16 products of a tile of rows with one panel.
+//! Vectorized kernels that multiply a tile of rows by one panel in bf16.
 
 #[cfg(target_arch = "x86_64")]
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(super) enum Bf16Tile {
 }
 
 impl Bf16Tile {
-    /// Returns the fastest instruction set of this processor.
+    /// Returns the fastest instruction set that this processor supports.
     #[inline]
     pub(super) fn best() -> Self {
         static BEST: OnceLock<Bf16Tile> = OnceLock::new();

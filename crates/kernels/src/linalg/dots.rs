@@ -1,5 +1,5 @@
-//! Products of a few rows with a few columns, with the same summation order on every processor. An example is the
-//! product of queries and keys of a short answer choice.
+//! Products of a few rows and a few columns, with the same summation order on every processor. An example is the
+//! product of the queries and keys for a short answer choice.
 //!
 //! The `gemm` crate computes such products as dot products with one partial sum per vector lane, so the last bits
 //! depend on the processor. This module reproduces the order of the crate's AVX-512 kernel on processors without
@@ -110,7 +110,8 @@ mod tests {
         values.iter().map(|value| value.to_bits()).collect()
     }
 
-    /// Compares with bits from the `gemm` crate with AVX-512, which every processor must reproduce.
+    /// Compares the result with the bits that the `gemm` crate computes with AVX-512. Every processor must reproduce
+    /// them.
     #[test]
     fn dot_product_has_the_bits_of_avx512() {
         let found: Vec<u32> =

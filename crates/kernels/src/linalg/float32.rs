@@ -84,7 +84,7 @@ impl F32Tile {
         Self::Plain
     }
 
-    /// Returns the number of columns of a panel. AVX2 registers hold half as many values as AVX-512 registers, so AVX2
+    /// Returns the number of columns in a panel. AVX2 registers hold half as many values as AVX-512 registers, so AVX2
     /// panels are half as wide. A piece of such a panel fits in L1.
     #[inline]
     fn lanes(self) -> usize {

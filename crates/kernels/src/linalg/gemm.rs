@@ -8,7 +8,7 @@ use ::gemm::Parallelism;
 use super::dots;
 pub use super::view::{MatrixView, MatrixViewMut, Update};
 
-/// Element type of [`gemm`].
+/// Element type supported by [`gemm`].
 pub trait Element: Copy + 'static + private::Sealed {
     const ZERO: Self;
     const ONE: Self;
@@ -80,7 +80,7 @@ pub fn gemm_parallel<T: Element>(
 /// and small enough to waste little work below the diagonal.
 const BAND: usize = 256;
 
-/// Adds `xᵀ·x` to the upper triangle of `destination` on all rayon threads, at half the cost of a product.
+/// Adds `xᵀ·x` to the upper triangle of `destination` on all rayon threads, at half the cost of a full product.
 ///
 /// # Shapes
 /// `x [rows, columns]`, `destination [columns, columns]`. Elements below the diagonal are left in an unspecified state.

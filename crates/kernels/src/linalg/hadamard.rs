@@ -67,7 +67,7 @@ enum Side {
     RightTransposed,
 }
 
-/// Returns the base of an order, if it has one, and the power-of-two factor.
+/// Returns the base for an order, if there is one, and the power-of-two factor.
 fn factors(order: usize) -> Option<(Option<(usize, &'static str)>, usize)> {
     let base = BASES.into_iter().find(|(base, _)| order > 0 && order.is_multiple_of(*base));
     let power = base.map_or(order, |(base, _)| order / base);

@@ -17,7 +17,7 @@ pub struct Thin {
 }
 
 impl NormalEquations {
-    /// Adds the sums of another set of rows.
+    /// Adds the sums over another set of rows.
     pub fn merge(&mut self, other: &Self) {
         self.add_sums(&other.gram, &other.cross, other.rows);
         self.numbers += other.numbers;
@@ -98,7 +98,7 @@ impl NormalEquations {
         Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())
     }
 
-    /// Computes the solution without ridge, with minimum norm if the system is singular.
+    /// Computes the solution without ridge, which has minimum norm if the system is singular.
     fn least_norm(&self) -> Result<Vec<f64>> {
         if self.spectrum()?.rank == self.channels
             && let Ok(solution) = self.solve(0.0)
@@ -163,7 +163,7 @@ mod tests {
         assert!((all.mean_eigenvalue() - (1.0 + 4.0 + 0.25 + 1.0 + 9.0 + 1.0) / 2.0).abs() < 1e-12);
     }
 
-    /// Uses combinations of three orthogonal patterns with mean zero.
+    /// The sample columns are combinations of three orthogonal patterns with mean zero.
     #[test]
     fn correlations_are_those_of_the_spaces_whatever_the_scales() {
         let a = [1.0, 1.0, -1.0, -1.0];

@@ -1,6 +1,6 @@
 //! Weights packed once into the layout of the kernels, for repeated products.
 //!
-//! A panel contains up to 32 columns of the weights. A line of a panel contains one word of each column.
+//! A panel contains up to 32 columns of the weights. A line of a panel contains one word from each column.
 //!
 //! A product of unpacked matrices repacks the weights for each block of rows, which takes a fifth of its time. Results
 //! are bitwise equal to those of [`super::gemm`]. Both sum pieces of about 512 products along `inner` with fused
@@ -13,14 +13,14 @@ use rayon::prelude::*;
 use super::gemm::{MatrixView, Update, profile};
 use super::simd;
 
-/// Maximum number of columns of a panel (two registers of 16).
+/// Maximum number of columns in a panel (two registers of 16).
 pub const LANES: usize = 32;
-/// Number of rows of a tile with 16-lane registers. With two registers of sums per row, enough registers remain for the
+/// Number of rows in a tile with 16-lane registers. With two registers of sums per row, enough registers remain for the
 /// panel.
 pub const ROWS: usize = 8;
 /// Maximum number of products along `inner` that are summed in one piece.
 const PIECE: usize = 512;
-/// Maximum number of operations of a product that is not distributed over threads.
+/// Maximum number of operations in a product that is not distributed over threads.
 const SMALL: usize = 1 << 21;
 
 /// Calls the kernel instance for the given number of rows, which must be one of the listed numbers.
@@ -45,7 +45,7 @@ pub(super) fn tiles(rows: usize, most: usize) -> impl Iterator<Item = Range<usiz
     (0..tiles).map(move |tile| rows * tile / tiles..rows * (tile + 1) / tiles)
 }
 
-/// Destination of the sums of one panel: `columns` columns of rows with stride `stride`.
+/// Destination for the sums of one panel. It consists of rows with stride `stride` and `columns` columns.
 pub struct TileOut<'a> {
     numbers: &'a mut [f32],
     columns: usize,
@@ -86,7 +86,8 @@ pub trait Kind: Sized {
     /// Rows in the format of the kernel.
     type Rows<'x>: Sync;
 
-    /// Returns the number of columns of a panel, at most 32. The number depends on the vector registers of this CPU.
+    /// Returns the number of columns in a panel, which is at most 32. The number depends on the vector registers of
+    /// this CPU.
     fn lanes() -> usize {
         LANES
     }
@@ -159,12 +160,12 @@ pub struct Panels<K: Kind> {
 }
 
 impl<K: Kind> Panels<K> {
-    /// Returns the number of words of one panel.
+    /// Returns the number of words in one panel.
     pub fn panel(inner: usize) -> usize {
         K::depth(inner) * K::lanes()
     }
 
-    /// Returns the number of words of all panels.
+    /// Returns the number of words in all panels.
     pub fn length(inner: usize, outer: usize) -> usize {
         Self::panel(inner) * outer.div_ceil(K::lanes())
     }

@@ -118,7 +118,7 @@ pub fn sum_exp(xs: &[f32], shift: f32) -> f32 {
 }
 
 /// Replaces `xs` by the softmax numerators `e^(x − max)` and returns their sum. Callers divide their output by the sum,
-/// because it has fewer elements.
+/// because their output has fewer elements than `xs`.
 #[inline(always)]
 pub fn numerators(xs: &mut [f32]) -> f32 {
     let shift = max(xs);

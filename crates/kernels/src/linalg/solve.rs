@@ -322,7 +322,7 @@ pub(super) fn not_finite(matrix: &str) -> Unsolved {
     Unsolved::NotFinite(matrix.to_owned())
 }
 
-/// Returns faer's setting for all rayon threads.
+/// Returns the faer setting that uses all rayon threads.
 pub(super) fn threads() -> Par {
     Par::rayon(0)
 }

@@ -246,8 +246,8 @@ mod tests {
         }
     }
 
-    /// Asserts minimum norm: each column of the solution is in the row space of `X`, so it is orthogonal to the
-    /// `blind` directions, in which all rows of `X` are zero.
+    /// Asserts that the solution has minimum norm. Each column of the solution is in the row space of `X`, so it is
+    /// orthogonal to the `blind` directions, in which all rows of `X` are zero.
     fn assert_minimum_norm(x: &[f64], y: &[f64], c: usize, rank: usize, blind: &[Vec<f64>]) {
         let (svd, normal) = both(x, y, c);
         let least = normal.minimum_norm().unwrap();

@@ -1,4 +1,4 @@
-//! Leases on a simulated network file system ([`crate::simulated::network`]) in simulated time: changes of other
+//! Leases on a simulated network file system ([`crate::simulated::network`]) in simulated time: changes by other
 //! clients become visible late, successful links may report failure, and clocks differ. Results must be complete and
 //! correct. Duplicate work is allowed and counted.
 #![allow(clippy::disallowed_macros, reason = "prints a table")]
@@ -47,7 +47,7 @@ impl Draws {
 fn play(machines: usize, jobs: usize, network: Network, deaths_in_100: u64, seed: u64) -> Outcome {
     let server = Arc::new(Server::default());
     let mut all: Vec<Machine> = (0..machines).map(|number| machine(&server, number, network)).collect();
-    // Times of the next action and heartbeat of each machine, in milliseconds.
+    // Times of each machine's next action and next heartbeat, in milliseconds.
     let (mut acts, mut beats): (Vec<u64>, Vec<u64>) = (vec![0; machines], vec![15_000; machines]);
     let mut draws = Draws(seed);
     let mut outcome = Outcome { jobs, done: 0, deaths: 0, seconds: 0 };
@@ -115,7 +115,7 @@ fn result_bytes(job: usize) -> Vec<u8> {
 fn where_everything_shows_at_once_nothing_is_done_twice() {
     let outcome = play(8, 200, Network::default(), 0, 1);
     assert_eq!(outcome.done, outcome.jobs, "{outcome:?}");
-    // Eight jobs at a time, 30 s each, with a margin of factor 2.
+    // Eight jobs run at a time and take 30 s each. Allow twice the ideal time.
     assert!(outcome.seconds < 2 * 200 / 8 * 30, "{outcome:?}");
 }
 
@@ -136,7 +136,7 @@ fn leases_of_dead_processes_are_taken_over() {
     assert!(outcome.deaths > 3 && outcome.done == outcome.jobs + outcome.deaths, "{outcome:?}");
 }
 
-/// Measures the server operations per second that leases cost for waiting and working workers.
+/// Measures how many server operations per second leases cost while workers wait and work.
 #[test]
 fn waiting_worker_costs_one_operation_a_second() {
     let server = Arc::new(Server::default());

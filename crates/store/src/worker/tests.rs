@@ -1,4 +1,4 @@
-//! Tests of leases and of the liveness of processes.
+//! Tests of leases and of liveness checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -81,7 +81,8 @@ fn a_process_elsewhere_lives_as_long_as_its_heart_beats() {
     let mut far = Process { id: FAR.into(), owner, beat: 0 };
     planted(&one, &far);
     assert!(matches!(one.lease("a"), LeaseResult::Theirs(_)), "a possibly running process counts as dead");
-    // Simulate an observation longer than the timeout without a heartbeat. It does not depend on any wall clock.
+    // Pretend that no heartbeat was observed for longer than the timeout. The observation does not depend on any wall
+    // clock.
     let before = one.disk.now() - STALE_AFTER * 2;
     one.seen.lock().unwrap().insert(FAR.into(), (0, before));
     far.beat = 1;
@@ -153,7 +154,7 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
     let (folder, one, two) = workers();
     let name = "compute-a";
     let LeaseResult::Mine(lease) = one.lease(name) else { panic!("not free") };
-    // Simulate a process of another machine that had no heartbeat for longer than the timeout.
+    // Simulate a process on another machine that had no heartbeat for longer than the timeout.
     let far =
         Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
     fs::write(&one.record, far.record()).unwrap();

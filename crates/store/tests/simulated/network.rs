@@ -1,4 +1,4 @@
-//! Simulated network file system. Clients cache contents, so that changes of other clients become visible late.
+//! Simulated network file system. Clients cache contents, so that changes by other clients become visible late.
 //! Successful links and renames may report failure, clocks differ, and every operation is counted. There are no locks.
 
 use std::any::Any;
@@ -64,7 +64,7 @@ impl Client {
         Self::at_work(server, network, machine, None, None)
     }
 
-    /// Creates a machine in simulated time, as one of its processes.
+    /// Creates a machine. If `time` is given, the machine runs in simulated time as the process with the given number.
     pub(crate) fn at_work(
         server: &Arc<Server>,
         network: Network,
@@ -97,7 +97,7 @@ impl Client {
         lock(&self.server.living).remove(&self.process.id);
     }
 
-    /// Suspends the machine until a time, together with its jobs.
+    /// Suspends the machine and its jobs until the given time.
     pub(crate) fn halt(&self, until: Duration) {
         self.halted.store(until.as_micros() as u64, Relaxed);
     }
@@ -129,7 +129,7 @@ impl Client {
         record["id"].as_str().filter(|id| *id != self.process.id).map(str::to_owned)
     }
 
-    /// Registers a change and invalidates caches of this client. Fails if the machine has crashed.
+    /// Registers a change and invalidates this client's caches. Fails if the machine has crashed.
     fn change(&self, what: &'static str, paths: &[&Path]) -> io::Result<()> {
         if self.is_down() {
             return Err(io::Error::other("the machine is down"));

@@ -30,7 +30,7 @@ struct Now {
     number: u64,
     queue: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
     acting: HashMap<u64, Acting>,
-    /// Number of sleeps of each process.
+    /// Number of times each process has slept.
     sleeps: Vec<u64>,
     /// Number of processes that have not ended.
     alive: usize,
@@ -78,7 +78,8 @@ impl Now {
 }
 
 impl Time {
-    /// Runs simulated processes to completion, each with its index. Returns the simulated duration.
+    /// Runs simulated processes to completion and returns the simulated duration. `run` receives the index of its
+    /// process.
     pub(crate) fn play(processes: usize, run: impl Fn(&Arc<Self>, usize) + Sync) -> Duration {
         let doors = (0..processes).map(|_| Door::default()).collect();
         let now = Mutex::new(Now { sleeps: vec![0; processes], alive: processes, ..Now::default() });

@@ -25,7 +25,7 @@ pub(crate) struct Server {
     pub(super) living: Mutex<HashSet<String>>,
     /// Number of leases taken over from running processes.
     pub(super) robbed: AtomicU64,
-    /// Number of leases of running processes removed by other processes.
+    /// Number of leases that running processes held when other processes removed them.
     pub(super) removed: AtomicU64,
     /// Current time in microseconds, if no [`Time`] is used.
     pub(super) clock: AtomicU64,
@@ -57,7 +57,7 @@ impl Server {
         self.robbed.load(Relaxed)
     }
 
-    /// Returns the number of leases of running processes removed by other processes.
+    /// Returns the number of leases that running processes held when other processes removed them.
     pub(crate) fn removed(&self) -> u64 {
         self.removed.load(Relaxed)
     }

@@ -1,7 +1,7 @@
 use super::super::attention;
 use super::*;
 
-/// Segments, each with its parent if it has one.
+/// Segments of a batch, each with its parent, if any.
 struct Batch {
     rows: Vec<Range<usize>>,
     parents: Vec<Option<usize>>,
@@ -71,7 +71,7 @@ fn by_definition(qkv: &[f32], [h, k, d]: [usize; 3], window: usize, batch: &Batc
     out
 }
 
-/// Compares attention with its definition for six query heads and two key heads, for several window sizes.
+/// Compares attention with its definition for six query heads and two key heads, and with several window sizes.
 fn compare(segments: &[(usize, Option<usize>)]) {
     let [portable, amx] = [Bf16Kernels::Portable, Bf16Kernels::Amx].map(Some);
     for (head_dim, paired, most) in

@@ -1,8 +1,8 @@
 //! AMX emulation for tests on processors without AMX. A signal handler decodes and executes the illegal instructions.
 //!
-//! Like on a processor, unconfigured tiles and mismatched operand shapes cause a fault, which terminates the process.
-//! Products follow the pseudocode of Intel's manual and share no code with [`super::model`], so that a comparison of
-//! both detects addressing errors in the kernel.
+//! As on a real processor, unconfigured tiles and mismatched operand shapes cause a fault, which terminates the
+//! process. Products follow the pseudocode of Intel's manual and share no code with [`super::model`], so that a
+//! comparison of both detects addressing errors in the kernel.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -42,7 +42,7 @@ pub(super) fn install() {
 }
 
 extern "C" fn on_illegal_instruction(_: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the context of the thread, which is stopped at an instruction.
+    // SAFETY: the operating system passes the context of the thread, which is stopped at the illegal instruction.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         match Instruction::decode(registers) {
@@ -134,7 +134,7 @@ impl Instruction {
             // SAFETY: the handler runs on this thread, and no other borrow is active.
             let registers = unsafe { &mut *registers.get() };
             match (self.opcode, self.prefix, self.memory) {
-                // SAFETY: the caller guarantees the size of the memory operand.
+                // SAFETY: the caller guarantees that the memory operand is large enough.
                 (0x49, Prefix::None, Some((config, _))) => unsafe { configure(registers, config as *const u8) },
                 (0x49, Prefix::None, None) => {
                     *registers = [EMPTY; TILES];
@@ -144,11 +144,11 @@ impl Instruction {
                     registers[self.tiles[0]].data = EMPTY.data;
                     registers[self.tiles[0]].rows > 0
                 }
-                // SAFETY: the caller guarantees the size of the memory operand.
+                // SAFETY: the caller guarantees that the memory operand is large enough.
                 (0x4b, Prefix::Xf2 | Prefix::X66, Some(address)) => unsafe {
                     load(&mut registers[self.tiles[0]], address)
                 },
-                // SAFETY: the caller guarantees the size of the memory operand.
+                // SAFETY: the caller guarantees that the memory operand is large enough.
                 (0x4b, Prefix::Xf3, Some(address)) => unsafe { store(&registers[self.tiles[0]], address) },
                 (0x5c, Prefix::Xf3, None) => multiply(registers, self.tiles),
                 _ => false,

@@ -136,7 +136,7 @@ unsafe fn tiled_product(
                 continue;
             }
             let shape = tile::Shape::new(group.len().min(BLOCK_ROWS), pairs, parts);
-            // SAFETY: the caller guarantees usable AMX. `group` and `lines` lie inside the operands.
+            // SAFETY: the caller guarantees that AMX is usable. `group` and `lines` lie inside the operands.
             unsafe {
                 tile::configured(shape, |tiles| multiply_group(tiles, rows, panels, out, &group, &lines, adds));
             }
@@ -186,8 +186,9 @@ unsafe fn multiply_group(
                     start_of(first, pass.end)
                 };
                 for (block, row) in group.clone().step_by(BLOCK_ROWS).enumerate() {
-                    // SAFETY: the caller guarantees usable AMX, and that `group` and `lines` lie inside the operands.
-                    // The buffer has room for the sums of all rows of the group and panels from `first` to `end`.
+                    // SAFETY: the caller guarantees that AMX is usable, and that `group` and `lines` lie inside the
+                    // operands. The buffer has room for the sums of all rows of the group and panels from `first` to
+                    // `end`.
                     unsafe {
                         let final_sums = (out.add(row * stride + panel * LANES), stride);
                         let buffered =
@@ -285,11 +286,11 @@ mod tests {
             emulator::install();
         }
         for ([rows, lines, count], parts) in SHAPES.into_iter().flat_map(|shape| PARTS.map(|parts| (shape, parts))) {
-            // Numbers of several parts have full steps.
+            // Rows of numbers with several parts are padded to full steps.
             let lines = if parts == Parts::One { lines } else { parts.words(2 * lines) };
             let kinds = [Numbers::Normal, Numbers::Special, Numbers::Tiny];
             for (adds, numbers) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
-                // Use larger strides than the operands need.
+                // Use larger strides than the operands need, to detect code that ignores the strides.
                 let row_words = lines + 3;
                 let panel_words = (lines + 2) * LANES;
                 let stride = count * LANES + 5;

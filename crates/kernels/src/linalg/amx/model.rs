@@ -53,7 +53,7 @@ fn accumulate(sum: f32, pairs: impl Iterator<Item = (u32, u32)>) -> f32 {
     flush(flush(sum) + flush(parts[0] + parts[1]))
 }
 
-/// Replaces a denormal by zero with the same sign.
+/// Replaces a denormal with a zero of the same sign.
 fn flush(x: f32) -> f32 {
     if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }

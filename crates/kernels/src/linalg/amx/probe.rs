@@ -19,7 +19,7 @@ pub(super) unsafe fn is_documented_arithmetic() -> bool {
     let panels = PairPanels::consecutive(&right, PAIRS, 1);
     let mut ours = vec![0.0; ROWS * LANES];
     let mut expected = ours.clone();
-    // SAFETY: the caller guarantees usable AMX, and the slices have these shapes.
+    // SAFETY: the caller guarantees that AMX is usable, and the slices have these shapes.
     unsafe { tiled_product(&rows, &panels, (&mut ours, LANES), false, Parts::One) };
     model::product(&rows, &panels, (&mut expected, LANES), false, Parts::One);
     ours.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits())

@@ -11,7 +11,7 @@ pub enum AmxStatus {
     Absent,
     /// The operating system does not save tile registers.
     Disabled,
-    /// The kernel denied permission with this error number, for example because of a container's seccomp filter.
+    /// The Linux kernel denied permission with this error number, for example because of a container's seccomp filter.
     Refused(i32),
     /// The processor's products differ from the documented arithmetic.
     Deviates,
@@ -32,7 +32,7 @@ impl fmt::Display for AmxStatus {
     }
 }
 
-/// Returns the status of AMX. The first call requests permission from the kernel for the whole process.
+/// Returns the status of AMX. The first call requests permission from the Linux kernel for the whole process.
 pub fn status() -> AmxStatus {
     static STATUS: OnceLock<AmxStatus> = OnceLock::new();
     *STATUS.get_or_init(find)

@@ -9,7 +9,7 @@ use crate::linalg::panels::LANES;
 
 /// Size in bytes of a word, which is a bf16 pair or an f32 sum.
 const WORD: usize = 4;
-/// Tile registers of the sums (2 × 2 tiles), the left operands (two tiles stacked) and the right operands (two tiles
+/// Tile registers for the sums (2 × 2 tiles), the left operands (two tiles stacked) and the right operands (two tiles
 /// side by side).
 const SUMS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 const LEFT: [usize; 2] = [4, 5];
@@ -72,18 +72,18 @@ pub(super) unsafe fn configured(shape: Shape, body: impl FnOnce(&Tiles)) {
     struct Released(Tiles);
     impl Drop for Released {
         fn drop(&mut self) {
-            // SAFETY: a value exists only during `configured`, whose caller guarantees usable AMX.
+            // SAFETY: a value exists only during `configured`, whose caller guarantees that AMX is usable.
             unsafe { asm!("tilerelease", options(nomem, nostack, preserves_flags)) };
         }
     }
     let config = shape.config();
-    // SAFETY: the caller guarantees usable AMX. The instruction reads the 64 bytes of `config`.
+    // SAFETY: the caller guarantees that AMX is usable. The instruction reads the 64 bytes of `config`.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(readonly, nostack, preserves_flags)) };
     let tiles = Released(Tiles { has_bottom: shape.rows[1] > 0, parts: shape.parts });
     body(&tiles.0);
 }
 
-/// Operands of the product of one block of rows with lines of one panel.
+/// Operands for multiplying one block of rows by lines of one panel.
 #[derive(Clone, Copy)]
 pub(super) struct BlockProduct {
     /// First row and the stride of rows, in words.
@@ -94,14 +94,14 @@ pub(super) struct BlockProduct {
     pub(super) steps: usize,
     /// Sums to which the product is added, and their row stride. Without them, sums start from zero.
     pub(super) from: Option<(*const f32, usize)>,
-    /// Destination of the sums, and its row stride.
+    /// Destination for the sums, and its row stride.
     pub(super) to: (*mut f32, usize),
     /// First word that is prefetched into the L2 cache. Each step prefetches [`PREFETCHED_WORDS`] per part.
     pub(super) ahead: *const u32,
 }
 
 /// Number of words (four cache lines) that a block of 32 rows prefetches per step and part. Eight blocks prefetch the
-/// complete next panel.
+/// entire next panel.
 pub(super) const PREFETCHED_WORDS: usize = 64;
 
 impl Tiles {
@@ -113,10 +113,11 @@ impl Tiles {
     ///
     /// # Safety
     /// The processor must have AMX-BF16. The left operand must have the rows of the configured shape, each with `steps`
-    /// times its pairs. The right operand must have as many lines. `from` and `to` must have 32 elements per row.
+    /// times the configured number of pairs. The right operand must have as many lines. `from` and `to` must have 32
+    /// elements per row.
     #[inline]
     pub(super) unsafe fn multiply(&self, block: BlockProduct) {
-        // SAFETY: the caller guarantees usable AMX and the extents.
+        // SAFETY: the caller guarantees that AMX is usable and that the operands have the stated extents.
         unsafe {
             match (self.parts, self.has_bottom) {
                 (Parts::One, true) => multiply_four(block),
@@ -205,8 +206,8 @@ macro_rules! multiply_four {
         /// See [`Tiles::multiply`].
         unsafe fn $name(BlockProduct { left, right, steps, from, to, ahead }: BlockProduct) {
             let (sums, stride) = from.unwrap_or((to.0, to.1));
-            // SAFETY: the caller guarantees usable AMX and the extents. Each tile accesses only its configured rows and
-            // bytes. Prefetches never fault.
+            // SAFETY: the caller guarantees that AMX is usable and that the operands have the stated extents. Each tile
+            // accesses only its configured rows and bytes. Prefetches never fault.
             unsafe {
                 asm!(
                     "tilezero tmm0",
@@ -264,8 +265,8 @@ macro_rules! multiply_two {
         /// See [`Tiles::multiply`].
         unsafe fn $name(BlockProduct { left, right, steps, from, to, .. }: BlockProduct) {
             let (sums, stride) = from.unwrap_or((to.0, to.1));
-            // SAFETY: the caller guarantees usable AMX and the extents. Each tile accesses only its configured rows and
-            // bytes.
+            // SAFETY: the caller guarantees that AMX is usable and that the operands have the stated extents. Each tile
+            // accesses only its configured rows and bytes.
             unsafe {
                 asm!(
                     "tilezero tmm0",
