@@ -2,12 +2,13 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Formats a time as an RFC 3339 timestamp in UTC with second precision. Times before 1970 are clamped to 1970.
+/// Formats a time as an RFC 3339 timestamp in UTC, with a resolution of one second. Times before 1970 are clamped to
+/// 1970.
 pub fn utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let days = seconds / 86_400;
     let rest = seconds % 86_400;
-    // Hinnant's days-to-civil algorithm. Years start in March, so that the leap day is the last day of a year. There
+    // Hinnant's days-to-civil algorithm. Years start in March, so that the leap day is the last day of its year. There
     // are 719,468 days between 0000-03-01 and 1970-01-01, and 146,097 days in an era of 400 years.
     let shifted = days + 719_468;
     let era = shifted / 146_097;
@@ -29,7 +30,7 @@ mod tests {
 
     #[test]
     fn times_are_written_as_the_calendar_has_them() {
-        // Expected values: output of `date -u -d @N +%FT%TZ`.
+        // The expected values were computed with `date -u -d @N +%FT%TZ`.
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

@@ -1,6 +1,6 @@
-//! Compares our values with the paper's where their protocols match.
+//! Compares our values with the paper's if their protocols match.
 //!
-//! The gate skips pruned models if their dense backbone does not reproduce the paper's numbers.
+//! The gate skips the pruned models of a backbone if its dense scores do not reproduce the paper's.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) fn compare(ours: &Measurement, paper: &[Record], tolerance: &Toleranc
     let record = &ours.record;
     let same: Vec<&Record> = paper.iter().filter(|theirs| theirs.metric == record.metric).collect();
     let exact = same.iter().find(|theirs| theirs.condition == record.condition);
-    // A table of the paper may omit the number of sequences if all its rows use the same number.
+    // A table in the paper may omit the number of sequences if all its rows use the same one.
     let found = exact.or_else(|| same.iter().find(|theirs| conditions_match(&theirs.condition, &record.condition)))?;
     Some(paper_value(ours, found.value?, tolerance))
 }
@@ -48,8 +48,8 @@ fn paper_value(ours: &Measurement, paper: f64, tolerance: &Tolerance) -> PaperCo
     PaperComparison { paper, difference, tolerance, verdict }
 }
 
-/// Returns whether two unequal conditions match. Either both are the same dense backbone, or only one of them states
-/// the number of calibration sequences.
+/// Returns whether two unequal conditions still match. They match if both are the same dense backbone. They also match
+/// if the only difference is that just one of them states the number of calibration sequences.
 fn conditions_match(one: &Condition, other: &Condition) -> bool {
     if one.criterion == DENSE || other.criterion == DENSE {
         return one.criterion == other.criterion && one.backbone == other.backbone;
@@ -62,7 +62,7 @@ fn is_bare(condition: &Condition) -> Condition {
     Condition { calibration: String::new(), ..condition.clone() }
 }
 
-/// Formats a table's comparison with the paper for a terminal.
+/// Formats the comparison of a table with the paper for the terminal.
 pub(super) fn beside_paper(table: &Table) -> String {
     let compared: Vec<_> = table.numbers().filter_map(|(_, shown)| Some((shown, shown.comparison.as_ref()?))).collect();
     if compared.is_empty() {
@@ -105,23 +105,23 @@ pub struct GateFailure {
     pub backbone: String,
     pub metric: String,
     pub ours: Option<f64>,
-    /// Distinct values that the paper prints, each with its tolerance.
+    /// Distinct values printed in the paper, each with its tolerance.
     pub paper: Vec<(f64, f64)>,
 }
 
-/// Result of comparing dense backbones with the paper.
+/// Result of comparing the dense backbones with the paper.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Gate {
     pub misses: Vec<GateFailure>,
-    /// Backbones of the paper without a comparable dense number, with the reason.
+    /// Backbones from the paper that have no comparable dense number, with the reason.
     pub unknown: Vec<(String, String)>,
 }
 
 impl Gate {
-    /// Collects the dense scores that differ from the paper's by more than the tolerance. Pruned results of such
-    /// backbones cannot be compared with the paper. Ignores scores measured by another protocol.
+    /// Collects the dense scores that differ from the paper's by more than the tolerance. The pruned results of these
+    /// backbones cannot be compared with the paper. Scores measured with another protocol are ignored.
     ///
-    /// `paper` must contain all tables, because most have no dense row and the LLaMA-3-8B row of table 3 belongs to
+    /// `paper` must contain all tables, because most have no dense row and the LLaMA-3-8B row in table 3 belongs to
     /// another backbone. If the paper prints several values for a score, matching one of them is sufficient.
     pub fn of(numbers: &[Arc<Measurement>], paper: &[Record], tolerance: &Tolerance) -> Self {
         let mut gate = Self::default();
@@ -185,7 +185,7 @@ impl GateFailure {
     }
 }
 
-/// Formats `llama-3-8b: ppl_c4 is 9.90, the paper has 6.71 (± 0.13)`.
+/// Formats a failure such as `llama-3-8b: ppl_c4 is 9.90, the paper has 6.71 (± 0.13)`.
 impl std::fmt::Display for GateFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { backbone, metric, ours, paper } = self;
@@ -227,19 +227,19 @@ pub(super) fn insert_gated_cells(outcome: GridOutcome, grid: &Grid, misses: &[Ga
     }
 }
 
-/// Calibration settings of the paper (section 4, appendix C) and its reference code. The length is in tokens.
+/// Calibration settings used in the paper (section 4, appendix C) and its reference code. The length is in tokens.
 const LENGTH: usize = 2048;
 const SEQUENCES: usize = 128;
 const OPERATOR_SEQUENCES: usize = 32;
-/// Seed of the reference code. The paper does not state one.
+/// Seed used in the reference code. The paper does not state one.
 const SEED: u64 = 0;
-/// Float types that may be compared with the paper, which states float16 for time and memory (appendix F).
+/// Float types whose results may be compared with the paper, which states float16 for time and memory (appendix F).
 const DTYPES: [&str; 2] = ["f16", "f32"];
-/// Method settings that the paper leaves open, so that any value matches.
+/// Method settings that the paper does not specify, so any value matches.
 const OPEN: [&str; 2] = ["recovery.boundary", "criterion.order"];
-/// Number of training sequences of a fine-tuned operator (appendix D).
+/// Number of sequences on which an operator is fine-tuned (appendix D).
 const TRAINING_SEQUENCES: usize = 5000;
-/// Rule that splits each of the paper's texts. The authors may have used either order of a stream's shards.
+/// Rule for splitting each of the paper's texts. The authors may have used either order of a stream's shards.
 const RULES: [(&str, Rule); 3] = [("wikitext2", Rule::Wikitext2), ("c4", Rule::C4Stream), ("ptb", Rule::Ptb)];
 
 /// Lists how a measurement's protocol differs from the paper's.
@@ -272,7 +272,7 @@ pub(super) fn differences(measurement: &Measurement) -> Vec<String> {
     distinct(&found)
 }
 
-/// Lists method options that differ from the defaults, except those that the condition names.
+/// Lists the method options that differ from the defaults and are not named in the condition.
 fn other_options(measurement: &Measurement, found: &mut Vec<String>) {
     let variant = &measurement.setup.variant;
     let defaults = [Method::<dyn Criterion>::defaults, Method::<dyn Recovery>::defaults];
@@ -301,7 +301,7 @@ fn is_open(measurement: &Measurement, trained: &str, option: &str) -> bool {
 fn other_calibration(calibrated: &Calibrated, named: bool, found: &mut Vec<String>) {
     let Calibration { corpus, sequences, length, seed, operator_sequences } = &calibrated.calibration;
     match calibrated.generated {
-        // Generated text has no splitting rule in the paper, so the rule is not compared.
+        // The paper has no splitting rule for generated text, so the rule is not compared.
         true => found.push(format!("calibrated on generated text ({corpus})")),
         false => rule(corpus, &calibrated.rule, found),
     }
@@ -347,7 +347,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             match (windows.zip(*all), limit) {
                 (Some((windows, all)), _) if windows == all => {}
                 (Some((windows, all)), _) => found.push(format!("{windows} of {all} windows of {corpus}")),
-                // The total number of windows is unknown, so report the limit even if it may have no effect.
+                // The total number of windows is unknown, so the limit is reported even if it may have no effect.
                 (None, Some(limit)) => found.push(format!("at most {limit} windows of {corpus}")),
                 (None, None) => {}
             }
@@ -364,7 +364,7 @@ fn other_protocol(protocol: &Protocol, found: &mut Vec<String>) {
             found.extend((*bos != Bos::default()).then(|| format!("BOS {bos}")));
             found.extend(max_length.map(|length| format!("inputs of at most {length} tokens")));
         }
-        // The paper used an NVIDIA A40 with 48 GB in float16 (appendix F).
+        // The paper used float16 on an NVIDIA A40 with 48 GB (appendix F).
         Protocol::Latency { machine, .. } => found.push(format!("measured on {machine} (paper: NVIDIA A40 in f16)")),
         Protocol::Average { .. } | Protocol::Derived { .. } | Protocol::Defined { .. } | Protocol::Size { .. } => {}
     }

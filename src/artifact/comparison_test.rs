@@ -1,4 +1,4 @@
-//! Tests of the comparison with the paper, and of the gate.
+//! Tests of the comparison with the paper and of the gate.
 
 use super::*;
 use crate::corpus::ShardOrder;
@@ -53,7 +53,7 @@ fn task(name: &str, documents: usize) -> Protocol {
     }
 }
 
-/// Creates a measurement with the paper's protocol.
+/// Creates a measurement that follows the paper's protocol.
 fn number(record: Record) -> Measurement {
     let metric = Metric::find(&record.metric).unwrap();
     let scored = vec![if record.metric == "rte" { task("rte", 277) } else { text(2048, 256) }];
@@ -114,14 +114,14 @@ fn calibrated(setup: &mut Setup) -> &mut Calibrated {
     setup.calibration.as_mut().unwrap()
 }
 
-/// Changes the training of a setup that otherwise follows the paper.
+/// Changes the training settings in a setup that otherwise follows the paper.
 fn trained(setup: &mut Setup, change: fn(&mut Finetune)) {
     let mut training = Finetune { sequences: 5000, length: 2048, seed: 0 };
     change(&mut training);
     calibrated(setup).finetune = Some(training);
 }
 
-/// Metrics with a change of the protocol and the difference that is reported.
+/// Metric, change to the protocol, and the difference that must be reported.
 const OTHER_PROTOCOLS: [(&str, Change, &str); 18] = [
     ("ppl_c4", |setup| setup.scored = vec![text(256, 256)], "windows of 256 tokens (paper: 2048)"),
     ("ppl_c4", |setup| setup.scored = vec![text(2048, 32)], "32 of 256 windows of c4"),
@@ -181,8 +181,8 @@ fn number_of_another_protocol_gets_no_verdict() {
     for (metric, change, differs) in OTHER_PROTOCOLS {
         assert_eq!(ours(&paper, metric, change), differs);
     }
-    // A setting named in our condition is named in the paper's too. Settings that the paper leaves open may have any
-    // value.
+    // A setting that our condition names is also named in the paper's condition, so it is not reported. Settings that
+    // the paper does not specify may have any value.
     let named: Change = |setup| {
         setup.variant = with("solver", "svd");
         setup.named_settings = Arc::new(["recovery.solver".to_owned()].into());
@@ -192,7 +192,7 @@ fn number_of_another_protocol_gets_no_verdict() {
     for dtype in ["f16", "f32"] {
         assert_eq!(ours(&paper, "rte", |setup| setup.engine = Some(EngineId { dtype, ..CPU })), "");
     }
-    // Without a repair, the operator sequences have no effect.
+    // The operator sequences have no effect if nothing is repaired.
     let pruned: Change = |setup| {
         calibrated(setup).repaired = false;
         calibrated(setup).calibration.operator_sequences = 128;
@@ -208,10 +208,10 @@ fn ours(paper: &[Record; 2], metric: &str, change: impl Fn(&mut Setup)) -> Strin
     comparison.other_protocol().unwrap_or_default()
 }
 
-/// Reason why settings of repairs between removals are not checked separately.
+/// Reason why the settings for repairs between removals are not checked separately.
 const ITERATIVE: &str = "only with `iterative: true`, an option that no row of the paper has";
 
-/// Settings that the comparison ignores, with reasons.
+/// Settings that the comparison ignores, with the reason for each.
 const OPEN: [(&str, &str); 50] = [
     ("model.weights", "backbones with rounded weights have other names than the paper's"),
     ("calibration.weights", "backbones with rounded weights have other names than the paper's"),
@@ -265,7 +265,7 @@ const OPEN: [(&str, &str); 50] = [
     ("measure", "its fields are listed separately"),
 ];
 
-/// Changes of a setup that the comparison reports, by setting.
+/// Settings that the comparison checks, each with a change that it must report.
 const JUDGED: [(&str, Change); 21] = [
     ("model.content", |setup| setup.unidentified = Some("another backbone".into())),
     ("model.tokenizer", |setup| setup.unidentified = Some("another backbone".into())),
@@ -348,7 +348,7 @@ fn a_mean_of_other_tasks_is_not_the_papers() {
 fn the_gate_names_what_a_dense_backbone_misses() {
     let paper =
         [record(DENSE, "c4", "rte", 60.0), record(DENSE, "c4", "ppl_c4", 10.0), record("sleb", "c4", "rte", 9.0)];
-    // A dense backbone does not depend on the calibration.
+    // The scores of a dense backbone do not depend on the calibration.
     let ours = [
         Arc::new(number(record(DENSE, "wikitext2", "rte", 61.5))),
         Arc::new(number(record(DENSE, "wikitext2", "ppl_c4", 10.1))),
@@ -362,7 +362,7 @@ fn the_gate_names_what_a_dense_backbone_misses() {
     assert_eq!(GateFailure::backbones(&misses), ["llama"]);
     let wide = Tolerance { accuracy: 2.0, perplexity: 2.0 };
     assert_eq!(Gate::of(&ours, &paper, &wide), Gate::default());
-    // Another table prints another value for the same number.
+    // Another table prints a different value for the same score.
     let more = [&paper[..], &[record(DENSE, "c4", "rte", 64.0)]].concat();
     let misses = Gate::of(&ours, &more, &Tolerance::default()).misses;
     assert_eq!(misses[0].to_string(), "llama: rte is 61.50, the paper has 60.00 (± 1.00) or 64.00 (± 1.00)");

@@ -1,4 +1,4 @@
-//! Explains which files differ between a run and the recorded one if all numbers are equal.
+//! Explains how the files of a run differ from the recorded ones if all numbers are equal.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use crate::files::regular;
 use crate::quantity::counted;
 use crate::results::{FrameDifference, may_be_left_out, read_frame};
 
-/// Extensions of files that contain a printed table.
+/// Extensions of files that contain printed tables.
 const PRINTED: [&str; 3] = ["csv", "md", "tex"];
 
-/// Explains each differing file in one phrase. Adds a phrase if no printed digit changes.
+/// Returns a phrase for each differing file, and a final phrase if no printed digit changes.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
@@ -71,7 +71,7 @@ fn text(path: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&regular::read(path)?).into_owned())
 }
 
-/// Counts the positions at which the numbers of two texts differ.
+/// Counts the positions at which the numbers in two texts differ.
 fn changed_numbers(one: &str, other: &str) -> usize {
     let one = numbers(one);
     let other = numbers(other);

@@ -48,7 +48,7 @@ fn ratios(errors: &[f64], baseline: &[f64]) -> Vec<f64> {
     errors.iter().zip(baseline).map(|(error, base)| error / base).collect()
 }
 
-/// Sorts the values and returns them as points, with the rank in percent as x.
+/// Returns the sorted values as points whose x is the rank in percent.
 fn sorted_points(mut values: Vec<f64>) -> Vec<Point> {
     values.sort_by(f64::total_cmp);
     let share = 100.0 / values.len() as f64;
@@ -67,7 +67,7 @@ pub(super) struct Drawer<'a> {
 }
 
 impl Drawer<'_> {
-    /// Draws the figure. Each drawing has a file suffix: the backbone, or empty.
+    /// Draws the figure. Returns each drawing with its file suffix, which is the backbone or empty.
     ///
     /// # Errors
     /// Fails if there is nothing to show, or if two cells share a label and position.
@@ -92,7 +92,7 @@ impl Drawer<'_> {
         self.numbers.iter().map(|number| &number.record.condition)
     }
 
-    /// Returns the requested recoveries, or all recoveries of the grid if none is requested.
+    /// Returns the requested recoveries, or all recoveries in the grid if none are requested.
     fn recoveries(&self) -> Vec<String> {
         let pruned = self.conditions().filter(|condition| condition.criterion != DENSE);
         let all = distinct(pruned.map(|pruned| &pruned.recovery));
@@ -116,7 +116,7 @@ impl Drawer<'_> {
         Figure { around, plot }
     }
 
-    /// Describes the cut, such as `4 of 16 layers removed by LLM-Streamline`.
+    /// Describes the cut, for example `4 of 16 layers removed by LLM-Streamline`.
     fn cut(&self) -> String {
         let pruned: Vec<&Condition> = self.conditions().filter(|condition| condition.criterion != DENSE).collect();
         let sizes: Vec<(usize, usize)> = pruned.iter().map(|pruned| (pruned.depth, pruned.layers)).collect();
@@ -137,7 +137,7 @@ impl Drawer<'_> {
         format!("{}, {}", backbone_label(backbone), self.cut())
     }
 
-    /// Formats one sentence for each backbone on which another repair is better than ours.
+    /// Formats one sentence for each backbone on which another recovery is better than ours.
     fn ahead(&self, metric: &str) -> String {
         let Ok(known) = Metric::find(metric) else { return String::new() };
         let (ours, others): (Vec<String>, Vec<String>) =
@@ -213,7 +213,7 @@ impl Drawer<'_> {
         self.bars_of(&backbones, series.collect(), self.ahead(&metric), backbones.len() > 1)
     }
 
-    /// Draws one bar per metric. The metrics are parts of one norm, so each metric has its own color.
+    /// Draws one bar per metric. Each metric has its own color because the metrics are the parts of a single norm.
     fn shares(&self) -> Figure {
         let backbones = self.backbones();
         let recovery = self.recoveries().into_iter().next().unwrap_or_default();
@@ -242,18 +242,19 @@ impl Drawer<'_> {
         })
     }
 
-    /// Returns the per-channel errors at a recovery's first boundary.
+    /// Returns the per-channel errors at the first boundary of a recovery.
     fn channel_errors<'a>(&'a self, backbone: &'a str, recovery: &'a str) -> &'a [f64] {
         let boundary = self.cells(backbone, recovery).find_map(|result| result.boundaries.first());
         boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default()
     }
 
-    /// Draws the sorted channel errors of each recovery, relative to the unrepaired ones if the figure has them.
+    /// Draws the sorted channel errors for each recovery. They are relative to the unrepaired errors if the figure has
+    /// them.
     fn channels(&self, backbone: &str) -> Figure {
         let baseline = self.channel_errors(backbone, recovery::NONE);
         let (ours, others): (Vec<String>, Vec<String>) =
             self.recoveries().into_iter().partition(|recovery| recovery::is_ours(recovery));
-        // Draw our method last, so that it is on top.
+        // Draw our method last so that it is on top.
         let mut recoveries = [others, ours].concat();
         let is_relative = !baseline.is_empty() && recoveries.iter().any(|recovery| recovery != recovery::NONE);
         recoveries.retain(|recovery| !is_relative || recovery != recovery::NONE);

@@ -1,4 +1,4 @@
-//! Files that accompany the tables of a run.
+//! Files written along with the tables of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,17 +24,17 @@ use crate::results::{
 };
 use crate::tasks::Answered;
 
-/// Base names of a run's table and of its wide form.
+/// Base name of the file with a run's table. `WIDE` is the base name for its wide form.
 const RESULTS: &str = "results";
 const WIDE: &str = "wide";
 
-/// Layout of a run's table.
+/// Shape of the table that a run prints.
 #[derive(Debug)]
 pub enum TableShape {
     /// One row per cell.
     Long,
-    /// One row per method and one column per backbone and depth. `metric` selects the metric, and `None` the default
-    /// one.
+    /// One row per method and one column per backbone and depth. `metric` selects the metric. `None` selects the
+    /// default metric.
     Wide { metric: Option<String> },
 }
 
@@ -80,7 +80,8 @@ pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     names
 }
 
-/// Writes the table and accompanying files of a grid run. Returns the table formatted for a terminal, and the files.
+/// Writes the table of a grid run and the files that go with it. Returns the table formatted for the terminal and the
+/// paths of the files.
 ///
 /// # Errors
 /// Fails if the run did not measure the metric, or if the folder is not writable.
@@ -94,7 +95,7 @@ pub fn write_run(
     width: Option<usize>,
 ) -> Result<(String, Vec<PathBuf>)> {
     let results = collect(grid, outcome, &[]);
-    // Store the per-seed numbers even if the tables aggregate them.
+    // Store the numbers for each seed even if the tables aggregate them.
     let tabled = results.aggregate_over(over);
     let profile = grid.profile.as_deref().unwrap_or_default();
     let besides = [run_notes(grid, outcome), tabled.notes(), unmade(outcome)].concat();
@@ -132,7 +133,7 @@ fn text_path(staging: &Draft, name: &str, ending: &str) -> PathBuf {
     staging.path().join(format!("{name}.{ending}"))
 }
 
-/// A completed grid run.
+/// Finished grid run whose files are to be written.
 pub(super) struct FinishedRun<'a> {
     pub(super) target: &'a ResultsFolder,
     pub(super) grid: &'a Grid,
@@ -140,11 +141,11 @@ pub(super) struct FinishedRun<'a> {
     pub(super) started: SystemTime,
 }
 
-/// All files, and their provenance record.
+/// Paths of all files, and the provenance record.
 type Recorded = (Vec<PathBuf>, Provenance);
 
 impl FinishedRun<'_> {
-    /// Writes the accompanying files and the provenance record. Returns all files and the record.
+    /// Writes the remaining files and the provenance record. Returns the paths of all files and the record.
     pub(super) fn finish(
         &self,
         gated: bool,
@@ -159,7 +160,7 @@ impl FinishedRun<'_> {
         files.extend(write_latencies(folder, &outcome.cells)?);
         let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
         files.push(stored.write(folder)?);
-        // The provenance of a recorded run contains only the keys of stored objects.
+        // In a recorded run, the provenance lists only the keys of the stored objects.
         let cells: Value =
             outcome.cells.iter().map(|result| cell_json(result, target.records())).collect::<Result<_>>()?;
         let kept = (results.protocols.clone(), cells);
@@ -200,7 +201,7 @@ impl FinishedRun<'_> {
     }
 }
 
-/// Writes the answers to each document, and each cell's results in lm-evaluation-harness format.
+/// Writes the answers for each document, and the results of each cell in lm-evaluation-harness format.
 fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
     if grid.evaluate.tasks.iter().all(|task| outcome.task(task).is_none()) {
         return Ok(Vec::new());
@@ -227,7 +228,7 @@ fn seeds(grid: &Grid) -> Vec<u64> {
     seeds.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the SHA-256 of each written file by name.
+/// Returns the SHA-256 of each written file by file name.
 fn hashes(files: &[PathBuf]) -> Result<BTreeMap<String, String>> {
     files
         .iter()
@@ -263,7 +264,7 @@ fn cell_json(result: &CellResult, recorded: bool) -> Result<Value> {
     Ok(cell)
 }
 
-/// Serializes the accuracies and failure counts of each built-in task.
+/// Serializes the accuracies and failure counts for each built-in task.
 fn tasks(result: &CellResult) -> Value {
     let each = result.answered_tasks().map(|(label, Answered { result, .. })| {
         let mut task = json!({"acc": result.acc.value, "acc_norm": result.acc_norm.value});
@@ -279,7 +280,7 @@ fn tasks(result: &CellResult) -> Value {
     each.collect()
 }
 
-/// Serializes the scores of a task that is described by a definition.
+/// Serializes the scores for a task that has a task definition.
 fn defined_scores(scores: &TaskScores) -> Value {
     let TaskScores { label, original, effective, truncated, non_finite, .. } = scores;
     json!({

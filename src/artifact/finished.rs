@@ -1,7 +1,7 @@
 //! Up-to-date check: a command whose inputs and outputs are unchanged reports its earlier result.
 //!
-//! All inputs, including stored objects, and all outputs must have the same contents. Only large files may use a cached
-//! hash, which the store keeps while they are unchanged.
+//! All inputs, including stored objects, and all outputs must have the same contents as before. Only for large files
+//! may the hash come from the store's cache, which is valid while the file is unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use crate::machine;
 use crate::pipeline::plan::Plan;
 use ghostlab_store::{Store, canonical};
 
-/// Cache entry of a finished command, with a hash of its inputs.
+/// Check whether a command would repeat its cached result. Identifies the cache entry and holds a hash of the command's
+/// inputs.
 pub struct UpToDateCheck<'a> {
     store: &'a Store,
     path: PathBuf,
@@ -26,7 +27,7 @@ pub struct UpToDateCheck<'a> {
 #[derive(Serialize, Deserialize)]
 struct FinishedRecord {
     made_of: String,
-    /// SHA-256 of each output file, by path.
+    /// SHA-256 of each output file, keyed by path.
     files: BTreeMap<String, String>,
     #[serde(rename = "said")]
     answer: Value,
@@ -41,7 +42,8 @@ impl FinishedRecord {
 }
 
 impl<'a> UpToDateCheck<'a> {
-    /// Creates the check for the result `name` of `inputs`. Returns `None` if the store has no cache directory.
+    /// Creates the check for the result called `name`, which is computed from `inputs`. Returns `None` if the store has
+    /// no cache directory.
     pub fn of(store: &'a Store, name: &str, inputs: &Value) -> Option<Self> {
         let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;
         let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -50,7 +52,7 @@ impl<'a> UpToDateCheck<'a> {
         Some(Self { store, path, made_of: sha256::of_bytes(canonical(&json!([program, inputs]))) })
     }
 
-    /// Creates a check that also covers a plan's stored objects. Returns `None` if one of them is missing.
+    /// Creates a check that also covers the stored objects of a plan. Returns `None` if one of them is missing.
     pub fn of_plan(store: &'a Store, name: &str, plan: &Plan<'_>, extra: &Value) -> Option<Self> {
         let places = plan.keys().map(|key| store.has(key).then(|| store.object_path(key)));
         let places: BTreeSet<PathBuf> = places.collect::<Option<_>>()?;
@@ -60,7 +62,7 @@ impl<'a> UpToDateCheck<'a> {
         Self::of(store, name, &json!([extra, keys, objects, inputs, plan.engines(), plan.machine()]))
     }
 
-    /// Returns the cached answer if the inputs and the files at `places` are unchanged.
+    /// Returns the cached answer if the inputs and the files at `places` have not changed.
     pub fn cached_answer<T: DeserializeOwned>(&self, places: &[&Path]) -> Option<T> {
         let entry: FinishedRecord = serde_json::from_slice(&self.store.file(&self.path)?).ok()?;
         let is_current = entry.made_of == self.made_of && entry.check == entry.check();
@@ -68,7 +70,7 @@ impl<'a> UpToDateCheck<'a> {
         if is_current { serde_json::from_value(entry.answer).ok() } else { None }
     }
 
-    /// Caches the answer with the hashes of the files at `places`. Ignores write errors, which only cause a
+    /// Caches the answer and the hashes of the files at `places`. Ignores write errors, because they only lead to a
     /// recomputation.
     pub fn keep<T: Serialize>(&self, places: &[&Path], output: &T) {
         let (Some(files), Ok(answer)) = (contents(self.store, places), serde_json::to_value(output)) else { return };
@@ -80,10 +82,10 @@ impl<'a> UpToDateCheck<'a> {
     }
 }
 
-/// Minimum size in bytes of a file whose hash comes from the store's cache. Smaller files are hashed every time.
+/// Size in bytes from which a file's hash may come from the store's cache. Smaller files are hashed every time.
 const SMALL: u64 = 1 << 20;
 
-/// Hashes every file at or below `places`. Returns `None` if a file cannot be read.
+/// Hashes the files in `places` and, recursively, those in its folders. Returns `None` if a file cannot be read.
 pub fn contents<P: AsRef<Path>>(
     store: &Store,
     places: impl IntoIterator<Item = P>,

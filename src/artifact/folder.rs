@@ -1,4 +1,4 @@
-//! Results folders, one per run description.
+//! Results folders. There is one for each run description.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,18 +20,18 @@ pub struct ResultsFolder {
     record: Record,
 }
 
-/// Relation of a run to the recorded one, which is kept in the repository.
+/// How a run relates to the recorded run, which is kept in the repository.
 #[derive(Debug, Clone)]
 enum Record {
     /// No recorded run exists at this path.
     None,
     /// The run becomes the recorded one. Noisy timings are rejected unless `may_be_noisy` is set.
     This { may_be_noisy: bool },
-    /// A recorded run exists and stays. Different results go to the `reference` folder next to it.
+    /// A recorded run exists and is kept. Different results go to the `reference` folder next to it.
     Kept { reference: OutputFolder },
 }
 
-/// Outcome of publishing a run.
+/// Result of publishing a run.
 #[derive(Debug)]
 pub struct Published {
     /// Final paths of the files.
@@ -40,21 +40,21 @@ pub struct Published {
     pub recorded: Option<String>,
 }
 
-/// Kind of the output folder, stored in its marker.
+/// Kind of output folder, stored in its marker file.
 const KIND: &str = "results";
-/// Maximum length of the settings in a folder's name.
+/// Maximum number of characters of the settings that are included in a folder's name.
 const SHOWN: usize = 48;
 
 impl ResultsFolder {
-    /// Creates the folder `NAME/PROFILE`.
+    /// Determines the folder for a run, which is normally `NAME/PROFILE`.
     ///
-    /// Overridden settings, another engine, or existing results with another description lead to a separate folder such
-    /// as `NAME/PROFILE+depth=2-1a2b3c4d`.
+    /// The run gets a separate folder such as `NAME/PROFILE+depth=2-1a2b3c4d` if it overrides settings or uses another
+    /// engine. The same applies if the normal folder holds results with another description.
     pub fn new(results: &Path, description: RunDescription) -> Self {
         let plain = results.join(&description.name).join(description.profile.as_deref().unwrap_or_default());
         let plain: PathBuf = plain.components().collect();
         let as_it_is = description.differs.is_empty();
-        // The folder of a renamed grid is already separate, so it needs no suffix.
+        // A renamed grid already has a folder of its own, so no suffix is needed.
         let plainly = as_it_is || description.is_renamed();
         let path = match plainly && Provenance::described(&plain).is_none_or(|held| held.is_same(&description)) {
             true => plain.clone(),
@@ -88,7 +88,7 @@ impl ResultsFolder {
         matches!(self.record, Record::This { .. })
     }
 
-    /// Returns whether noisy timings must be rejected, because the run will be recorded.
+    /// Returns whether noisy timings must be rejected because the run will be recorded.
     pub fn needs_quiet_times(&self) -> bool {
         matches!(self.record, Record::This { may_be_noisy: false })
     }
@@ -100,7 +100,7 @@ impl ResultsFolder {
     /// Adds files to a results folder.
     ///
     /// # Errors
-    /// Fails if a file that was not written by ghostlab has one of the names, or if the folder is not writable.
+    /// Fails if one of the names belongs to a file that ghostlab did not write, or if the folder is not writable.
     pub fn add(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<()> {
         OutputFolder::new(folder, KIND).put(files)
     }
@@ -127,8 +127,8 @@ impl ResultsFolder {
     /// Checks that the files can be written, so that a run does not lose its results at the end.
     ///
     /// # Errors
-    /// Fails with exit code 2 if a file that was not written by ghostlab has one of the names, and with exit code 3 if
-    /// the folder is not writable.
+    /// Fails with exit code 2 if one of the names belongs to a file that ghostlab did not write. Fails with exit code 3
+    /// if the folder is not writable.
     pub fn check(&self, names: &[String]) -> Result<()> {
         self.filled().check(names)
     }
@@ -148,17 +148,17 @@ impl ResultsFolder {
         }
     }
 
-    /// Lists how the run in the folder differs from `grid` in its settings and input hashes.
+    /// Lists the differences in settings and input hashes between the run in the folder and `grid`.
     ///
     /// # Errors
     /// Fails if a path is not UTF-8.
     pub fn holds_another(&self, grid: &Grid, inputs: &BTreeMap<String, String>) -> Result<Vec<String>> {
-        // Replacing an unreadable folder loses nothing.
+        // An unreadable folder can be replaced without losing anything.
         let Ok(before) = StoredResults::read(self.path()) else { return Ok(Vec::new()) };
         Ok(other_than_kept(&before, &grid.resolved()?, inputs))
     }
 
-    /// Returns a warning if the run would replace one with other settings.
+    /// Returns a warning if the run would replace a run with other settings.
     ///
     /// # Errors
     /// Fails if a path is not UTF-8.
@@ -177,16 +177,16 @@ impl ResultsFolder {
     /// Creates a draft next to the folder.
     ///
     /// # Errors
-    /// Fails with exit code 3 if it cannot be created.
+    /// Fails with exit code 3 if the draft cannot be created.
     pub fn stage(&self) -> Result<Draft> {
         self.filled().stage()
     }
 
     /// Moves a finished draft to its final location.
     ///
-    /// Only a recorded run with different results replaces a recorded run, so that the repository shows no spurious
-    /// change. If a run reproduces the recorded numbers, its folder only receives the untracked large files whose
-    /// hashes the record lists.
+    /// A recorded run is only replaced by a run that is to be recorded and has different results. The repository
+    /// therefore shows no spurious changes. If a run reproduces the recorded numbers, the recorded folder only receives
+    /// the large untracked files whose hashes are in the record.
     ///
     /// # Errors
     /// Fails like [`Draft::publish`], or if a record would identify the machine.
@@ -239,7 +239,7 @@ impl ResultsFolder {
     }
 }
 
-/// Returns whether the results page looks the same for two folders.
+/// Returns whether two folders yield the same results page.
 fn same_page(one: &Path, other: &Path) -> Result<bool> {
     Ok(match (PagePart::read(one)?, PagePart::read(other)?) {
         (Some(one), Some(other)) => one.shows_the_same(&other),
@@ -247,7 +247,7 @@ fn same_page(one: &Path, other: &Path) -> Result<bool> {
     })
 }
 
-/// Formats the message that a run reproduced the recorded numbers.
+/// Formats a message saying that a run reproduced the recorded numbers.
 fn same_numbers(recorded: &Path, comparison: RecordComparison) -> String {
     match comparison {
         RecordComparison::IdenticalNumbers(what) => {
@@ -265,7 +265,7 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// Returns the paths that the files will have in `folder`.
+    /// Returns the paths that the files have once they are in `folder`.
     fn in_folder(&self, folder: &Path) -> Vec<PathBuf> {
         self.files
             .iter()
@@ -279,16 +279,17 @@ fn put(draft: Draft, files: Vec<PathBuf>, recorded: Option<String>) -> Result<Pu
     Ok(Published { files, recorded })
 }
 
-/// Returns the folder for a run next to the recorded one.
+/// Returns the folder next to the recorded run that receives different results.
 pub fn run_folder(recorded: &Path) -> PathBuf {
     let base = recorded.file_name().map(|last| last.to_string_lossy().into_owned()).unwrap_or_default();
     recorded.with_file_name(format!("{base}{HERE}"))
 }
 
-/// Name suffix of the folder for a run next to the recorded one.
+/// Suffix for the name of the folder next to the recorded run.
 const HERE: &str = "+here";
 
-/// Returns the large files of a draft that are missing from a folder but listed there with the same hash.
+/// Returns the large files of a draft that are missing from a folder although its manifest lists them with the same
+/// hash.
 fn missing_large_files(draft: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     fn below(folder: &Path, name: &str, found: &mut Vec<String>) -> std::io::Result<()> {
         for entry in std::fs::read_dir(folder.join(name))? {
@@ -368,7 +369,7 @@ mod tests {
         let paths: std::collections::BTreeSet<_> =
             all.iter().map(|overrides| target(results, overrides).path().to_owned()).collect();
         assert_eq!(paths.len(), all.len(), "{paths:?}");
-        // The name must not escape the parent directory or exceed the length limit.
+        // The name must neither escape the parent directory nor exceed the length limit.
         let wild = target(results, &[&format!("recovery=[{{name: ../../x, a: {}}}]", "y".repeat(400))]);
         assert_eq!(wild.path().parent(), Some(Path::new("results/b")));
         assert!(wild.path().file_name().unwrap().len() < 80);

@@ -1,4 +1,4 @@
-//! Renders one small table in every format.
+//! Renders a small table in every format.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ fn number(depth: usize, criterion: &str, recovery: &str, metric: &str, value: f6
     Measurement { row, key: MetricKey::besides(&metric), metric, setup: Setup::default() }
 }
 
-/// Returns `count` documents of which the first `right` are answered correctly.
+/// Returns the results for `count` documents, of which the first `right` are answered correctly.
 fn answers(right: usize, count: usize) -> Sample {
     Sample::Right((0..count).map(|at| at < right).collect())
 }
@@ -100,7 +100,7 @@ fn the_screen_shows_ranks_failures_and_what_a_test_tells() {
             "LLaMA-3-8B 0/32 Dense 70.00 6.71",
             "LLaMA-3-8B 7/32 LLM-Streamline 40.00 2.50e7",
             "LLaMA-3-8B 7/32 Linear Patch (Diag) 50.00° failed",
-            // 12 documents gained and none lost: p = 2 · ½¹².
+            // Ghosted answers 12 more documents correctly and loses none: p = 2 · ½¹².
             "LLaMA-3-8B 7/32 Ghost Layer (Ours) 62.50*+ 21.62*",
         ]
     );
@@ -176,7 +176,7 @@ fn the_frame_has_a_row_for_each_number_with_its_test_and_status() {
         text_at(&frame, "against", ours).contains("linearpatch-diag")
             && text_at(&frame, "test", ours).contains("mcnemar")
     );
-    // 12 documents gained and none lost: p = 2 · ½¹².
+    // Ghosted answers 12 more documents correctly and loses none: p = 2 · ½¹².
     let p = frame.column("p").unwrap().get(ours).unwrap().try_extract::<f64>().unwrap();
     assert!((p - 2.0f64.powi(-11)).abs() < 1e-15, "{p}");
     let failed = row_of(&frame, "ppl_c4", "linearpatch-diag");
@@ -223,7 +223,7 @@ fn a_cell_that_was_left_out_shifts_no_other_under_another_depth() {
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte" && number.record.condition.recovery != "ghosted");
     numbers.push(number(11, "llm-streamline", "linearpatch-diag", "rte", 30.0, Sample::None));
-    // The method only has a value at the second depth, where it is best.
+    // The method has a value only at the second depth, where it is the best.
     numbers.push(number(11, "llm-streamline", "ghosted", "rte", 55.0, Sample::None));
     let view = laid(&description, numbers, &[]).unwrap();
     let rows: Vec<String> = view.rows.iter().map(texts).collect();
@@ -243,7 +243,7 @@ fn a_depth_that_two_backbones_share_stands_in_one_column() {
     let view = laid(&description, shared, &[]).unwrap();
     assert_eq!(view.groups, [("4-layer".to_owned(), 1), ("6-layer".to_owned(), 1)]);
     assert_eq!(view.rows.iter().map(texts).collect::<Vec<_>>(), ["1.00 2.00", "— 3.00"]);
-    // Backbones of different sizes, as in the paper's table A6.
+    // The backbones have different sizes, as in the paper's table A6.
     let unlike = vec![rte_of("a", 7, 1.0), rte_of("a", 11, 2.0), rte_of("b", 13, 3.0), rte_of("b", 15, 4.0)];
     let view = laid(&description, unlike, &[]).unwrap();
     assert_eq!(view.groups, [("7-layer, 13-layer".to_owned(), 1), ("11-layer, 15-layer".to_owned(), 1)]);
@@ -298,7 +298,7 @@ fn equal_prints_rank_equally_and_failed_is_never_best() {
     let description = table(false, &rows(), &["rte"]);
     let mut numbers = numbers();
     numbers.retain(|number| number.record.metric == "rte");
-    // Simulate an accuracy that was summed in another order, and a failed cell.
+    // Simulate an accuracy that differs only because it was summed in another order, and a failed cell.
     (numbers[1].row.record.value, numbers[2].row.record.value) =
         (Some(73.333_333_333_333_33), Some(73.333_333_333_333_3));
     numbers[3].row.record.value = Some(99.0);
@@ -400,7 +400,7 @@ fn methods_may_be_tested_against_one_that_the_table_names() {
     entry.named_options = vec!["rank".into()];
     entry.rows[0].recovery.push("rank:8".into());
     let mut numbers: Vec<Measurement> = numbers().into_iter().filter(|number| number.metric.id == "rte").collect();
-    // This method answers three documents more than ghosted, which is not significant.
+    // This method answers three more documents correctly than ghosted, which is not a significant difference.
     numbers.push(number(7, "llm-streamline", "rank:8", "rte", 65.0, answers(65, 100)));
     let table = laid(&description, numbers, &[]).unwrap();
     let marks: Vec<&str> = table.numbers().map(|(_, shown)| shown.mark()).collect();

@@ -1,4 +1,4 @@
-//! Verifies backbones that have the name of a paper backbone, by layer count and by the hashes in `hub.lock`.
+//! Verifies backbones that are named like a backbone in the paper, using the layer count and the hashes in `hub.lock`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::model::weights::Weights;
 use crate::model::{Config, check_weights};
 use crate::results::record::Condition;
 
-/// Files besides the weights that identify a model. Other files do not affect any number.
+/// Files that identify a model in addition to its weights. Other files do not affect any number.
 const NAMED: [&str; 2] = ["config.json", "tokenizer.json"];
 const WEIGHTS: &str = ".safetensors";
 
@@ -20,7 +20,7 @@ const PROFILE: &str = "paper";
 
 type HashOf<'a> = &'a dyn Fn(&Path) -> Result<String>;
 
-/// Compares a grid's hub inputs with `hub.lock`, and marks matching ones as pinned.
+/// Compares the hub inputs of a grid with `hub.lock` and marks the matching ones as pinned.
 ///
 /// # Errors
 /// Fails if a file in the hub cache differs from its pin.
@@ -72,7 +72,7 @@ fn mark(
     Ok(())
 }
 
-/// Returns the files that a grid reads from a backbone folder or task data.
+/// Returns the files that a grid reads from a backbone folder or from task data.
 fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_owned()]);
@@ -85,11 +85,11 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.into_iter().filter(|file| file.is_file()).collect())
 }
 
-/// Checks the backbones of the `paper` profile against their pins. Unpinned backbones are marked so that their numbers
-/// get no verdict.
+/// Compares the backbones of the `paper` profile with their pins. An unpinned backbone is marked, so that its numbers
+/// are not judged against the paper.
 ///
 /// # Errors
-/// Fails if a folder contains another model under the name of a paper backbone.
+/// Fails if a folder contains a different model under the name of a backbone in the paper.
 pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     if grid.profile.as_deref() != Some(PROFILE) {
         return hold(grid, hash);
@@ -111,7 +111,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     hold(grid, hash)
 }
 
-/// Compares a folder with its pin. Small files come first, so that a different model is detected early.
+/// Compares a folder with its pin. Starts with the small files, to detect a different model early.
 fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>) -> Result<()> {
     let mut files: Vec<(&str, &LockedFile)> =
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| is_relevant(file)).collect();
@@ -146,16 +146,16 @@ fn checked_path(folder: &Path, file: &str) -> PathBuf {
 
 #[derive(Debug)]
 pub struct ExaminedInput {
-    /// Location and type of the input, for messages.
+    /// Location and type of the input, shown in messages.
     pub found: String,
-    /// Repository that the input should be pinned to, if it is not pinned.
+    /// Repository that should be pinned for the input, or `None` if it is pinned already or not from a hub.
     pub unpinned: Option<String>,
 }
 
-/// Checks whether a backbone, text or task exists, is readable, and matches `hub.lock`.
+/// Checks whether a backbone, text or task exists, is readable and matches `hub.lock`.
 ///
 /// # Errors
-/// Fails with a hint if a part is missing or wrong.
+/// Fails with a hint if something is missing or wrong.
 pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) -> Result<ExaminedInput> {
     let Found { path, hub, stream } = need.find(around)?;
     let mut found = path.display().to_string();
@@ -194,13 +194,13 @@ pub fn examine(need: &InputRef, around: &InputResolver<'_>, hash: HashOf<'_>) ->
     Ok(ExaminedInput { found, unpinned })
 }
 
-/// Returns whether files have the pinned hashes. Cached files are matched by name, other copies by content.
+/// Returns whether all files have the pinned hashes. Cached files are matched by name, other copies by content.
 ///
 /// # Errors
 /// Fails if a cached file differs from its pin.
 fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRepo, hash: HashOf<'_>) -> Result<bool> {
     for file in files {
-        // Cached files are in a snapshot directory named after the commit.
+        // Cached files are below a snapshot directory named after the commit.
         let below = hub.commit.as_ref().and_then(|commit| {
             let mut parts = file.components();
             parts.by_ref().any(|part| part.as_os_str() == commit.as_str()).then(|| parts.as_path().to_owned())
@@ -228,7 +228,7 @@ fn as_pinned(hub: &HubSource, path: &Path, files: &[PathBuf], pinned: &LockedRep
     Ok(true)
 }
 
-/// Returns the total size of a folder's weight files, if there are any.
+/// Returns the total size of the weight files in a folder, in bytes, or `None` if there are none.
 pub fn weight_bytes(folder: &Path) -> Option<u64> {
     let files = Weights::files(folder).ok()?;
     Some(files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|about| about.len()).sum())

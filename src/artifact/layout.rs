@@ -1,4 +1,4 @@
-//! Arranges numbers in the rows and columns of an artifact's description.
+//! Arranges numbers in the rows and columns that an artifact's description specifies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::results::{
 };
 use crate::{criterion, recovery};
 
-/// Builds the table of an artifact. `paper` contains the paper's numbers for it, if any.
+/// Builds the table for an artifact. `paper` contains the paper's numbers for the artifact, if there are any.
 ///
 /// # Errors
 /// Fails if two numbers belong to the same table cell, or if a metric does not exist.
@@ -60,11 +60,11 @@ pub(super) fn layout(
     Ok(laid)
 }
 
-/// Builder of the rows of a table.
+/// Builder for the rows of a table.
 struct RowsBuilder<'a> {
     table: &'a TableEntry,
     columns: &'a [LaidColumn],
-    /// Depths indexed by `[group][backbone]`, if columns repeat for each depth.
+    /// Depths indexed by `[group][backbone]`, or `None` if columns do not repeat for each depth.
     depth_groups: Option<&'a [Vec<Option<Depth>>]>,
     rows: Vec<Laid>,
     /// Index of the current block of rows.
@@ -72,7 +72,7 @@ struct RowsBuilder<'a> {
 }
 
 impl RowsBuilder<'_> {
-    /// Adds the rows of the backbone with this index.
+    /// Adds the rows for one backbone, which is given by its index.
     fn add_backbone(&mut self, backbone: usize, numbers: &[&Arc<Measurement>], depths: &[Depth]) -> Result<()> {
         let table = self.table;
         let (dense, pruned): (Vec<&Arc<Measurement>>, Vec<&Arc<Measurement>>) =
@@ -90,7 +90,7 @@ impl RowsBuilder<'_> {
                 pruned.iter().copied().filter(|number| step.contains(&number.record.condition.cut_depth())).collect();
             for entry in &table.rows {
                 self.add_methods(backbone, entry, &of_step)?;
-                // With one column per depth, each row entry forms a block.
+                // If there is one column per depth, each row entry forms a block.
                 self.block += usize::from(table.across_depths);
             }
             self.block += usize::from(!table.across_depths);
@@ -145,7 +145,7 @@ impl RowsBuilder<'_> {
     }
 }
 
-/// Table row with its first measurement, from which the labels of the row are taken.
+/// Table row together with its first measurement, which provides the labels of the row.
 struct Laid {
     row: TableRow,
     first: Arc<Measurement>,
@@ -154,9 +154,9 @@ struct Laid {
 #[derive(Clone)]
 struct LaidColumn {
     column: NumberColumn,
-    /// Metric key, if the run measured the metric in several ways.
+    /// Key of the metric, or `None` if the run measured the metric in only one way.
     key: Option<MetricKey>,
-    /// Index of the depth group, if columns repeat for each depth.
+    /// Index of the depth group, or `None` if columns do not repeat for each depth.
     group: Option<usize>,
 }
 
@@ -164,14 +164,14 @@ fn sequences(measurement: &Measurement) -> Option<usize> {
     measurement.setup.variant.get(settings::OPERATOR_SEQUENCES)?.as_u64()?.try_into().ok()
 }
 
-/// Returns the calibration and all settings except the depth, which distinguish the rows of a method.
+/// Returns what distinguishes the rows of a method: the calibration and all settings except the depth.
 fn variant(measurement: &Measurement) -> (String, Settings) {
     let mut settings = Settings::clone(&measurement.setup.variant);
     settings.remove(settings::DEPTH);
     (measurement.record.condition.calibration.clone(), settings)
 }
 
-/// Returns the depths of a backbone's pruned rows, whole layers first.
+/// Returns the depths of a backbone's pruned rows. Depths in whole layers come first.
 fn depths_of(numbers: &[Arc<Measurement>], backbone: &str) -> Vec<Depth> {
     let is_pruned_here = |number: &&Arc<Measurement>| {
         let condition = &number.record.condition;
@@ -199,7 +199,7 @@ fn depth_groups(depths: &[Vec<Depth>]) -> Vec<Vec<Option<Depth>>> {
     all.into_iter().map(|depth| depths.iter().map(|row| row.contains(&depth).then_some(depth)).collect()).collect()
 }
 
-/// Returns the distinct indices at which the lists of `depths` contain `depth`.
+/// Returns the distinct indices of `depth` in the lists of `depths`.
 fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
     depths.iter().filter_map(|row| row.iter().position(|known| *known == depth)).collect()
 }
@@ -207,7 +207,7 @@ fn positions(depths: &[Vec<Depth>], depth: Depth) -> BTreeSet<usize> {
 /// Headings with the number of columns they span.
 type GroupHeads = Vec<(String, usize)>;
 
-/// Returns the columns of a table's metrics, and their headings.
+/// Returns the columns for a table's metrics, and the headings above them.
 fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<LaidColumn>, GroupHeads)> {
     // A latency metric expands to one column per timed prompt.
     let prompts =
@@ -236,13 +236,13 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
     Ok((wanted, over))
 }
 
-/// Returns other metrics of the same text or task, which are placed next to it.
+/// Returns other metrics for the same text or task, whose columns are placed next to the metric's own.
 fn neighbours(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Metric> {
     let others = metric.others().into_iter().filter(|other| !table.metrics.contains(&other.id));
     others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
 }
 
-/// Returns the columns of a metric. A metric that was measured in several ways has one column for each.
+/// Returns the columns for a metric. If a metric was measured in several ways, each way has its own column.
 fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<LaidColumn> {
     let selected = numbers.iter().filter(|number| number.metric.id == metric.id);
     let ways = distinct(selected.map(|number| &number.key));
@@ -258,7 +258,7 @@ fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
     numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone())
 }
 
-/// Adds the fewest settings that distinguish rows with equal labels.
+/// Adds to equal labels the smallest set of settings that distinguishes their rows.
 fn distinguish_rows(table: &TableEntry, rows: &mut [Laid]) {
     let headed: Vec<_> =
         rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE).map(head_of).collect();
@@ -276,7 +276,7 @@ fn distinguish_rows(table: &TableEntry, rows: &mut [Laid]) {
     }
 }
 
-/// Returns the backbone, block and criterion of a row, which identify the unrepaired row above a repaired one.
+/// Returns the backbone, block and criterion of a row. They identify the unrepaired row above a repaired one.
 fn head_of(laid: &Laid) -> (usize, usize, String) {
     (laid.row.backbone, laid.row.block, laid.first.record.condition.criterion.clone())
 }
@@ -287,7 +287,7 @@ pub(super) fn with_notes(mut table: Table, profile: &str, besides: Vec<String>) 
     table
 }
 
-/// Repeats the columns for each depth group, and returns the headings over them.
+/// Repeats the columns for each depth group and returns them with the headings above them.
 fn heads(columns: Vec<LaidColumn>, depth_groups: Option<&[Vec<Option<Depth>>]>) -> (GroupHeads, Vec<LaidColumn>) {
     let Some(depth_groups) = depth_groups else { return (Vec::new(), columns) };
     (
@@ -309,7 +309,8 @@ fn depth_head(depth: Depth) -> String {
     if depth.is_in_layers() { format!("{depth}-layer") } else { depth.to_string() }
 }
 
-/// Finds the number for a column of a row, at `depth` if columns repeat per depth.
+/// Finds the number in a row that belongs to a column. If columns repeat for each depth, it must have the depth
+/// `depth`.
 fn find<'n>(
     row: &[&'n Arc<Measurement>],
     column: &LaidColumn,
@@ -328,13 +329,13 @@ fn find<'n>(
             .expected("cells that differ in a setting")
             .found(format!("`{}` and `{}`", one.cell, other.cell))
             .hint("name the option in the artifact's `named_options`, or leave one of the cells out")),
-        // A failed cell has no score but still appears in its row.
+        // A failed cell has no score but still belongs in its row.
         (None, _) => Ok(candidates().find(|number| number.failure.is_some())),
     }
 }
 
 fn printed_number(number: &Arc<Measurement>, table: &TableEntry) -> PrintedNumber {
-    // Latencies are not accurate to two decimals, and divergences need more than two.
+    // Latencies are too inaccurate for two decimals, and divergences need more than two.
     let has_own_decimals = number.metric.is_latency() || matches!(number.metric.of, Of::Damage(..));
     let decimals = if has_own_decimals { number.metric.decimals } else { table.decimals };
     PrintedNumber::printed(number, decimals, if number.failure.is_none() { "—" } else { "failed" })
@@ -370,7 +371,7 @@ fn lead_text(lead: RowHeader, measurement: &Measurement, table: &TableEntry) -> 
     }
 }
 
-/// Returns the label of a variant by its criterion and its recovery: `LLM-Streamline + Mean change`.
+/// Returns the label of a variant, made from its criterion and its recovery: `LLM-Streamline + Mean change`.
 pub(super) fn cut_and_repair(condition: &Condition) -> String {
     let cut = criterion::label(&condition.criterion);
     match condition.recovery.as_str() {

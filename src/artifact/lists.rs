@@ -1,4 +1,4 @@
-//! Tables of built-in methods and backbones with their sources.
+//! Tables that list the built-in methods and the backbones with their sources.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -16,13 +16,13 @@ pub(super) struct NameList {
     pub rows: Vec<Vec<String>>,
     /// Index of the column that labels a row.
     pub label: usize,
-    /// Index of the column that distinguishes kinds of rows, if any.
+    /// Index of the column that states the kind of a row, or `None` if all rows are of one kind.
     kind: Option<usize>,
-    /// Index of the column with grid names, which descriptions use to select rows.
+    /// Index of the column with the names used in grids, by which descriptions select rows.
     name: usize,
     /// Index of the URL column.
     source: usize,
-    /// Heading of the URL column in the paper.
+    /// Heading that the URL column has in the paper.
     head: &'static str,
 }
 
@@ -79,7 +79,7 @@ fn is_cached(lock: &Lock, hub: &Hub, want: &RepoFiles) -> Option<PathBuf> {
     is_complete.then(|| hub.cache().snapshot(&want.source.repo, &repo.commit))
 }
 
-/// Returns a path relative to the experiments' parent folder.
+/// Returns a path relative to the folder that contains the experiments folder.
 fn relative_path(path: &Path, experiments: &Path) -> String {
     let path = straight_quotes(path);
     let around = straight_quotes(&experiments.join(".."));
@@ -98,10 +98,11 @@ fn straight_quotes(path: &Path) -> PathBuf {
 }
 
 impl NameList {
-    /// Returns the rows that the description names, or all rows. Methods of the same kind and source share a row.
+    /// Returns the rows that the description names, or all rows if it names none. Methods of the same kind and source
+    /// share a row.
     ///
     /// # Errors
-    /// Fails if a name matches no row, and suggests the closest one.
+    /// Fails if a name matches no row. The error suggests the closest name.
     pub(super) fn printed(&self, description: &Description) -> Result<Table> {
         let Self { kind, name, source, head, .. } = *self;
         let chosen: Vec<&Vec<String>> = match description.in_paper.as_slice() {

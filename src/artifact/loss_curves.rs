@@ -1,4 +1,4 @@
-//! Loss curves of trained operators.
+//! Loss curves from the training of operators.
 
 use super::draw::draw_each;
 use crate::artifact::figure::{Axis, Curves, Drawing, Figure, Line, Plot, Point, Surroundings};
@@ -9,7 +9,7 @@ use crate::pipeline::exec::{CellResult, GridOutcome};
 use crate::recovery;
 use crate::results::{distinct, settings};
 
-/// Draws the training losses of each backbone.
+/// Draws the training losses for each backbone.
 ///
 /// # Errors
 /// Fails if a figure cannot be drawn.
@@ -54,7 +54,7 @@ pub(super) fn draw_losses(title: &str, outcome: &GridOutcome) -> Result<Vec<(Str
     })
 }
 
-/// Averages the losses of several steps. The loss of a single step is noisy, because each step uses only one sequence.
+/// Averages the losses over several steps. A single step is noisy because it uses only one sequence.
 fn loss_point(block: usize, at: usize, steps: &[f64]) -> Point {
     Point {
         x: (at * block) as f64 + (steps.len() + 1) as f64 / 2.0,
@@ -67,7 +67,8 @@ fn recovery_of(cell: &Cell) -> &str {
     cell.recovery.as_ref().map_or("", |method| method.name.as_str())
 }
 
-/// Labels curves by recovery, and by differing settings where labels are equal.
+/// Returns the labels of the curves. Each is the recovery, extended by the settings in which curves with the same label
+/// differ.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| settings::of_cell(cell)).collect();
     let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
@@ -81,7 +82,7 @@ fn trained_labels(cells: &[&Cell]) -> Vec<String> {
         .collect()
 }
 
-/// Number of points of a loss curve, each the mean of several steps.
+/// Number of points in a loss curve. Each point is the mean over several steps.
 const LOSS_POINTS: usize = 16;
 
 #[cfg(test)]

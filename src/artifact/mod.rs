@@ -1,8 +1,8 @@
-//! Production of the paper's tables and figures (layer 4 of the architecture, docs/design.md §11).
+//! Produces the paper's tables and figures (layer 4 of the architecture, docs/design.md §11).
 //!
-//! `pipeline` reproduces an artifact of the `catalogue`. `comparison` compares numbers with the paper and gates the
-//! dense backbones. `folder`, `files`, `recorded` and `page_part` store a run's results. The grid executor is passed in,
-//! so that tests need no model.
+//! `pipeline` reproduces an artifact from the `catalogue`. `comparison` compares numbers with the paper and gates the
+//! dense backbones. `folder`, `files`, `recorded` and `page_part` store the results of a run. The grid executor is
+//! passed in so that tests need no model.
 //!
 //! [`figure`], [`page`], [`paper`], [`claims`] and [`audit`] do not depend on runs.
 

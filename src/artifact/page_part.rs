@@ -1,4 +1,4 @@
-//! `page.json`: one artifact's part of the results page.
+//! `page.json`: the part of the results page that describes one artifact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,13 +20,13 @@ pub struct PagePart {
     pub cells: BTreeMap<String, CellNote>,
 }
 
-/// Name of the line with the computing time in a cell's note.
+/// Name of the line in a cell's note that states the computing time.
 const SECONDS: &str = "seconds";
 
 impl PagePart {
     pub const FILE: &str = "page.json";
 
-    /// Drops data that `numbers.json` also contains.
+    /// Drops the data that is also in `numbers.json`.
     #[must_use]
     pub fn light(mut self) -> Self {
         for note in self.cells.values_mut() {
@@ -38,7 +38,7 @@ impl PagePart {
         self
     }
 
-    /// Returns whether both parts render the same page, ignoring who computed them and when.
+    /// Returns whether both parts render the same page, apart from when and by whom the results were computed.
     pub(super) fn shows_the_same(&self, other: &Self) -> bool {
         fn page_artifact(part: &PagePart) -> (PageArtifact, bool, BTreeMap<String, CellNote>) {
             let artifact = PageArtifact { provenance: Vec::new(), computed: Vec::new(), ..part.artifact.clone() };
@@ -47,7 +47,7 @@ impl PagePart {
                 note.makers.clear();
                 note.lines.retain(|(name, _)| name != SECONDS);
             }
-            // Parts written by earlier versions have no `computed` field, so its absence is a difference.
+            // Parts written by earlier versions have no `computed` field. They count as different, so that it is added.
             (artifact, part.artifact.computed.is_empty(), cells)
         }
         page_artifact(self) == page_artifact(other)
@@ -63,7 +63,7 @@ impl PagePart {
         put(&folder.join(Self::FILE), text.as_bytes()).map(drop)
     }
 
-    /// Reads a folder's part, if it has one.
+    /// Reads the part in a folder. Returns `None` if the folder has none.
     ///
     /// # Errors
     /// Fails if the file is damaged.
@@ -110,11 +110,11 @@ pub(super) fn sheet(
     PagePart { artifact, cells }
 }
 
-/// Converts an artifact's table. Marks columns that the description does not request.
+/// Converts the table of an artifact. Marks the columns that the description does not request.
 fn saved(artifact: &Artifact, table: &Table) -> SavedTable {
     let mut saved = SavedTable::from(table);
     if let Some(entry) = &artifact.description.table {
-        // Text columns precede the number columns.
+        // The text columns come before the number columns.
         let words = saved.columns.len() - table.columns.len();
         for (column, number) in saved.columns[words..].iter_mut().zip(&table.columns) {
             column.unasked = is_unasked(entry, &number.metric);
@@ -123,7 +123,7 @@ fn saved(artifact: &Artifact, table: &Table) -> SavedTable {
     saved
 }
 
-/// Summarizes the origins of a run's stored results by commit and machine.
+/// Summarizes where the stored results of a run come from, by commit and machine.
 fn computed(outcome: &GridOutcome) -> Vec<ComputedBy> {
     let origins = outcome.cells.iter().flat_map(|result| &result.made_from);
     let distinct: BTreeMap<&String, &MadeFrom> = origins.map(|origin| (&origin.key, origin)).collect();
@@ -155,7 +155,7 @@ fn text_of(lines: &BTreeMap<String, String>, name: &str) -> String {
 
 pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     let columns = list.heads.iter().enumerate().map(|(at, head)| {
-        // A column with few distinct texts is offered as a filter.
+        // A column can be used as a filter if it has few distinct texts.
         let texts: BTreeSet<&String> = list.rows.iter().map(|row| &row[at]).collect();
         let choice = 2 * texts.len() <= list.rows.len();
         SavedColumn { label: at == list.label, choice, ..SavedColumn::with_name(head) }
@@ -237,7 +237,7 @@ fn note(result: &CellResult, file: &Path, profile: &str, outcome: &GridOutcome) 
     }
 }
 
-/// Returns the origin of a stored object from its record ([`crate::machine::signature`]).
+/// Returns the origin of a stored object as given in its record (see [`crate::machine::signature`]).
 fn maker(made: &Value) -> Vec<(String, String)> {
     let dirty = if made["dirty"] == true { ", with uncommitted changes" } else { "" };
     let words = made["command"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Reproduces an artifact: runs the grid, gates the dense backbones, and writes tables, figures and the record.
+//! Reproduces an artifact: runs the grid, gates the dense backbones, and writes the tables, figures and record.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -31,13 +31,13 @@ use crate::results::{
 use ghostlab_store::Store;
 
 pub trait Executor {
-    /// Runs the grid. `results` is the folder in which its results will be published.
+    /// Runs the grid. `results` is the folder in which the results will be published.
     ///
     /// # Errors
     /// Fails if the whole run stops. A failed cell is not an error but part of the outcome.
     fn run(&self, grid: &Grid, results: &Path) -> Result<GridOutcome>;
 
-    /// Runs a grid before another one, without evicting objects that the next grid may need.
+    /// Runs a grid that precedes another one. Does not evict objects that the next grid may need.
     ///
     /// # Errors
     /// Fails like [`Self::run`].
@@ -52,7 +52,7 @@ pub struct Runner<'a> {
     pub settings: RunSettings,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
-    /// Whether to use stored results only.
+    /// Whether to use only stored results.
     pub stored: bool,
 }
 
@@ -81,29 +81,29 @@ impl Runner<'_> {
 pub struct ArtifactOutcome {
     /// Table of the artifact, or `None` for a figure.
     pub table: Option<Table>,
-    /// Comparison with the paper, or empty if the paper has no values for the backbones.
+    /// Comparison with the paper. Empty if the paper has no values for the backbones.
     pub comparison: String,
     pub files: Vec<PathBuf>,
-    /// Comparison with the recorded run, if there is one.
+    /// Comparison with the recorded run, or `None` if there is none.
     pub recorded: Option<String>,
-    /// Dense scores that do not match the paper's. Pruned cells of their backbones were not run.
+    /// Dense scores that do not match the paper's. The pruned cells of these backbones were not run.
     pub misses: Vec<GateFailure>,
-    /// Paper backbones without comparable dense numbers, with reasons.
+    /// Backbones from the paper that have no comparable dense numbers, each with the reason.
     pub unknown: Vec<(String, String)>,
-    /// Cells that failed, with reasons.
+    /// Cells that failed, each with the reason.
     pub failures: Vec<(String, String)>,
-    /// Number of cells that failed or were stopped.
+    /// Number of cells that failed or were stopped by the gate.
     pub failed: usize,
     /// Number of cells without complete results.
     pub unmade: usize,
 }
 
-/// Check that dense backbones reproduce the paper's numbers before they are pruned.
+/// Whether dense backbones must reproduce the paper's numbers before they are pruned.
 #[derive(Debug)]
 pub enum Gated {
-    /// Skips the check of dense numbers.
+    /// The dense numbers are not checked.
     No,
-    /// Checks the cells of this grid, if any backbone is the paper's ([`Artifact::gate`]).
+    /// The cells of this grid are checked. `None` if no backbone is from the paper ([`Artifact::gate`]).
     Yes(Option<Box<Grid>>),
 }
 
@@ -129,7 +129,7 @@ pub fn make(
     let outcome = executor.run(&open, target.path())?;
     let outcome = insert_gated_cells(outcome, grid, &misses);
     let results = collect(grid, &outcome, &named);
-    // Store the per-seed numbers even if the table aggregates them.
+    // Store the numbers for each seed even if the table aggregates them.
     let tabled = results.aggregate_over(description.table.as_ref().and_then(|table| table.over));
 
     let staging = target.stage()?;
@@ -147,13 +147,13 @@ pub fn make(
         comparison = beside_paper(&laid);
         table = Some(laid);
     }
-    // If the gate stopped every model, report the gate and not the empty figure.
+    // If the gate stopped every model, report this instead of an empty figure.
     let drawn = figures(artifact, &outcome, &tabled, profile, &staging);
     let (drawn, figures) = drawn.map_err(|error| stopped_by(&misses).unwrap_or(error))?;
     files.extend(drawn);
     let run = FinishedRun { target, grid, outcome: &outcome, started };
     let (files, record) = run.finish(matches!(gated, Gated::Yes(_)), &results, files, &staging)?;
-    // The page only shows runs of unmodified descriptions.
+    // The page shows only runs that use an unmodified description.
     if target.as_described() {
         let mut sheet = page_part::sheet(artifact, profile, &outcome, table.as_ref(), figures);
         sheet.artifact.provenance = provenance_lines(&record, grid.cells.len());
@@ -169,7 +169,7 @@ pub fn make(
     Ok(ArtifactOutcome { table, comparison, files, recorded, misses, unknown, failures, failed, unmade })
 }
 
-/// Rejects an incomplete run or a run with noisy timings if the target is a recorded run.
+/// Rejects a run that is to be recorded if it is incomplete or has noisy timings.
 fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &ResultsFolder) -> Result<()> {
     if target.records() && outcome.failed() + outcome.unmade() > 0 {
         let found = format!("{} failed, {} not computed", counted(outcome.failed(), "cell"), outcome.unmade());
@@ -198,7 +198,7 @@ pub fn artifact_files(artifact: &Artifact, grid: &Grid) -> Vec<String> {
     outputs.into_iter().chain(printed).chain([PagePart::FILE.to_owned()]).chain(files_beside(grid)).collect()
 }
 
-/// Rejects sublayer cuts if the table or figure only supports whole layers.
+/// Rejects cuts of sublayers if the table or figure supports only whole layers.
 fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     match grid.cells.iter().find(|cell| !cell.depth.is_in_layers()) {
         Some(cell) if !artifact.description.shows_sublayers() => {
@@ -212,7 +212,8 @@ fn refuse_sublayers(artifact: &Artifact, grid: &Grid) -> Result<()> {
     }
 }
 
-/// Runs the dense backbones with `run`, and returns the grid without the cells that the gate stops.
+/// Runs the dense backbones with `run`. Returns the result of the gate, and the grid without the cells that the gate
+/// stops.
 ///
 /// # Errors
 /// Fails if the run stops.
@@ -252,8 +253,8 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
     Ok(files)
 }
 
-/// Returns the LaTeX variants by file name. The paper's columns appear under each name of the artifact, and once more
-/// with the paper's values. The columns beyond the paper are a separate variant.
+/// Returns the LaTeX variants with their file names. There is one variant with the paper's columns for each name of the
+/// artifact, and another that adds the paper's values. The columns that are not in the paper form a separate variant.
 pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
     let tables = print::printed(entry, table);
     let mut forms: Vec<(String, Table)> =
@@ -264,7 +265,7 @@ pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Tab
     forms
 }
 
-/// Suffixes of the LaTeX variants.
+/// Suffixes for the file names of the LaTeX variants.
 const COMPARED: &str = "compared";
 const BEYOND: &str = "beyond";
 
@@ -284,7 +285,7 @@ fn figures(
         Some(entry) => (name, Drawer { description, entry, outcome, numbers: &all }.draw()?),
         None => (format!("{name}-losses"), draw_losses(&description.title, outcome)?),
     };
-    // The data of a figure next to a table is in the table's files.
+    // If there is also a table, its files already contain the data of the figure.
     if let Some(figure) = description.figure.as_ref().filter(|_| description.table.is_none()) {
         let numbers: Vec<&Measurement> = all
             .iter()
@@ -316,7 +317,7 @@ fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<Pat
     drawing.forms().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
-/// Returns the provenance lines of an artifact's page section.
+/// Returns the lines about provenance in the page section of an artifact.
 pub(super) fn provenance_lines(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     let dirty = if record.dirty { ", with uncommitted changes" } else { "" };
     let machine = &record.machine;
@@ -335,7 +336,7 @@ pub(super) fn provenance_lines(record: &Provenance, cells: usize) -> Vec<(String
     lines.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Writes a table of built-in names. Returns it formatted for a terminal.
+/// Writes a table of built-in names. Returns the table formatted for the terminal.
 ///
 /// # Errors
 /// Fails if the folder is not writable.

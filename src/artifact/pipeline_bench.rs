@@ -18,7 +18,7 @@ use crate::pipeline::identity::MeasureId;
 use crate::pipeline::outcome::TextExtent;
 use crate::results::{By, RunDescription};
 
-/// Executor that gives every cell the same prompt timings and a perplexity of 9.
+/// Executor that gives every cell a perplexity of 9 and the same prompt timings.
 pub(super) struct Timed(pub(super) &'static [f64]);
 
 impl Executor for Timed {
@@ -52,7 +52,7 @@ impl Executor for Timed {
     }
 }
 
-/// Executor that returns a given perplexity for each cell, and counts the requested cells.
+/// Executor that returns a given perplexity for each cell and counts the cells it was asked for.
 pub(super) struct Fake {
     pub(super) perplexity: fn(&Cell) -> Option<f64>,
     pub(super) cell_counts: RefCell<Vec<usize>>,
@@ -106,7 +106,7 @@ pub(super) fn inputs() -> BTreeMap<String, String> {
     [("a".to_owned(), "ff".to_owned())].into()
 }
 
-/// Copies a fixture, and adds the required tokenizer file.
+/// Copies a fixture and adds the tokenizer file that a backbone requires.
 fn with_tokenizer(root: &Path) -> PathBuf {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
     let folder = root.join("llama-gqa");
@@ -124,7 +124,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Creates an artifact with a table of perplexities on `c4`. The data of its tasks does not exist.
+    /// Creates an artifact with a table of perplexities on `c4`. The data for its tasks does not exist.
     pub(super) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let backbone = with_tokenizer(root.path());
@@ -145,7 +145,7 @@ impl Bench {
         Self { root, artifact }
     }
 
-    /// Creates an artifact with a table that aggregates calibration seeds.
+    /// Creates an artifact with a table that aggregates over calibration seeds.
     pub(super) fn over_seeds() -> Self {
         let bench = Self::new();
         let text = fs::read_to_string(&bench.artifact.file).unwrap();

@@ -25,7 +25,7 @@ fn hidden_cells_of_an_artifact_need_no_run_or_data() {
 #[test]
 fn only_a_dense_backbone_within_tolerance_is_pruned() {
     let bench = Bench::new();
-    // The paper's perplexity is 6.71 (`data/paper/table3.csv`).
+    // The paper states a perplexity of 6.71 (`data/paper/table3.csv`).
     let good = Fake::new(|cell| Some(if cell.is_dense() { 6.7 } else { 20.0 }));
     let (made, folder) = bench.make(&[], true, &good);
     let made = made.unwrap();
@@ -109,7 +109,8 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
         let seed = cell.calibration.as_ref().map_or(0.0, |calibration| calibration.seed as f64);
         match cell.recovery.as_ref().map(|recovery| recovery.name.as_str()) {
             None => Some(6.7),
-            // Better than no repair with the first two seeds, worse with the third.
+            // Without a repair, the perplexity is 35. `ghosted` is better for the first two seeds and worse for the
+            // third.
             Some("ghosted") => Some(20.0 + 10.0 * seed),
             Some(_) => Some(35.0),
         }
@@ -122,20 +123,20 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
         .iter()
         .map(|row| format!("{} {}", row.lead[1..].join(" "), row.cells[0].as_ref().unwrap().text))
         .collect();
-    // Squared deviations: (10² + 0 + 10²) / 2.
+    // The standard deviation is the square root of (10² + 0 + 10²) / 2.
     assert_eq!(
         rows[..3],
         ["0/4 Dense 6.70", "1/4 LLM-Streamline 35.00 ± 0.00", "1/4 Ghost Layer (Ours) 30.00 ± 10.00"]
     );
     let notes = table.notes.join("\n");
     assert!(notes.contains("n = 3 calibration seeds (0, 1, 2)"), "{notes}");
-    // In the paper, ghosted beats the unrepaired model in every setting.
+    // In the paper, `ghosted` beats the unrepaired model in every setting, so its order here changes with the seed.
     assert!(notes.contains("1 pair of methods") && notes.contains("one changes with the seed"), "{notes}");
     assert!(notes.contains("first is Ghost Layer (Ours) under 2, LLM-Streamline under 1 of 3 seeds"), "{notes}");
     let lines: Vec<String> = csv(&folder).lines().map(str::to_owned).collect();
     let heads: Vec<&str> = lines[0].split(',').collect();
     let ghosted: Vec<&str> = lines.iter().find(|line| line.contains("ghosted")).unwrap().split(',').collect();
-    // Perplexities are exponentials of a mean loss, so they are not exact.
+    // A perplexity is the exponential of a mean loss, so it is not exact.
     let near = |name: &str, value: f64| (ghosted[index_of(&heads, name)].parse::<f64>().unwrap() - value).abs() < 1e-12;
     assert!(near("value", 30.0) && near("std_seeds", 10.0) && ghosted[index_of(&heads, "n")] == "3", "{ghosted:?}");
     for (form, words) in [
@@ -152,7 +153,7 @@ fn seed_table_has_one_row_with_mean_deviation_and_dots() {
     let page = PagePart::read(&folder).unwrap().unwrap();
     assert_eq!(page.artifact.figures.len(), 1);
     assert_eq!(page.artifact.tables[0].rows.len(), table.rows.len());
-    // A number's note states the kind of its deviation.
+    // The note for a number states what kind of deviation it has.
     let kinds = page.artifact.tables[0].rows.iter().flat_map(|row| &row.cells).filter(|cell| !cell.error.is_empty());
     assert!(kinds.map(|cell| cell.error_kind.as_str()).any(|kind| kind == "std_seeds"));
 }

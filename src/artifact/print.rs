@@ -1,4 +1,4 @@
-//! Splits a table into the paper's columns and additional ones.
+//! Splits a table into the columns that are in the paper and those that are not.
 
 use crate::artifact::paper::backbone_label;
 use crate::grid::TableEntry;
@@ -17,12 +17,12 @@ pub(super) fn beyond(entry: &TableEntry, table: &Table) -> Option<Table> {
     (!found.columns.is_empty()).then_some(Table { title, ..found })
 }
 
-/// Returns whether a metric is declared as beyond the paper or was added automatically.
+/// Returns whether a metric is declared as not in the paper or was added automatically.
 fn is_beyond(entry: &TableEntry, metric: &Metric) -> bool {
     !names(&entry.metrics, metric) || names(&entry.print.beyond, metric)
 }
 
-/// Returns whether a metric was added automatically, like bits per byte.
+/// Returns whether a metric, such as bits per byte, was added automatically.
 pub(super) fn is_unasked(entry: &TableEntry, metric: &Metric) -> bool {
     !names(&entry.metrics, metric) && !names(&entry.print.beyond, metric)
 }
@@ -73,8 +73,8 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) ->
     Table { scope: untold(entry, &found), ..found }
 }
 
-/// Describes the backbone and the number of removed layers, if they are the same for all numbers and no row label shows
-/// them.
+/// Describes the backbone and the number of removed layers. Leaves out each that varies or is already shown by the
+/// table.
 fn untold(entry: &TableEntry, table: &Table) -> String {
     let conditions: Vec<&Condition> = table.numbers().map(|(_, shown)| &shown.measurement.record.condition).collect();
     let backbones = distinct(conditions.iter().map(|condition| &condition.backbone));
@@ -99,13 +99,13 @@ fn is_said_by(table: &Table, kind: RowHeaderKind) -> bool {
     table.lead.iter().any(|lead| lead.kind == kind)
 }
 
-/// Transposes a latency table to one row per prompt. Returns other tables unchanged.
+/// Transposes a latency table, so that it has one row per prompt. Returns any other table unchanged.
 fn turned(table: Table) -> Table {
     let metrics =
         distinct(table.columns.iter().map(|column| column.metric.whatever_prompt()).collect::<Vec<_>>().iter());
     let prompts: Option<Vec<PromptName>> = table.columns.iter().map(|column| column.metric.prompt()).collect();
     let ([metric], Some(prompts)) = (metrics.as_slice(), prompts) else { return table };
-    // Use the label columns that distinguish rows.
+    // Keep only the label columns that distinguish rows.
     let pruned: Vec<&TableRow> = table.rows.iter().filter(|row| !row.dense).collect();
     let headers: Vec<usize> =
         (0..table.lead.len()).filter(|&at| distinct(pruned.iter().map(|row| &row.lead[at])).len() > 1).collect();

@@ -1,13 +1,13 @@
-//! Facts about the layout of LaTeX tables, for comparing printed tables with the paper's.
+//! Extracts facts about the layout of LaTeX tables, to compare printed tables with the paper's.
 
 use std::collections::BTreeMap;
 
-/// Layout facts of a paper table, one per line.
+/// Facts about the layout of a table, one per line.
 pub(super) type Facts = Vec<String>;
 
 const FIXTURE: &str = include_str!("../../tests/fixtures/paper_tables.txt");
 
-/// Reads the paper's label and layout facts of each table.
+/// Reads the fixture. Returns the label and the layout facts of each table in the paper.
 pub(super) fn fixture() -> BTreeMap<String, (String, Facts)> {
     let mut all: BTreeMap<String, (String, Facts)> = BTreeMap::new();
     let mut current = String::new();
@@ -23,7 +23,7 @@ pub(super) fn fixture() -> BTreeMap<String, (String, Facts)> {
     all
 }
 
-/// Splits off a command's argument in braces or brackets.
+/// Splits off the argument of a command, in braces or brackets. Returns the argument and the remaining text.
 fn argument(text: &str) -> (&str, &str) {
     let close = match text.chars().next() {
         Some('{') => '}',
@@ -34,7 +34,7 @@ fn argument(text: &str) -> (&str, &str) {
     (&text[1..end], &text[end + 1..])
 }
 
-/// Normalizes a cell, and returns whether it is shaded.
+/// Normalizes a cell. Also returns whether it is shaded.
 fn cell(text: &str) -> (String, bool) {
     let mut word = String::new();
     let mut over = String::new();
@@ -50,7 +50,7 @@ fn cell(text: &str) -> (String, bool) {
         }
         let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
         let (command, behind) = rest.split_at(end);
-        // Skip the character of a control symbol such as `\&`.
+        // Skip the character in a control symbol such as `\&`.
         rest = if end == 0 { rest.get(1..).unwrap_or("") } else { behind };
         match command {
             "jygl" => shaded = true,
@@ -80,7 +80,8 @@ fn cell(text: &str) -> (String, bool) {
     (format!("{over}{word}{span}{arrow}"), shaded)
 }
 
-/// Splits off the rule at the start of a line: `midrule`, `cmidrule2-13`, or nothing for a shaded line.
+/// Splits off the rule at the start of a line, such as `midrule` or `cmidrule2-13`. For a shaded line, the rule is
+/// empty.
 fn rule(text: &str) -> Option<(String, &str)> {
     for name in ["toprule", "midrule", "bottomrule"] {
         if let Some(behind) = text.strip_prefix(&format!("\\{name}")) {
@@ -139,7 +140,8 @@ pub(super) fn facts(tex: &str) -> Facts {
     found.into_iter().map(|(kind, words)| format!("{kind} {}", words.join(" "))).collect()
 }
 
-/// Moves a multirow label from its last row (`llama*-4`) to its first (`llama*4`), where the paper prints it.
+/// Moves the label of a multirow cell from its last row (`llama*-4`) to its first (`llama*4`), where the paper prints
+/// it.
 fn names_first(rows: &mut [(String, Vec<String>)]) {
     for at in 0..rows.len() {
         let Some((name, count)) = rows[at].1[0].split_once("*-") else { continue };
@@ -149,7 +151,7 @@ fn names_first(rows: &mut [(String, Vec<String>)]) {
     }
 }
 
-/// Canonical names for methods that the paper and this program name differently.
+/// Names that the paper or this program uses, and the common name that replaces them in the comparison.
 const SAME: [(&str, &str); 15] = [
     ("prunecomp", "pruneandcomp"),
     ("linearpatchd", "linearpatchdiag"),
@@ -184,7 +186,7 @@ pub(super) fn in_one_language(facts: &Facts) -> Facts {
         .collect()
 }
 
-/// Replaces a shaded word by `shaded`, because the paper shades single cells and this program whole rows.
+/// Replaces a word for shading with `shaded`, because the paper shades single cells and this program whole rows.
 fn unshaded(word: &str) -> String {
     if word.starts_with("shaded") { "shaded".to_owned() } else { word.to_owned() }
 }

@@ -1,7 +1,7 @@
 //! Compares the layout of each printed table with the paper's.
 //!
-//! The tables contain the paper's numbers, so nothing is computed. The fixture was extracted from the paper's LaTeX
-//! source by `tools/paper_tables.py`. If the source is present, the fixture is checked against it.
+//! The tables contain the paper's numbers, so nothing is computed. `tools/paper_tables.py` extracted the fixture from
+//! the paper's LaTeX source. If the source is available, the fixture is checked against it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +41,8 @@ fn measured(record: Record) -> Arc<Measurement> {
     Arc::new(Measurement { row, key, metric, setup })
 }
 
-/// Returns each table of an artifact with its name. `more` contains numbers that the paper does not have.
+/// Returns all variants of an artifact's table with their names. `more` contains metrics and values that the paper does
+/// not have.
 fn forms(name: &str, more: &[(&str, f64)]) -> Vec<(String, Table)> {
     let all = catalogue::all(&experiments()).unwrap();
     let artifact: &Artifact = catalogue::select(&all, &[name.to_owned()]).unwrap()[0];
@@ -173,7 +174,7 @@ fn all_printed_tables_compile_without_warnings() {
     let mut text = "\\listoftables\n".to_owned();
     let mut known = BTreeSet::new();
     let mut add = |name: &str, table: &Table| {
-        // All names of a table share the variant with the paper's values.
+        // The variant with the paper's values is the same for all names of a table, so add it only once.
         if !known.insert(name.to_owned()) {
             return;
         }
@@ -187,7 +188,7 @@ fn all_printed_tables_compile_without_warnings() {
             .filter(|(label, _)| label == name || label.contains('-'))
             .for_each(|(label, table)| add(label, table));
     }
-    // Characters that users may have in names.
+    // Characters that users may put into names.
     let strange = "a_b & 50 % of {x} ^2 ~ \\ # $1 [y] <z> − ± × ≠ ≤ ≥ ≈ → · – — … ’ é ü";
     let odd = Table {
         title: strange.to_owned(),
@@ -202,7 +203,7 @@ fn all_printed_tables_compile_without_warnings() {
     assert_eq!(compile_warnings(&text), Vec::<String>::new());
 }
 
-/// Returns the reason for skipping LaTeX compilation, if any.
+/// Returns why LaTeX compilation is skipped, or `None` if it is not.
 fn compile_skipped() -> Option<&'static str> {
     let requested = std::env::var("GHOSTLAB_TEX").unwrap_or_default();
     let is_installed = Command::new("pdflatex").arg("--version").output().is_ok();
@@ -214,7 +215,7 @@ fn compile_skipped() -> Option<&'static str> {
     }
 }
 
-/// Compiles an article twice to resolve references. Returns the warnings of the second pass.
+/// Compiles an article twice to resolve its references. Returns the warnings from the second pass.
 fn compile_warnings(body: &str) -> Vec<String> {
     let text = format!(
         "\\documentclass{{article}}\n\\usepackage[margin=2cm]{{geometry}}\n\
@@ -244,7 +245,7 @@ fn option_names_and_quotes_keep_their_signs_in_latex() {
     assert!(notes.contains("`-{}-retime` times '{}'again'{}' -{}- and -{}-{}-."), "{notes}");
 }
 
-// The committed tables must compile, because readers copy them into papers.
+// The committed tables must compile because readers copy them into their papers.
 #[test]
 #[expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 fn all_recorded_tables_compile_without_warnings() {
@@ -256,7 +257,7 @@ fn all_recorded_tables_compile_without_warnings() {
     let mut tables: Vec<PathBuf> = Vec::new();
     for artifact in fs::read_dir(results).unwrap() {
         let folder = artifact.unwrap().path();
-        // Lists have no profile.
+        // Lists have no profile, so their files are in the folder itself.
         let files = [folder.clone(), folder.join("tiny")].into_iter().filter_map(|folder| fs::read_dir(folder).ok());
         let files = files.flatten().map(|file| file.unwrap().path());
         tables.extend(files.filter(|file| file.extension().is_some_and(|extension| extension == "tex")));
@@ -267,7 +268,7 @@ fn all_recorded_tables_compile_without_warnings() {
     assert_eq!(compile_warnings(&text.join("\\clearpage\n")), Vec::<String>::new());
 }
 
-// The paper's numbers have no significance marks, so the marks are checked on the recorded run.
+// The paper's numbers have no significance marks, so a recorded run is used to check the marks.
 #[test]
 fn table_2_is_one_part_at_120_columns() {
     let table = laid_out("table2", &paper::records("table2").unwrap().into_iter().map(measured).collect::<Vec<_>>());

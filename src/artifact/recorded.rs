@@ -1,6 +1,6 @@
-//! Compares a run with the recorded run of an artifact, which is kept in the repository.
+//! Compares a run with the recorded run of the same artifact, which is kept in the repository.
 //!
-//! Timings, command, commit and machine are not results and are ignored.
+//! Timings, the command, the commit and the machine are not results and are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,30 +13,31 @@ use crate::files::{self, owner, regular};
 use crate::quantity::counted;
 use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, ResultRow, StoredResults, settings_that_differ};
 
-/// Files that the repository does not track. `run.json` contains their hashes, and `.gitignore` lists them.
+/// Files that the repository does not track. Their hashes are in `run.json`, and `.gitignore` lists their names.
 pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS, LATENCY];
 /// Fields of a cell in `run.json` that are not results.
 const ASIDE: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
-/// Maximum number of names in a message.
+/// Maximum number of names listed in a message.
 const NAMED: usize = 3;
 
-/// Maximum relative difference of diagnostics (operator statistics, selection scores) that rounding can explain.
+/// Largest relative difference in diagnostics (operator statistics, selection scores) that rounding can explain.
 const ROUNDING: f64 = 1e-3;
 
-/// Comparison of a run with the recorded one, with the differences as text.
+/// Result of comparing a run with the recorded one. The text describes the differences.
 #[derive(Debug, PartialEq)]
 pub(super) enum RecordComparison {
-    /// Numbers, files and diagnostics are identical.
+    /// The numbers, files and diagnostics are identical.
     Identical,
-    /// Numbers, items, settings and inputs are identical. Files or diagnostics differ by rounding.
+    /// The numbers, items, settings and inputs are identical. The files differ, or diagnostics differ within rounding
+    /// errors.
     IdenticalNumbers(String),
     Different(String),
 }
 
-/// The compared parts of `run.json` and `numbers.json`.
+/// Contents of `run.json` and `numbers.json`, as far as they are compared.
 struct ComparedRun {
     run: Value,
-    /// Numbers of the run. `None` for races, which are compared by their files.
+    /// Numbers of the run. `None` for races, whose files are compared instead.
     numbers: Option<Vec<ResultRow>>,
 }
 
@@ -61,7 +62,7 @@ impl ComparedRun {
 /// Compares a run with the recorded one.
 ///
 /// # Errors
-/// Fails if a record cannot be read.
+/// Fails if one of the records cannot be read.
 pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> {
     let root = recorded.ancestors().nth(3).and_then(|root| std::path::absolute(root).ok()).unwrap_or_default();
     let ours = ComparedRun::read(made, &root)?;
@@ -81,7 +82,8 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let mut rounding = Vec::new();
     let list = if is_rounding { &mut rounding } else { &mut different };
     list.extend(findings.sentence());
-    // Ignore the hash of `numbers.json`, which contains the program version. Its numbers are compared above.
+    // Ignore the hash of `numbers.json`, because the file contains the program version. Its numbers were compared
+    // above.
     let mut files = unequal(&ours["files"], &theirs["files"]);
     files.remove(StoredResults::FILE);
     if our_numbers.is_none() && !files.is_empty() {
@@ -104,7 +106,8 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     })
 }
 
-/// Reports different vector instructions, which may change the last bits of a value.
+/// Describes a difference in vector instructions, which may change the last bits of a value. Returns `None` if they
+/// agree.
 fn instructions_that_differ(ours: &Value, theirs: &Value) -> Option<String> {
     let ours = vector_features(ours)?;
     let theirs = vector_features(theirs)?;
@@ -116,10 +119,10 @@ fn vector_features(run: &Value) -> Option<String> {
     Some(all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "))
 }
 
-/// Difference between the diagnostics of two runs' cells.
+/// Difference in diagnostics between the cells of two runs.
 #[derive(Debug, Default, PartialEq)]
 struct FindingDifference {
-    /// Path and size of the largest relative difference.
+    /// Path and size of the largest relative difference between two floating-point numbers.
     largest: Option<(String, f64)>,
     /// Path of the first difference that is not between two floating-point numbers.
     structure: Option<String>,
@@ -223,7 +226,7 @@ fn unequal(one: &Value, other: &Value) -> BTreeSet<String> {
     names.filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
 }
 
-/// Returns the `cells` of `run.json` without the fields in [`ASIDE`], at any depth.
+/// Returns the `cells` of `run.json` without the fields in [`ASIDE`], at any nesting depth.
 fn findings(run: &Value) -> Value {
     fn bare(full: &Value) -> Value {
         match full {
@@ -238,13 +241,13 @@ fn findings(run: &Value) -> Value {
     bare(&run["cells"])
 }
 
-/// Checks that no text file identifies the machine by host name or local paths.
+/// Checks that no text file identifies the machine by its host name or by local paths.
 ///
 /// # Errors
-/// Fails with exit code 2, naming the file and the text.
+/// Fails with exit code 2 and names the file and the text.
 pub(super) fn impersonal(folder: &Path) -> Result<()> {
     let folders = [std::env::home_dir(), std::env::current_dir().ok()];
-    // Short strings and common words occur in any text.
+    // Ignore short strings and common words, because they occur in any text.
     let words = [std::env::consts::OS, std::env::consts::ARCH, "localhost", "ghostlab"];
     let mut tells: Vec<String> = folders.into_iter().flatten().map(|path| path.display().to_string()).collect();
     tells.push(owner::host());
@@ -280,7 +283,7 @@ mod tests {
         let found = FindingDifference::of(&json!([{"removed": [2, 3], "boundary_mae": 1.25}]), &recorded);
         assert_eq!(found.largest, Some(("cells[0].boundary_mae".to_owned(), 0.25)));
         assert_eq!(found.structure, None, "a value that is null may be absent");
-        // Layers are integers, so a difference is never rounding.
+        // Layer indices are integers, so rounding cannot explain a difference.
         let found = FindingDifference::of(&json!([{"removed": [2, 4], "boundary_mae": 1.0}]), &recorded);
         assert_eq!(found.structure.as_deref(), Some("cells[0].removed[1]"));
         assert!(FindingDifference::of(&json!([]), &recorded).structure.is_some(), "a cell that only one run has");

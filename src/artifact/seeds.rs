@@ -1,4 +1,4 @@
-//! Figure and notes of a table that aggregates calibration seeds.
+//! Figure and notes for a table that aggregates over calibration seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::results::record::{DENSE, Record};
 use crate::results::{Measurement, Sample, distinct, grouped};
 use crate::{criterion, recovery};
 
-/// Backbone, depth, layer count and criterion of a cut.
+/// Backbone, depth, number of layers and criterion, which identify a cut.
 type BackboneCut = (String, usize, usize, String);
 
-/// Values of a method, by seed.
+/// Values of a method, keyed by seed.
 type SeedValues = BTreeMap<u64, f64>;
 type Methods = Vec<(String, SeedValues)>;
 
-/// Values of all methods for each cut.
+/// Values of all methods, grouped by cut.
 struct SeedDraws {
     metric: Metric,
     cuts: Vec<(BackboneCut, Methods)>,
 }
 
 impl SeedDraws {
-    /// Groups the values by cut and seed. Returns `None` if the values are not aggregated over seeds.
+    /// Groups the values by cut, method and seed. Returns `None` if the values are not aggregated over seeds.
     fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
         let metric_id = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
         let metric_id = metric_id.chain(table.metrics.iter().cloned()).next()?;
@@ -41,7 +41,7 @@ impl SeedDraws {
     }
 }
 
-/// Returns the values of each method of a cut.
+/// Returns the values of each method for a cut.
 fn methods_of(cut: &BackboneCut, measured: &[&Measurement]) -> Methods {
     let of_cut = measured.iter().filter(|number| cut_of(number) == *cut);
     let values = of_cut.filter_map(|number| match &number.sample {
@@ -59,7 +59,7 @@ fn cut_of(measurement: &Measurement) -> BackboneCut {
     (condition.backbone.clone(), condition.depth, condition.layers, condition.criterion.clone())
 }
 
-/// Draws one dot per method and seed.
+/// Draws one dot for each method and seed.
 ///
 /// # Errors
 /// Fails if the figure cannot be drawn.
@@ -136,14 +136,15 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
     changing
 }
 
-/// Formats one line per cut, with three counts of method pairs: those that rank as in the paper for every seed, those
-/// that rank in reverse for every seed, and those whose order depends on the seed.
+/// Formats one line per cut that compares the order of the methods with the paper. It counts the method pairs that are
+/// in the paper's order for every seed and those in the reverse order for every seed. It also counts the pairs whose
+/// order depends on the seed.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
     let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Vec::new() };
     cuts.iter().filter_map(|(cut, methods)| order_note(&metric, cut, methods, paper)).collect()
 }
 
-/// Formats the line of one cut. Returns `None` if no two methods can be compared.
+/// Formats the line for one cut. Returns `None` if no two methods can be compared.
 fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Record]) -> Option<String> {
     let (backbone, depth, layers, criterion) = cut;
     let known: Vec<(&str, f64, &SeedValues)> = methods
@@ -186,7 +187,7 @@ fn order_note(metric: &Metric, cut: &BackboneCut, methods: &Methods, paper: &[Re
     })
 }
 
-/// Returns the mean over all settings of the paper with this criterion.
+/// Returns the mean of the paper's values over all settings with this criterion and recovery.
 fn paper_mean(paper: &[Record], metric: &Metric, criterion: &str, recovery: &str) -> Option<f64> {
     let selected = paper.iter().filter(|record| {
         record.metric == metric.id && record.condition.criterion == *criterion && record.condition.recovery == recovery
@@ -195,7 +196,7 @@ fn paper_mean(paper: &[Record], metric: &Metric, criterion: &str, recovery: &str
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Returns the label of a method: its recovery or, if unrepaired, its criterion.
+/// Returns the label of a method, which is its recovery or, if it is unrepaired, its criterion.
 fn method_label(recovery: &str, criterion: &str) -> String {
     match recovery {
         recovery::NONE => criterion::label(criterion).to_owned(),
@@ -203,7 +204,7 @@ fn method_label(recovery: &str, criterion: &str) -> String {
     }
 }
 
-/// Counts how often each method is first: `Ghost Layer (Ours) under 5 of 5 seeds`.
+/// Counts for how many seeds each method is first, for example `Ghost Layer (Ours) under 5 of 5 seeds`.
 fn count_first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
     let mut counts = grouped(seeds.iter().filter_map(|seed| {

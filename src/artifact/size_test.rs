@@ -1,4 +1,4 @@
-//! Tests the size of a results folder for the paper's largest table.
+//! Tests the size of the results folder for the paper's largest table.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,12 +21,12 @@ use crate::tasks::{Answered, Score, Solutions};
 
 const CELLS: usize = 129;
 const CHANNELS: usize = 4096;
-/// Documents per task, which do not affect the measured sizes.
+/// Number of documents per task. It does not affect the measured sizes.
 const DOCUMENTS: usize = 10;
 const TASKS: [&str; 9] =
     ["arc_easy", "arc_challenge", "hellaswag", "winogrande", "boolq", "openbookqa", "rte", "copa", "race"];
 
-/// Builds a grid with two texts and nine tasks.
+/// Builds a grid that evaluates two texts and nine tasks.
 fn grid(root: &Path) -> Grid {
     let checkout = Path::new(env!("CARGO_MANIFEST_DIR"));
     let data = checkout.join("data/tiny/tasks");
@@ -52,7 +52,7 @@ fn grid(root: &Path) -> Grid {
     Grid::load(&root.join("large.yaml"), None, &[]).unwrap()
 }
 
-/// Returns a number that needs full precision.
+/// Returns a number that can only be stored with full precision.
 fn number(at: usize) -> f64 {
     (at as f64 + 2.0).sqrt()
 }
@@ -91,7 +91,7 @@ fn losses(cell: usize) -> Losses {
     Losses { windows: (0..256).map(|window| number(cell + window)).collect() }
 }
 
-/// Repeats the grid's last cell with different seeds.
+/// Builds an outcome by repeating the last cell of the grid with different seeds.
 fn outcome(grid: &Grid) -> GridOutcome {
     let inputs: BTreeMap<String, String> =
         (0..25).map(|at| (format!("models/llama/file-{at}.safetensors"), "0123456789abcdef".repeat(4))).collect();
@@ -160,7 +160,7 @@ fn the_record_and_the_page_of_a_large_run_stay_small() {
     let page = page::render(&Page { artifacts: vec![artifact], cells, ..Page::default() }).unwrap().len();
     assert!(bytes(&target, "run.json") < 25_000 * CELLS, "{}", bytes(&target, "run.json"));
     assert!(page < 10_000 * CELLS, "{page}");
-    // Each value needs its full precision but little metadata.
+    // Each value is stored with full precision but little metadata.
     assert!(bytes(&target, "channels.parquet") < 10 * CELLS * CHANNELS, "{}", bytes(&target, "channels.parquet"));
 }
 

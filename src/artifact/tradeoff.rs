@@ -1,4 +1,4 @@
-//! Pareto figure of a backbone, from the same numbers as its table.
+//! Pareto figure for a backbone, based on the same numbers as its table.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::metric::{Direction, PARAMETERS_REMOVED, Unit};
 use crate::results::record::{Condition, DENSE};
 use crate::results::{Measurement, distinct};
 
-/// Builds the figure from the numbers of one backbone.
+/// Builds the figure from the numbers for one backbone.
 ///
 /// # Errors
-/// Fails if the grid does not measure the removed parameters.
+/// Fails if the grid does not measure the percentage of parameters removed.
 pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Result<Pareto> {
     let sizes = of_metric(numbers, PARAMETERS_REMOVED.id);
     if sizes.is_empty() {
@@ -36,12 +36,12 @@ pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Resu
     })
 }
 
-/// Returns the numbers of a metric, one per cell.
+/// Returns the numbers for a metric, one per cell.
 fn of_metric<'n>(numbers: &[&'n Arc<Measurement>], metric: &str) -> Vec<&'n Measurement> {
     numbers.iter().filter(|number| number.record.metric == metric).map(|number| &***number).collect()
 }
 
-/// Selection and repair of a series, and the unit of its removals.
+/// Key of a series: its method (selection and repair) and the unit in which it removes parts of the model.
 #[derive(Debug, Clone, PartialEq)]
 struct SeriesKey {
     method: String,
@@ -53,14 +53,14 @@ impl SeriesKey {
         Self { method: cut_and_repair(condition), unit: condition.unit }
     }
 
-    /// Returns the method, with its unit if another series has the same method.
+    /// Returns the name of the method. Adds the unit if another series has the same method.
     fn label(&self, all: &[Self]) -> String {
         let is_ambiguous = all.iter().any(|other| other.method == self.method && other.unit != self.unit);
         if is_ambiguous { format!("{} ({})", self.method, self.unit.plural()) } else { self.method.clone() }
     }
 }
 
-/// Returns the point of a cell, or `None` if its size is unknown.
+/// Returns the point for a cell, or `None` if its size is unknown.
 fn point(size: &Measurement, entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Option<ParetoPoint> {
     let value_of = |metric: &String| {
         let found = of_metric(numbers, metric).into_iter().find(|number| number.cell == size.cell)?;

@@ -1,4 +1,4 @@
-//! Table and Pareto figure of cuts of sublayers, from made-up numbers.
+//! Tests the table and Pareto figure for cuts of sublayers, using made-up numbers.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn description() -> Description {
     .unwrap()
 }
 
-/// Criterion, recovery, number of units, unit, removed parameters in percent, perplexity, divergence.
+/// Criterion, recovery, number of removed units, unit, percentage of parameters removed, perplexity, and divergence.
 type Row = (&'static str, &'static str, usize, DepthUnit, f64, f64, f64);
 
 const ROWS: [Row; 6] = [

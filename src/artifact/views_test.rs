@@ -1,4 +1,4 @@
-//! Tests that every format of a table distinguishes all of its rows.
+//! Tests that all rows of a table can be told apart in every format.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::{Artifact, Gated, make};
 use crate::grid::Cell;
 use crate::results::{StoredResults, settings};
 
-/// Reads the row labels of a table from one output format of a results folder.
+/// Function that reads the row labels of a table from one output format in a results folder.
 type Called = fn(&Path) -> Vec<String>;
 
-/// Row labels in each format of a table. A new format needs an entry here.
+/// Output formats of a table, each with a function that reads the row labels. A new format needs an entry here.
 const VIEWS: [(&str, Called); 6] = [
     ("Markdown", |folder| words(folder, "table3.md", "| ", " | ")),
     ("LaTeX", |folder| {
@@ -22,7 +22,7 @@ const VIEWS: [(&str, Called); 6] = [
         let (_, rows) = text.split_once("\\midrule").unwrap();
         let (rows, _) = rows.split_once("\\bottomrule").unwrap();
         let rows = rows.lines().filter(|line| line.contains(" & "));
-        // Only the first row contains the backbone.
+        // Skip the first column, because only the first row contains the backbone.
         rows.map(|line| line.split(" & ").skip(1).take(2).collect::<Vec<_>>().join(" ")).collect()
     }),
     ("CSV", |folder| {
@@ -76,7 +76,7 @@ fn fields(line: &str) -> Vec<String> {
     all
 }
 
-/// Settings in which two cells of one grid may differ, in grid syntax.
+/// Returns settings in which two cells of a grid may differ, each with an override in grid syntax.
 fn axes() -> Vec<(&'static str, String)> {
     vec![
         ("calibration.seed", calibration("c4", "sequences: 8, length: 64, seed: 1")),
@@ -115,9 +115,9 @@ fn one_setting_distinguishes_cells_in_every_table_view() {
     .unwrap();
     let bench = Bench { artifact: Artifact::read(&bench.artifact.file).unwrap().unwrap(), ..bench };
     for (axis, setting) in axes() {
-        // Each cell has a different value.
+        // Every cell has a different value.
         let fake = Fake::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
-        // Write to a folder that the report page includes.
+        // Write to a folder that is shown on the report page.
         let overrides = [setting.clone()];
         let target = bench.target(&[]);
         let grid = bench.grid(&overrides);
@@ -152,7 +152,7 @@ fn every_paper_option_is_covered_by_the_view_settings() {
         name: "a cell".into(),
     };
     for factor in settings::of_cell(&cell).keys() {
-        // Separate columns distinguish rows by backbone, depth, criterion and recovery.
+        // Backbone, depth, criterion and recovery have columns of their own.
         let is_axis = ["backbone", settings::DEPTH, "criterion", "recovery"].contains(&factor.as_str());
         assert!(is_axis || known.iter().any(|axis| factor.starts_with(axis)), "{factor} has no pair");
     }

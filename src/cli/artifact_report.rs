@@ -1,4 +1,4 @@
-//! Reports of `ghostlab reproduce` about an artifact that was reproduced or is up to date.
+//! Reports that `ghostlab reproduce` prints about an artifact that it reproduced or found up to date.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::artifact::{Artifact, ArtifactOutcome, GateFailure, ResultsFolder};
 use crate::grid::Grid;
 use crate::results::screen;
 
-/// Prints the written files, the dense scores that failed the artifact's gate, and the cells without results.
+/// Prints the files written, the dense scores that failed the artifact's gate, and the cells without results.
 pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, took: f64) {
     let all = out::cells(grid.cells.len());
     note!("{name}: {all} in {}; wrote {}", seconds(took), all_shown(&made.files).join(", "));
@@ -33,7 +33,7 @@ pub(super) fn report_outcome(name: &str, grid: &Grid, made: &ArtifactOutcome, to
     }
 }
 
-/// Report of a finished artifact, which is printed again if the artifact is up to date.
+/// Report on a finished artifact. It is printed again if the artifact is up to date.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Done {
     screen: Option<String>,
@@ -50,7 +50,7 @@ impl Done {
         Self { screen, comparison: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }
     }
 
-    /// Prints the cached report and returns the output of the command for this artifact.
+    /// Prints the cached report and returns the command's output for this artifact.
     pub(super) fn again(self, artifact: &Artifact, grid: &Grid, target: &ResultsFolder) -> MadeArtifact {
         let Self { screen, comparison, recorded, files, warnings } = self;
         warnings.iter().for_each(|text| note!("{text}"));

@@ -1,4 +1,4 @@
-//! `ghostlab audit [TABLE.csv…]`: checks the paper's tables, or given tables, for internal consistency.
+//! `ghostlab audit [TABLE.csv…]`: checks the paper's tables, or the given tables, for internal consistency.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Returns the roles of the table columns, from the arguments or, by default, from the paper's tables.
+/// Returns the roles of the table columns. They are taken from the arguments, and otherwise match the paper's tables.
 fn columns(arguments: &Arguments) -> Result<AuditColumns> {
     let mut columns = AuditColumns::paper().clone();
     if !arguments.tasks.is_empty() {

@@ -190,8 +190,8 @@ fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCo
 }
 
 fn collect(gc: &Gc) -> Result<ExitCode> {
-    // Open the store for reading only, because opening it for writing would remove leftovers of dead processes before
-    // they are listed.
+    // Open the store only for reading. Opening it for writing would remove what dead processes left behind before it
+    // can be listed.
     let store = gc.store.look()?;
     let left: Vec<LeftDraft> = store.drafts_left().into_iter().filter(|draft| draft.dead).collect();
     let programs = programs(gc, &store);
@@ -224,13 +224,13 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
             }
         });
     }
-    // Opening the store for writing removes the leftovers of dead processes.
+    // Opening the store for writing removes what dead processes left behind.
     let store = gc.store.store(None)?;
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
     let clearing_up = exec::lease(&store, Store::CLEARING, "cleaning up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {
-        // Runs may have started or reserved more objects since the objects to delete were listed.
+        // Since the objects to delete were listed, runs may have started or reserved more objects.
         let in_use = store.reserved();
         if !clearing_up.holds() {
             return Err(Error::job("the cleanup lost its lease while it was suspended")
@@ -239,7 +239,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
-    // New jobs may have been submitted since the programs to delete were listed.
+    // Since the programs to delete were listed, new jobs may have been submitted.
     let still = self::programs(gc, &store);
     programs.iter().filter(|program| still.contains(program)).try_for_each(FrozenProgram::remove)?;
     clearing.deleted = true;
@@ -247,13 +247,14 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
 }
 
 fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
-    // Keep objects written by a newer program version or computed by an engine that this version does not support.
+    // Keep objects that were written by a newer program version or computed by an engine that this version does not
+    // support.
     if entry.later()
         || (!gc.keep.is_empty() && engines_of(entry).iter().any(|engine| kept.unknown_engines.contains(engine)))
     {
         return false;
     }
-    // `--stage` selects objects by kind and version, including objects of earlier program versions. `--older` still
+    // `--stage` selects objects by kind and version, even those written by earlier program versions. `--older` still
     // applies.
     let old = gc.older.is_none_or(|days| entry.age() >= days.duration());
     if let Some(stage) = &gc.stage {
@@ -266,13 +267,13 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     let is_known = kept.absent.is_empty() || kept.used.knows_inputs(entry);
     let unused = !gc.keep.is_empty() && !kept.used.has(entry) && is_known;
     let of_kind = gc.kind.as_ref().is_none_or(|kind| entry.stage.starts_with(&format!("{kind}-v")));
-    // With `--kind` or `--older` and without `--keep`, select objects by these filters alone.
+    // With `--kind` or `--older` but without `--keep`, these filters alone select the objects.
     let chosen = gc.keep.is_empty() && (gc.kind.is_some() || gc.older.is_some());
     (damaged || unused || chosen) && of_kind && old
 }
 
-/// Returns the program copies made for scheduler jobs that can be deleted. With `--kind`, returns none, because program
-/// copies have no kind.
+/// Returns the copies of the program for scheduler jobs that can be deleted. With `--kind`, there are none, because
+/// copies of the program have no kind.
 fn programs(gc: &Gc, store: &Store) -> Vec<FrozenProgram> {
     match gc.kind {
         None => cluster::unneeded(store)
@@ -308,29 +309,28 @@ fn to_delete(clearing: &Clearing) {
     print!("{}", columns(&rows, &[1, 2, 3]));
 }
 
-/// Objects that the grids of `--keep` use, with every engine and float type in the store.
+/// Objects that the grids given by `--keep` use.
 #[derive(Default)]
 struct Kept {
     used: KeepSet,
-    /// Engines and float types that this program does not support.
+    /// Engines with float types that occur in the store but are not supported by this program.
     unknown_engines: BTreeSet<ComputeId>,
-    /// Descriptions of the profiles that have no backbone on this machine. The objects that these profiles use are
-    /// unknown.
+    /// Descriptions of the profiles that have no backbone on this machine. It is unknown which objects they use.
     absent: Vec<String>,
 }
 
 impl Kept {
-    /// Collects the objects that the grids use.
+    /// Collects the objects that the grids use. If no engine is given, this covers every engine in the store.
     ///
     /// # Errors
-    /// Fails if inputs of a profile are missing, because the profile's objects would be treated as unused.
-    /// Without `--profile`, a profile without any backbone on this machine is added to `absent` instead, and objects
-    /// with unknown inputs are kept.
+    /// Fails if the inputs of a profile are missing, because its objects would be treated as unused. There is one
+    /// exception: without `--profile`, a profile that has no backbone on this machine is added to `absent`. In this
+    /// case, objects whose inputs are unknown are kept.
     fn new(gc: &Gc, store: &Store, entries: &[InventoryItem]) -> Result<Self> {
         let request = gc.engine.request();
         let (known, unknown_engines): (BTreeSet<ComputeId>, BTreeSet<ComputeId>) =
             entries.iter().flat_map(engines_of).partition(|engine| engine.request().is_some());
-        // Without engine options, include every engine in the store.
+        // If no engine options are given, include every engine in the store.
         let mut requests = vec![request];
         if request == EngineRequest::default() {
             requests.extend(known.iter().filter_map(ComputeId::request));
@@ -385,7 +385,7 @@ impl Kept {
     }
 }
 
-/// Returns whether none of a profile's backbones is on this machine.
+/// Returns whether none of a profile's backbones are on this machine.
 fn has_no_backbone(file: &Path, profile: &str, overrides: &[String]) -> Result<bool> {
     let shown = AxisChoice { text: &|_| false, task: &|_| false, latency: false };
     let list = Grid::needs(file, Some(profile), overrides, &shown)?;
@@ -393,7 +393,7 @@ fn has_no_backbone(file: &Path, profile: &str, overrides: &[String]) -> Result<b
     Ok(list.needs.iter().filter(|need| need.kind == EntryKind::Backbone).all(|need| need.find(&resolver).is_err()))
 }
 
-/// Creates the error for a profile with missing inputs.
+/// Creates the error for a profile whose inputs are missing.
 fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
     let here = Grid::profiles(file).unwrap_or_default();
     let here: Vec<String> = here
@@ -411,7 +411,7 @@ fn profile_away(gc: &Gc, file: &Path, name: &str, error: &Error) -> Error {
         .hint(format!("{hint}; nothing was deleted"))
 }
 
-/// Asks the user for confirmation. Returns false without a terminal.
+/// Asks the user for confirmation. Returns false if stdin is not a terminal.
 fn agreed() -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);

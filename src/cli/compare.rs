@@ -70,7 +70,7 @@ fn text(Comparison { first, second, differences }: &Comparison) {
     }
 }
 
-/// Returns `path` if it contains the results of a run, or else its only subdirectory that does.
+/// Returns `path` if it contains the results of a run. Otherwise returns its only subdirectory that does.
 fn folder(path: &Path) -> Result<PathBuf> {
     if path.join(StoredResults::FILE).is_file() {
         return Ok(path.to_owned());
@@ -116,7 +116,7 @@ fn data(differences: &Differences) -> String {
     }
 }
 
-/// Formats the differences between protocols, except differences in data hashes.
+/// Formats the differences between protocols, leaving out those in data hashes.
 fn protocols(differences: &Differences) -> String {
     let mut text = String::new();
     for protocol in &differences.protocols {
@@ -143,8 +143,8 @@ fn engines_text(differences: &Differences) -> String {
     }
 }
 
-/// Formats the setting differences that apply to all pairs. If a run did not record the settings of each number, also
-/// states which settings are compared.
+/// Formats the differences in settings despite which numbers were paired. If a run did not record the settings of each
+/// number, also states what is compared.
 fn aside_text(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
@@ -159,7 +159,7 @@ fn aside_text(differences: &Differences) -> String {
     }
 }
 
-/// Formats the numbers that are not paired because each matches several numbers of the other run.
+/// Formats the numbers that are not paired because several numbers match.
 fn coinciding_text(differences: &Differences) -> String {
     let mut text = String::new();
     for entry in &differences.coinciding {
@@ -182,7 +182,7 @@ fn coinciding_text(differences: &Differences) -> String {
     if text.is_empty() { text } else { format!("\nnot paired, because several numbers match:\n{text}") }
 }
 
-/// Shortens hashes to 12 characters.
+/// Shortens hashes to 12 characters. Leaves other values unchanged.
 fn short(value: &Value) -> String {
     match Canonical::of(value).is_hash() {
         true => plain(value).chars().take(12).collect(),
@@ -200,7 +200,7 @@ fn settings_table(head: &str, settings: &[SettingDifference], shown: &dyn Fn(&Va
     columns(&shortened_columns(rows, &[], out::width()), &[])
 }
 
-/// Explains why no values were paired, if the cause is apparent.
+/// Explains why no values were paired. Suggests `--map` if the runs use different backbones.
 fn unpaired_text(differences: &Differences) -> String {
     match (backbones(&differences.only_first).as_slice(), backbones(&differences.only_second).as_slice()) {
         ([one, ..], [two, ..]) if one != two => {
@@ -224,14 +224,14 @@ fn values_text(differences: &Differences) -> String {
     if differ == 0 {
         return format!("values: all {all} common values are the same\n");
     }
-    // Only values from different engines have a tolerance.
+    // Only values from different engines are compared with a tolerance.
     let engines_differ = !differences.engines.is_empty();
     let head = ["condition", "metric", "A", "B", "B − A", "paired test"]
         .into_iter()
         .chain(engines_differ.then_some("tolerance"));
     let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
-    // Use the full name of a cell if other cells have the same short name, and of a column if its metric has several
-    // columns.
+    // Use a cell's full name if other cells have the same short name. Use a column's full name if its metric has
+    // several columns.
     let called = |record: &Record, cell: &String| {
         let alike = differences
             .values
@@ -280,20 +280,20 @@ fn values_text(differences: &Differences) -> String {
 
 /// Minimum number of decimals in the table of values.
 const DECIMALS: usize = 4;
-/// Maximum relative difference of values that the table omits, if both also round to the same decimal string.
+/// Maximum relative difference of two values that the table omits. They are omitted only if they also print as the same
+/// decimal.
 const NEGLIGIBLE: f64 = 1e-4;
 
 fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or("failed".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// Returns the smallest number of decimals, at least [`DECIMALS`], at which two values round to different decimal
-/// strings.
+/// Returns the smallest number of decimals, at least [`DECIMALS`], at which two values are printed differently.
 fn decimals(a: Option<f64>, b: Option<f64>) -> usize {
     (DECIMALS..=9).find(|&decimals| number(a, decimals) != number(b, decimals)).unwrap_or(DECIMALS)
 }
 
-/// Returns whether the difference of two values is negligible and both round to the same decimal string.
+/// Returns whether two values differ by a negligible amount and are printed identically.
 fn prints_alike(difference: &ValueDifference) -> bool {
     let a = difference.first.value;
     let b = difference.second.value;
@@ -301,8 +301,7 @@ fn prints_alike(difference: &ValueDifference) -> bool {
     close && number(a, DECIMALS) == number(b, DECIMALS)
 }
 
-/// Returns a note with the number of rows omitted because both values round to the same decimal string. Empty if there
-/// are none.
+/// Returns a note on how many rows were omitted because both values are printed identically. Empty if there are none.
 fn omitted_note(differences: &Differences) -> String {
     match differences.values.iter().filter(|value| prints_alike(value)).count() {
         0 => String::new(),

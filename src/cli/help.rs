@@ -1,4 +1,4 @@
-//! Top-level command and its help, with subcommands in groups.
+//! Top-level command and its help, which lists the subcommands in groups.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory};
 
 use super::Arguments;
 
-/// Help headings with their commands.
+/// Headings in the help, each with its commands.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Run", &["init", "plan", "run", "explain", "status", "compare", "verify", "record"]),
     ("Paper", &["reproduce", "audit", "report"]),

@@ -1,8 +1,8 @@
 //! Default directories of a command.
 //!
-//! They belong to the checkout that contains the grid or the current directory, so that commands run from elsewhere
-//! find earlier results. Outside a checkout, the store is in the user's data directory, and its path is printed when
-//! it is created.
+//! They belong to the checkout that contains the grid or the current directory, so that a command finds earlier results
+//! wherever it is run. Outside a checkout, the store is in the user's data directory, and its path is printed when it
+//! is created.
 
 use std::path::{Path, PathBuf};
 
@@ -36,15 +36,15 @@ pub(super) struct StoreArgs {
     rehash: bool,
 }
 
-/// Returns the checkout: the closest directory above the grid or the current directory that has experiments or a store.
-/// The current directory is returned as an empty path, to keep printed paths short.
+/// Returns the checkout. It is the closest directory at or above the grid or the current directory that has experiments
+/// or a store. The current directory is returned as an empty path to keep printed paths short.
 fn checkout(near: Option<&Path>) -> Option<PathBuf> {
     let current = std::env::current_dir().ok()?;
     let share = installed::share();
     let near = near.and_then(|near| std::path::absolute(near).ok());
     let found = near.iter().flat_map(|near| near.ancestors()).chain(current.ancestors()).find(|folder| {
         let shared = ["backbones", "corpora", "tasks", "profiles", "claims.yaml"];
-        // The installed files have the same layout, but are not a checkout.
+        // The installed files have the same layout but are not a checkout.
         let installed = share.as_ref().is_some_and(|share| share == folder);
         !installed
             && (folder.join("data/store").is_dir()
@@ -53,12 +53,12 @@ fn checkout(near: Option<&Path>) -> Option<PathBuf> {
     Some(if found == current { PathBuf::new() } else { found.to_owned() })
 }
 
-/// Returns the named directory, or a default below the checkout or the current directory.
+/// Returns the named directory. If none is named, returns `default` in the checkout or the current directory.
 pub(super) fn default_directory(named: Option<&PathBuf>, default: &str, near: Option<&Path>) -> PathBuf {
     named.cloned().unwrap_or_else(|| checkout(near).unwrap_or_default().join(default))
 }
 
-/// Returns the directory of the experiments.
+/// Returns the directory with the experiments.
 ///
 /// # Errors
 /// Fails if no directory is named and none is found.
@@ -78,8 +78,8 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     })
 }
 
-/// Returns the directory of the experiments, unpacking the embedded experiments to the user's data directory if
-/// necessary.
+/// Returns the directory with the experiments. If necessary, unpacks the embedded experiments to the user's data
+/// directory.
 ///
 /// # Errors
 /// Fails like [`experiments`], or if the user's data directory is not writable.
@@ -94,7 +94,7 @@ pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     }
 }
 
-/// Returns the input paths of a grid command, which outputs must not overwrite.
+/// Returns the paths of everything that a grid command reads. Its outputs must not overwrite them.
 pub(super) fn inputs(grid: &Grid, store: &Store) -> Vec<Input> {
     let mut inputs = vec![Input::new("the store", store.root())];
     inputs.extend(
@@ -167,7 +167,7 @@ impl StoreArgs {
         Ok(Store::open(&path, stage::WORDS)?.rehashing(self.rehash).signed(machine::signature))
     }
 
-    /// Opens the store for reading. An explicitly named store must exist.
+    /// Opens the store for reading. A store named on the command line must exist.
     pub(super) fn look(&self) -> Result<Store> {
         match self.explicit_path() {
             // Check only that the marker exists. If it is not a regular file, reading it later reports the error.
@@ -176,12 +176,13 @@ impl StoreArgs {
         }
     }
 
-    /// Opens the named store, or the store of the checkout that contains `near`, for reading. The store need not exist.
+    /// Opens the named store, or the store of the checkout that contains `near`, for reading. The store does not have
+    /// to exist.
     pub(super) fn look_anyway(&self, near: Option<&Path>) -> Result<Store> {
         Ok(Store::look_at(&self.path(near)?, stage::WORDS)?.rehashing(self.rehash))
     }
 
-    /// Rewrites a lost or damaged `store.json`, and returns its path if it was rewritten.
+    /// Rewrites `store.json` if it is lost or damaged. Returns its path if it was rewritten.
     pub(super) fn mend(&self) -> Result<Option<PathBuf>> {
         let root = self.path(None)?;
         Ok(Store::mend(&root, stage::WORDS)?.then(|| root.join("store.json")))
@@ -201,7 +202,8 @@ fn no_store(named: &Path) -> Error {
     or_near(error, named, otherwise)
 }
 
-/// Adds a hint with a similarly named sibling of a missing path, or the given hint.
+/// Adds a hint to an error about a missing path. The hint names a similarly named sibling of the path. If there is
+/// none, it is `otherwise`.
 pub(super) fn or_near(error: Error, path: &Path, otherwise: &str) -> Error {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let items = std::fs::read_dir(folder).into_iter().flatten().flatten();

@@ -72,7 +72,8 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// File name of the generated grid in messages. Names are resolved as for a grid in the current directory.
+/// File name that messages give for the generated grid. Names are resolved as if the grid were in the current
+/// directory.
 const FILE: &str = "layers";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -88,7 +89,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
     let mut grid = Grid::of_text(&text, Path::new(FILE)).map_err(fetchable)?;
-    // Only the scores of criteria are shown, and dense cells have no such scores.
+    // Only the scores assigned by criteria are shown, and dense cells have none.
     grid.evaluate.perplexity.clear();
     grid.cells.retain(|cell| !cell.is_dense());
     artifact::hold(&mut grid, &work::hash(&store))?;
@@ -154,7 +155,7 @@ impl Arguments {
         Ok(grid.to_string())
     }
 
-    /// Collects the scores of the criteria from the outcome.
+    /// Collects the scores that the criteria assigned from the outcome.
     fn ranked(&self, rankings: &[Ranking], outcome: &GridOutcome) -> Result<RankedLayers> {
         let mut criteria = Vec::new();
         for ranking in rankings {
@@ -181,7 +182,7 @@ impl Arguments {
     }
 }
 
-/// Returns the format of a figure from its file extension.
+/// Returns the format of a figure according to its file extension.
 fn figure_format(path: &Path) -> Result<&'static str> {
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     Drawing::ENDINGS.into_iter().find(|known| *known == ending).ok_or_else(|| {
@@ -192,8 +193,8 @@ fn figure_format(path: &Path) -> Result<&'static str> {
     })
 }
 
-/// Splits the scores of a criterion into columns for layers, attention sublayers and MLP sublayers. All columns share
-/// one ranking.
+/// Splits the scores assigned by a criterion into columns for layers, attention sublayers and MLP sublayers. The
+/// columns share one ranking.
 fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     let direction = if ranking.lowest_first { 1.0 } else { -1.0 };
@@ -227,7 +228,7 @@ fn columns_of(ranking: &Ranking, scores: &[(usize, f64)]) -> Vec<CriterionScores
         .collect()
 }
 
-/// Formats the table, with a row per layer and a column per criterion.
+/// Formats the table with one row per layer and one column per criterion.
 fn table(ranked: &RankedLayers) -> String {
     let mut labels = vec![String::new()];
     let mut heads = vec!["layer".to_owned()];
@@ -252,12 +253,12 @@ fn table(ranked: &RankedLayers) -> String {
     columns(&rows, &right)
 }
 
-/// Formats a score with four decimals, or two if it is at least 10.
+/// Formats a score with four decimals, or with two if its magnitude is at least 10.
 fn format_score(score: f64) -> String {
     if score.abs() >= 10.0 { format!("{score:.2}") } else { format!("{score:.4}") }
 }
 
-/// Builds the figure of ranks by layer.
+/// Builds the figure that shows the rank of each layer.
 fn figure(ranked: &RankedLayers) -> Figure {
     let lines = ranked.criteria.iter().map(|column| Line {
         method: format!("{} {}", column.criterion, column.of),

@@ -1,4 +1,4 @@
-//! List of artifacts with their cached results, remaining work and last run.
+//! List of artifacts with their stored results, remaining work and last run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ struct ArtifactStanding {
     profile: String,
     cells: usize,
     complete: usize,
-    /// Remaining floating-point operations by engine and machine; `None` if texts are not tokenized yet.
+    /// Remaining floating-point operations by engine and machine. `None` if texts are not tokenized yet.
     left: Option<Vec<(String, String, f64)>>,
-    /// Results directory. `None` if it cannot be determined from the settings.
+    /// Results directory, or `None` if the settings do not determine it.
     results: Option<PathBuf>,
 }
 
@@ -50,7 +50,7 @@ impl ArtifactList<'_> {
                 match self.standing(artifact)? {
                     Ok(ArtifactStanding { profile, cells, complete, left, results }) => {
                         (entry.profile, entry.cells, entry.complete) = (Some(profile), Some(cells), Some(complete));
-                        // The time is unknown if the speed of the engine was never measured on this machine.
+                        // The time is unknown if the engine's speed was never measured on this machine.
                         entry.seconds_left = left.and_then(|left| {
                             left.into_iter().try_fold(0.0, |sum, (engine, machine, flops)| {
                                 let rate = *rates
@@ -105,8 +105,8 @@ impl ArtifactList<'_> {
     }
 }
 
-/// Returns the finish time of the last run, from the records of the artifact's directory and of local results next to a
-/// recorded run. File times are not used, because a checkout resets them.
+/// Returns the time at which the last run finished. It is taken from the records of the artifact's directory and of
+/// local results next to a recorded run. File times are not used, because a checkout resets them.
 fn last_finished(results: &Path) -> Option<String> {
     [results.to_owned(), artifact::run_folder(results)].iter().filter_map(|folder| Provenance::finished(folder)).max()
 }

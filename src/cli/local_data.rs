@@ -1,4 +1,4 @@
-//! `ghostlab fetch --data FOLDER`: copies local texts and tasks to the paths where grids expect them.
+//! `ghostlab fetch --data FOLDER`: copies local texts and tasks to where grids expect them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use crate::tasks::Task;
 
 const ENDINGS: [&str; 3] = [".parquet", ".jsonl", ".jsonl.gz"];
 
-/// Copies inputs from `folder` if they are neither at their paths nor in the hub cache. Returns the number of copied
-/// inputs.
+/// Copies inputs from `folder` if they are neither at their paths nor in the hub cache. Returns the number of inputs
+/// copied.
 ///
 /// # Errors
-/// Fails if the directory does not exist or a copy fails.
+/// Fails if `folder` does not exist or a copy fails.
 pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
     if !folder.is_dir() {
         return Err(Error::missing("folder of local copies not found")
@@ -48,16 +48,16 @@ pub(super) fn copy(folder: &Path, lists: &[InputList]) -> Result<usize> {
     Ok(copied)
 }
 
-/// Returns the first local copy of an input, with its destination.
+/// Returns the first local copy of an input and its destination.
 fn local_copy(folder: &Path, need: &InputRef, path: &Path) -> Option<(PathBuf, PathBuf)> {
     let candidates = candidates(need, path).into_iter();
     candidates.map(|(name, to)| (folder.join(name), to)).find(|(from, _)| from.is_file())
 }
 
-/// Returns the possible names of a local copy, each with its destination.
+/// Returns the names that a local copy may have, each with its destination.
 fn candidates(need: &InputRef, path: &Path) -> Vec<(String, PathBuf)> {
     if need.kind == EntryKind::Task {
-        // The path of a task is the directory of its splits.
+        // The path of a task is the directory that contains its splits.
         let split = Task::find(&need.name).map_or("test", Task::split_name);
         return ENDINGS
             .map(|ending| (format!("tasks/{}{ending}", need.name), path.join(format!("{split}{ending}"))))

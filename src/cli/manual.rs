@@ -38,7 +38,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Renders the manual pages of a command and its subcommands, with their file names.
+/// Renders the manual pages for a command and its subcommands, each with its file name.
 fn render(command: &clap::Command, pages: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let page = Man::new(command.clone()).manual("ghostlab");
     let mut text = Vec::new();
@@ -101,7 +101,7 @@ pub(super) fn run_schema(arguments: &SchemaArguments) -> Result<ExitCode> {
 mod tests {
     use super::*;
 
-    /// Lists commands and options without help text.
+    /// Lists the commands and options that have no help text.
     fn mute(command: &clap::Command, path: &str) -> Vec<String> {
         let path = format!("{path} {}", command.get_name());
         let undocumented =
@@ -114,7 +114,7 @@ mod tests {
         undocumented.into_iter().chain(arguments).chain(inner).collect()
     }
 
-    /// Collects the arguments of subcommands whose ID or long name is that of a global argument.
+    /// Collects the arguments of subcommands that have the same ID or long name as a global argument.
     fn taken(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
             let inner_arguments =

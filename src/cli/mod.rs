@@ -1,6 +1,6 @@
 //! Command-line interface (layer 5 of the architecture): arguments, exit codes and all printing.
 
-/// Replacements for the standard library's macros, which panic if the output is closed or full (see `out`).
+/// Replacements for the macros in the standard library, which panic if the output is closed or full (see `out`).
 macro_rules! print {
     ($($text:tt)*) => { $crate::cli::out::print(format_args!($($text)*)) };
 }
@@ -182,7 +182,7 @@ enum Command {
     Store(begin::StoreCommand),
 }
 
-/// Parses and runs the command line of the process, prints errors, and returns the exit code.
+/// Parses and runs the process's command line, prints errors, and returns the exit code.
 pub fn main() -> ExitCode {
     execute(&std::env::args_os().collect::<Vec<_>>())
 }
@@ -193,7 +193,8 @@ pub struct Called {
     pub code: ExitCode,
     /// Captured stdout.
     pub output: String,
-    /// Captured stderr of the calling thread. Other threads, such as progress, write to stderr directly.
+    /// Captured stderr of the calling thread. Other threads, such as those that show progress, write to stderr
+    /// directly.
     pub errors: String,
 }
 
@@ -203,7 +204,7 @@ pub fn call(words: &[OsString]) -> Called {
     Called { code, output, errors }
 }
 
-/// Returns the full name of the command, such as `cache ls`.
+/// Returns the full name of a command, such as `cache ls`.
 fn command_name(matches: &ArgMatches) -> String {
     let inner = matches.subcommand();
     let names = std::iter::successors(inner, |(_, matches)| matches.subcommand()).map(|(name, _)| name);
@@ -255,7 +256,7 @@ fn execute(words: &[OsString]) -> ExitCode {
         Command::Cache(command) => cache::run(&command),
         Command::Store(command) => begin::run_store(&command),
     };
-    // Fail if output was lost, unless the reader closed the stream.
+    // Lost output is an error unless the reader closed the stream.
     match result.and_then(|code| out::end().map(|()| code)) {
         Ok(code) => code,
         Err(error) => {

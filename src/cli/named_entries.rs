@@ -1,4 +1,4 @@
-//! Grid entries for models, tasks and texts named on the command line.
+//! Grid entries for models, tasks and texts that are named on the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,11 @@ use crate::model::Config;
 use crate::quantity::MAX;
 use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 
-/// File name of the generated grid in messages. Names are resolved as for a grid in the current directory.
+/// File name that messages give for the generated grid. Names are resolved as if the grid were in the current
+/// directory.
 const FILE: &str = "command line";
 
-/// Replaces a hint to run `ghostlab fetch` with a hint to use `--fetch`, which `score`, `layers` and `search` support.
+/// Replaces a hint to run `ghostlab fetch` with a hint to pass `--fetch`, which `score`, `layers` and `search` support.
 pub(super) fn fetchable(error: Error) -> Error {
     match error.kind() {
         ErrorKind::Missing if error.advice().is_some_and(|advice| advice.contains("ghostlab fetch")) => {
@@ -27,7 +28,7 @@ pub(super) fn fetchable(error: Error) -> Error {
     }
 }
 
-/// Adds backbones, tasks and corpora to a grid, except empty ones.
+/// Adds backbones, tasks and corpora to a grid. Leaves out those of the three that are empty.
 pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String, Value>, corpora: Map<String, Value>) {
     let parts = [("backbones", backbones), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
     for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {
@@ -35,7 +36,7 @@ pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String
     }
 }
 
-/// Parses the window length of `TEXT@TOKENS`.
+/// Parses the window length in `TEXT@TOKENS`.
 fn window(flag: &str, given: &str, length: &str) -> Result<usize> {
     let known = length.parse().ok().filter(|length| (2..=MAX).contains(length));
     known.ok_or_else(|| {
@@ -46,7 +47,7 @@ fn window(flag: &str, given: &str, length: &str) -> Result<usize> {
     })
 }
 
-/// Texts and tasks that a profile file defines, by name, with absolute paths.
+/// Texts and tasks that a profile file defines, keyed by name. Their paths are absolute.
 #[derive(Default)]
 pub(super) struct SharedEntries {
     corpora: Map<String, Value>,
@@ -54,7 +55,7 @@ pub(super) struct SharedEntries {
 }
 
 impl SharedEntries {
-    /// Returns the texts and tasks of a profile. The default is the profile that the model's entry names.
+    /// Returns the texts and tasks in a profile. If none is given, uses the profile that the model's entry names.
     pub(super) fn of(model: &str, profile: Option<&String>) -> Result<Self> {
         let profile = profile.cloned().or_else(|| own_profile(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
@@ -80,7 +81,7 @@ impl SharedEntries {
         Ok(Self { corpora: entries(&all, folder, "corpora")?, tasks: entries(&all, folder, "tasks")? })
     }
 
-    /// Returns the grid entries of the tasks given on the command line, and the list of tasks to evaluate.
+    /// Returns the grid entries for the tasks given on the command line, and the list of tasks to evaluate.
     pub(super) fn tasks_of(
         &self,
         requested: &[String],
@@ -112,8 +113,8 @@ impl SharedEntries {
         Ok((tasks, used))
     }
 
-    /// Returns the grid entries of the texts given by an option, and the list of texts with their window lengths. The
-    /// default window length is `length` tokens.
+    /// Returns the grid entries for the texts given with an option, and the list of texts with their window lengths.
+    /// The default window length is `length` tokens.
     pub(super) fn texts_of(
         &self,
         flag: &str,
@@ -163,10 +164,11 @@ fn entries(all: &Value, folder: &Path, key: &str) -> Result<Map<String, Value>> 
     Ok(entries)
 }
 
-/// Returns the profile that the model's entry in `backbones/` names. The entry is found by its name or model directory.
+/// Returns the profile that the model's entry in `backbones/` names. The entry is found by its name or by the model's
+/// directory.
 fn own_profile(model: &str) -> Option<String> {
     let folder = home::experiments(None).ok()?;
-    // Ignore errors, which may concern unrelated entries.
+    // Ignore errors, because they may concern other entries.
     let entries = grid::backbone_files(&folder).unwrap_or_default();
     entries
         .into_iter()
@@ -189,7 +191,7 @@ fn is_known(kind: EntryKind, name: &str) -> bool {
     grid::names_around(Path::new(FILE), kind).iter().any(|known| known == name)
 }
 
-/// Returns the names of the entries defined near the current directory or in `more`.
+/// Returns the names of all entries that are defined near the current directory or in `more`.
 fn with_shared(kind: EntryKind, more: &Map<String, Value>) -> Vec<String> {
     grid::names_around(Path::new(FILE), kind).into_iter().chain(more.keys().cloned()).collect()
 }
@@ -232,12 +234,12 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Returns the model's name in the grid, and its grid entry. The entry is empty if a file in `backbones/` defines the
-/// model.
+/// Returns the model's name in the grid and its grid entry. The entry is empty unless `model` is a folder or a hub
+/// repository.
 pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if parts::is_backbone(folder) {
-        // Report an invalid model before anything else.
+        // Report an invalid model first.
         Config::read_with_attachments(folder)?;
         let full_path = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
         let name: String =
@@ -260,7 +262,7 @@ pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     Ok((name.clone(), json!({ name: {"hub": hub, "revision": revision} })))
 }
 
-/// Makes a path absolute, because relative paths in a grid start at the grid's directory.
+/// Makes a path absolute, because relative paths in a grid are relative to the grid's directory.
 pub(super) fn absolute(path: &str) -> Result<String> {
     let full_path = std::path::absolute(path).map_err(|error| Error::io("find", Path::new(path), &error))?;
     full_path.into_os_string().into_string().map_err(|_| Error::bad_input("a path is not UTF-8").at(path))
@@ -281,7 +283,7 @@ pub(super) fn is_file(text: &str) -> Result<bool> {
     Ok(there && (text.contains(['/', '.']) || Path::new(text).is_file()))
 }
 
-/// Returns the file name up to its first dot.
+/// Returns the part of the file name before the first dot.
 fn stem(path: &str) -> String {
     let name = Path::new(path).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
     name.split('.').next().unwrap_or_default().to_owned()
@@ -307,7 +309,7 @@ const KNOWN_TASKS: [(&str, &str); 9] = entries!(
 );
 const KNOWN_TEXTS: [(&str, &str); 5] = entries!("corpora", "c4", "c4-train", "ptb", "wikitext2", "wikitext2-train");
 
-/// Returns the built-in grid entry of a text or task on the hub, without its local path.
+/// Returns the built-in grid entry for a text or task on the hub, without its local path.
 pub(super) fn known_data(kind: EntryKind, name: &str) -> Option<Value> {
     let all = match kind {
         EntryKind::Task => &KNOWN_TASKS[..],

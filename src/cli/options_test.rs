@@ -1,4 +1,4 @@
-//! Tests of all options that take a number or an enumerated value, found by walking clap's command tree.
+//! Tests all options that take a number or an enumerated value. They are found by walking clap's command tree.
 
 use std::any::TypeId;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use clap::{Arg, Command, CommandFactory};
 /// Values that no typed option accepts.
 const NONE: [&str; 10] = ["nan", "inf", "-inf", "-1", "1e30", "-0.5", "", " ", "garbage", "99999999999999999999999"];
 
-/// Options that accept any text or path, and so cannot fail during parsing.
+/// Options that accept any text or path, so parsing them cannot fail.
 const FREE: [&str; 39] = [
     "--figure",
     "--data",
@@ -117,7 +117,7 @@ fn an_option_that_takes_any_text_is_one_that_is_known_to() {
     );
 }
 
-/// Regression test for arguments that once deleted everything.
+/// Regression test: such arguments once caused everything to be deleted.
 #[test]
 fn numbers_that_deleted_everything_are_refused() {
     for line in [

@@ -1,9 +1,9 @@
 //! Output to stdout and stderr, which may be closed or full during a run.
 //!
-//! The standard library's macros panic in that case. Here, output is discarded once the reader has closed the stream
-//! (`| head`), and a failed write never stops a run. Only output lost because the disk is full is an error, reported at
-//! the end. Control characters in names and paths are escaped, because they could alter the state of the terminal. The
-//! module also formats quantities.
+//! The macros in the standard library panic in that case. Here, output is discarded once the reader has closed the
+//! stream (`| head`), and a failed write never stops a run. Output lost because the disk is full is an error, which is
+//! reported at the end. Control characters in names and paths are escaped, because they could alter the state of the
+//! terminal. The module also formats quantities.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -21,7 +21,7 @@ use crate::error::{Error, Result, hidden, printable};
 use crate::quantity::counted;
 
 thread_local! {
-    /// Captured stdout and stderr of this thread, if capturing.
+    /// Captured stdout and stderr of this thread, or `None` if it is not capturing.
     static KEPT: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
 }
 
@@ -32,7 +32,7 @@ pub(super) fn capture<T>(run: impl FnOnce() -> T) -> (T, [String; 2]) {
     (made, KEPT.take().unwrap_or_default())
 }
 
-/// Appends `text` to captured stdout (`position` 0) or stderr (1). Returns false if this thread is not capturing.
+/// Appends `text` to the captured stdout (`position` 0) or stderr (1). Returns false if this thread is not capturing.
 fn keep(position: usize, text: &str) -> bool {
     KEPT.with_borrow_mut(|kept| kept.as_mut().map(|kept| kept[position].push_str(text)).is_some())
 }
@@ -45,7 +45,7 @@ pub(super) fn show_usage(error: &clap::Error) {
     }
 }
 
-/// Error of the first failed write to stdout.
+/// Error from the first failed write to stdout.
 static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 
 /// Writes text to stdout, with control characters escaped.
@@ -78,7 +78,7 @@ fn eprint_raw(text: &str) {
 
 /// Writes a line of styled pieces to stdout.
 pub(super) fn print_line(pieces: &[(Look, &str)]) {
-    // Escape sequences come only from the styles, because the pieces are already escaped.
+    // The pieces are already escaped, so the only escape sequences are those of the styles.
     print_raw(&painted(pieces, |style| style));
 }
 
@@ -109,10 +109,10 @@ pub(super) fn eprint_error(error: &Error) {
     }
 }
 
-/// Flushes stdout and reports lost output.
+/// Flushes stdout and reports whether output was lost.
 ///
 /// # Errors
-/// Fails with exit code 3 if writing to stdout failed for a reason other than a closed stream.
+/// Fails with exit code 3 if writing to stdout failed for any reason other than a closed stream.
 pub(super) fn end() -> Result<()> {
     let mut lost = LOST.lock().unwrap_or_else(PoisonError::into_inner);
     let flushed = io::stdout().lock().flush().err();
@@ -124,15 +124,15 @@ pub(super) fn end() -> Result<()> {
     }
 }
 
-/// Writes a value to stdout as JSON. Characters that a terminal must not receive are JSON-escaped, which preserves
-/// the value.
+/// Writes a value to stdout as JSON. Characters that must not reach a terminal are JSON-escaped, which preserves the
+/// value.
 ///
 /// # Errors
 /// Fails with exit code 4 if the value cannot be serialized as JSON.
 pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Error::job("cannot write the answer as JSON").found(error.to_string()))?;
-    // Outside strings, the only control characters are line breaks.
+    // The only control characters outside strings are line breaks.
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match hidden(c) {
@@ -144,7 +144,7 @@ pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the terminal width in columns. `None` if stdout is not a terminal.
+/// Returns the width of the terminal in columns, or `None` if stdout is not a terminal.
 pub(super) fn width() -> Option<usize> {
     let (_, columns) = console::Term::stdout().size_checked()?;
     Some(usize::from(columns))
@@ -181,7 +181,7 @@ fn scaled(value: f64, unit: &str) -> String {
     format!("{value:.decimals$} {prefix}{unit}")
 }
 
-/// Formats a duration: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`.
+/// Formats a duration as `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min` or `3 d 4 h`.
 pub(super) fn seconds(seconds: f64) -> String {
     let rounded = seconds.round().max(0.0) as u64;
     match rounded {
@@ -193,7 +193,7 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Aligns rows in columns. The first row is the header, and the columns in `right` are right-aligned.
+/// Aligns rows in columns. The first row is the header. The columns listed in `right` are right-aligned.
 pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len))
         .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
@@ -213,8 +213,8 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
 /// Minimum width of a truncated column, in characters.
 const MIN_NAME: usize = 16;
 
-/// Truncates strings of the widest column in the middle until the rows fit the terminal width. Numeric columns are not
-/// truncated.
+/// Truncates the texts in the widest column in the middle until the rows fit the width of the terminal. Numeric columns
+/// are not truncated.
 pub(super) fn shortened_columns(
     mut rows: Vec<Vec<String>>,
     numbers: &[usize],
@@ -228,7 +228,8 @@ pub(super) fn shortened_columns(
         let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
         let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_NAME);
         let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
-        // Shrink step by step to the next widest column, so that no single column takes the whole reduction.
+        // Shrink in steps, each time to the width of the next widest column, so that no single column is truncated for
+        // all the others.
         let next =
             (0..count).filter(|column| *column != widest && !numbers.contains(column)).map(|column| widths[column]);
         let next = next.max().unwrap_or(0).max(MIN_NAME).min(widths[widest] - 1);
@@ -275,7 +276,7 @@ const QUIET: u8 = 0;
 const PLAIN: u8 = 1;
 const VERBOSE: u8 = 2;
 
-/// Verbosity of the process. Set once, after the arguments are parsed.
+/// Verbosity of the process. Set once after the arguments are parsed.
 static LEVEL: AtomicU8 = AtomicU8::new(PLAIN);
 
 /// Returns whether progress and notes are printed.
@@ -304,8 +305,8 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. The order of
-/// precedence is command line, NO_COLOR, CLICOLOR_FORCE, CLICOLOR.
+/// Returns whether to use colors, following <https://no-color.org> and <https://bixense.com/clicolors>. In order of
+/// precedence, this is decided by the command line, NO_COLOR, CLICOLOR_FORCE and CLICOLOR.
 fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, terminal: bool) -> bool {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty());
     match when {
@@ -320,7 +321,8 @@ fn coloured(when: ColorChoice, variable: impl Fn(&str) -> Option<OsString>, term
     }
 }
 
-/// Parses `--color` for help and usage errors, which are printed before arguments are parsed.
+/// Finds the value of `--color`. It applies to help and usage errors, which are printed before the arguments are
+/// parsed.
 pub(super) fn of_help(words: impl Iterator<Item = OsString>) -> ColorChoice {
     let mut words = words.take_while(|word| word != "--").peekable();
     while let Some(word) = words.next() {

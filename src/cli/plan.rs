@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     all: bool,
 }
 
-/// Maximum number of cells listed without `--all`.
+/// Maximum number of cells that are listed without `--all`.
 const LISTED: usize = 20;
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let planned = grids.iter().map(|grid| {
         let plan = Plan::new(grid, &store, settings.engine, settings.batch_tokens)?;
         warnings(grid, &plan.inputs.by_path()).iter().for_each(|text| note!("{text}"));
-        // Tokenize now to determine text lengths and report unreadable texts. The tokens are discarded.
+        // Tokenize now to determine the text lengths and to report unreadable texts. The tokens are discarded.
         let reporter = progress::reporter(false);
         let stop = AtomicBool::new(false);
         let preflight = exec::preflight(&plan, &settings, Where::Here, &store, &*reporter, &stop)?;
@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))
 }
 
-/// Fails if `run` or `reproduce` would refuse the results directory. Writes nothing.
+/// Fails if `run` or `reproduce` would reject the results directory. Writes nothing.
 fn results_can_be_written(
     arguments: &Arguments,
     grid: &Grid,
@@ -130,7 +130,7 @@ fn show(plan: &GridPlan, all: bool) {
     }
 }
 
-/// Formats the object counts of each kind in columns.
+/// Formats the number of objects of each kind in columns.
 pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
     let mut rows = vec![["artifacts", "needed", "stored", "to compute", "why"].map(str::to_owned).to_vec()];
     for ArtifactCount { kind, needed, stored, to_make, reasons } in artifacts {
@@ -142,8 +142,8 @@ pub(super) fn counts(artifacts: &[ArtifactCount]) -> String {
     columns(&rows, &[1, 2, 3])
 }
 
-/// Explains why parts of a cell are missing, if similar objects are stored. Objects that are missing only because a
-/// selection or operator is missing get no separate reason.
+/// Explains why parts of a cell are missing although similar objects are stored. If an object is missing only because a
+/// selection or operator is missing, no separate reason is given.
 fn why(missing: &[Missing]) -> Vec<String> {
     let in_group = |group| missing.iter().filter(move |entry| entry.what.0.group == group);
     let repairs = in_group(WorkKind::Calibrate).take(1);
@@ -151,7 +151,7 @@ fn why(missing: &[Missing]) -> Vec<String> {
     let scored: Vec<&Missing> = in_group(WorkKind::Score).collect();
     let damaged = scored.iter().any(|entry| matches!(entry.reason, Reason::Damaged(_)));
     if lines.is_empty() || damaged {
-        // Print one line per entry with a reason, and one line for all entries without a reason.
+        // Print one line for each entry with a reason, and one line for all entries without a reason.
         let (plain, reasoned): (Vec<&Missing>, Vec<&Missing>) =
             scored.into_iter().partition(|entry| entry.reason == Reason::First);
         lines.extend(reasoned.into_iter().map(|entry| describe(&place_of_change(entry), &entry.reason)));
@@ -178,7 +178,7 @@ fn place_of_change(missing: &Missing) -> String {
     missing.on.clone().unwrap_or_default()
 }
 
-/// Formats the size of the store relative to its limit, and the expected evictions.
+/// Formats the size of the store in relation to its limit, and the expected evictions.
 fn stays(store: &LimitedStore) -> String {
     let mut text = format!(
         "store: limit {}; {} of this grid, {} to be added, {} of other grids\n",

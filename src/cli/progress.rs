@@ -1,7 +1,7 @@
 //! Progress of runs and downloads.
 //!
-//! A terminal shows a bar per job or file and a total bar. Other outputs get plain lines, or JSON lines with
-//! `--events`.
+//! A terminal shows a bar for each job or file and a bar for the total. Other outputs get plain lines, or JSON lines if
+//! `--events` is given.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -21,8 +21,8 @@ use crate::quantity::counted;
 const BAR: &str = "{wide_bar:.cyan/blue} {percent:>3} %  {msg}";
 const WHOLE: &str = "{wide_bar:.green/blue} {percent:>3} %  {msg}";
 
-/// Returns the reporter of a run: JSON lines on stdout if `events` is set, bars on a terminal, and plain lines
-/// otherwise. Quiet mode reports only failures.
+/// Returns the reporter for a run. It writes JSON lines to stdout if `events` is set, bars on a terminal, and plain
+/// lines otherwise. In quiet mode, it reports only failures.
 pub(super) fn reporter(events: bool) -> Box<dyn Reporter> {
     if events {
         return Box::new(JsonLines);
@@ -45,7 +45,7 @@ struct TimedEvent<'a, E> {
 impl JsonLines {
     pub(super) fn write(time: String, event: &impl Serialize) {
         if let Ok(line) = serde_json::to_string(&TimedEvent { time, event }) {
-            // Ignore a closed stream: the work continues.
+            // Ignore a closed stream, because the work continues.
             writeln!(std::io::stdout().lock(), "{line}").ok();
         }
     }
@@ -64,7 +64,7 @@ impl Reporter for JsonLines {
 
 struct RunProgress(Mutex<RunMeter>);
 
-/// Running job, with its number of processed tokens.
+/// Running job and the number of tokens processed so far.
 struct ShownJob {
     job: JobStarted,
     ran: usize,
@@ -74,7 +74,7 @@ struct RunMeter {
     bars: Bars<usize>,
     jobs: BTreeMap<usize, ShownJob>,
     left: TimeLeft,
-    /// Time of the first event.
+    /// Time of the first event, or `None` if there was none yet.
     began: Option<Instant>,
 }
 
@@ -85,7 +85,7 @@ fn fraction(piece: &Piece) -> f64 {
     }
 }
 
-/// Formats the speed of a job: `3,400 tokens/s, 0.50 cells/s, 12 s left`.
+/// Formats the speed of a job, such as `3,400 tokens/s, 0.50 cells/s, 12 s left`.
 fn speed(of_job: &ShownJob, piece: &Piece) -> String {
     let ShownJob { job, ran } = of_job;
     let seconds = piece.seconds();
@@ -103,7 +103,8 @@ fn duration(seconds: f64) -> String {
 }
 
 impl RunMeter {
-    /// Advances a job by `tokens` planned tokens. `ran` is the number actually processed, which determines the speed.
+    /// Advances a job by `tokens` planned tokens. The speed is based on `ran`, the number of tokens that were actually
+    /// processed.
     fn advance(&mut self, id: usize, tokens: usize, ran: usize) {
         let left = self.left.seconds().map(|left| format!("grid: {} left", duration(left)));
         let (Some(running), Some((piece, due))) = (self.jobs.get_mut(&id), self.bars.advance(&id, tokens as u64))
@@ -162,7 +163,7 @@ impl Reporter for RunProgress {
                 let per_second = HumanCount((ran as f64 / seconds) as u64);
                 meter.bars.line(&format!("{}: done in {seconds:.1} s, {per_second} tokens/s", job.label));
             }
-            // Bars and lines show jobs only. `status`, `--events` and verbose mode also show cells.
+            // Bars and plain lines show only jobs. Cells are shown by `status`, `--events` and verbose mode.
             Event::Scored { cell, on, value } => meter.bars.detail(&format!("{cell} on {on}: {value}")),
             Event::Complete { cell, complete } => {
                 meter.bars.detail(&format!("{cell} is complete ({complete} done)"));
@@ -175,8 +176,8 @@ impl Reporter for RunProgress {
 
 const FETCH_BAR: &str = "{wide_bar:.cyan/blue} {bytes:>10}/{total_bytes:<10} {bytes_per_sec:>12}  {eta:>4}  {msg}";
 
-/// Returns the reporter of a download: JSON lines on stdout if `events` is set, bars on a terminal, and plain lines
-/// otherwise.
+/// Returns the reporter for a download. It writes JSON lines to stdout if `events` is set, bars on a terminal, and
+/// plain lines otherwise.
 pub(super) fn fetch_reporter(events: bool) -> Box<dyn hub::Reporter> {
     if events {
         return Box::new(JsonLines);
@@ -194,16 +195,16 @@ struct FetchProgress(Mutex<FetchMeter>);
 
 struct FetchMeter {
     bars: Bars<String>,
-    /// Total bytes of all files.
+    /// Total size of all files, in bytes.
     planned: u64,
-    /// Bytes present before the download.
+    /// Number of bytes that were present before the download.
     here: u64,
     /// Bytes downloaded.
     came: u64,
     began: Option<Instant>,
 }
 
-/// Formats the speed of a download: `12.3 MB/s, 5 min 2 s left`.
+/// Formats the speed of a download, such as `12.3 MB/s, 5 min 2 s left`.
 fn fetch_speed(came: u64, left: Option<u64>, began: Instant) -> String {
     let per_second = came as f64 / began.elapsed().as_secs_f64().max(1e-3);
     let left = left.filter(|_| came > 0).map(|left| format!(", {} left", seconds(left as f64 / per_second)));
@@ -275,10 +276,10 @@ impl Drop for FetchProgress {
     }
 }
 
-/// Minimum interval between plain lines about one job or file.
+/// Minimum interval between two plain lines about the same job or file.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Progress bars of jobs or files, by job ID or file name.
+/// Progress bars for jobs or files, keyed by job ID or file name.
 pub(super) struct Bars<K> {
     bars: Option<MultiProgress>,
     pub(super) overall: Option<ProgressBar>,
@@ -288,8 +289,8 @@ pub(super) struct Bars<K> {
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) bar: Option<ProgressBar>,
-    /// Total tokens or bytes, if known. `here` is the amount present before the start, and `came` the amount added
-    /// since then.
+    /// Total number of tokens or bytes, if known. `here` is the number present at the start, and `came` the number
+    /// added since then.
     pub(super) total: Option<u64>,
     pub(super) here: u64,
     pub(super) came: u64,
@@ -332,7 +333,8 @@ impl<K: Ord> Bars<K> {
         }
     }
 
-    /// Adds a bar above the total bar, with the initial position `here`. Returns `None` without a terminal.
+    /// Adds a bar above the bar for the total. It starts at the position `here`. Returns `None` if there is no
+    /// terminal.
     pub(super) fn bar(&self, total: Option<u64>, here: u64, template: &str, message: &str) -> Option<ProgressBar> {
         let bars = self.bars.as_ref()?;
         let new = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
@@ -341,11 +343,11 @@ impl<K: Ord> Bars<K> {
             None => bars.add(new),
         };
         new.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        // indicatif does not draw a bar without content.
+        // indicatif does not draw a bar that has no content.
         if !message.is_empty() {
             new.set_message(message.to_owned());
         }
-        // Exclude bytes from an earlier attempt from the speed.
+        // Exclude bytes from an earlier attempt when computing the speed.
         if here > 0 {
             new.set_position(here);
             new.reset_eta();
@@ -358,7 +360,7 @@ impl<K: Ord> Bars<K> {
         self.pieces.insert(key, Piece { bar, total, here, came: 0, began: now, last_line: now });
     }
 
-    /// Advances a job or file. Returns its state and whether a plain line is due.
+    /// Advances a job or file. Returns its state, and whether a plain line is due.
     pub(super) fn advance(&mut self, key: &K, more: u64) -> Option<(Piece, bool)> {
         let piece = self.pieces.get_mut(key)?;
         piece.came += more;

@@ -1,4 +1,4 @@
-//! `ghostlab record` packs results into one file, and `ghostlab verify` checks results.
+//! `ghostlab record`, which packs results into one file, and `ghostlab verify`, which checks results.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -70,8 +70,8 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     })
 }
 
-/// Returns whether `record pack` wrote a file, that is, whether the first entry of the zip archive is the metadata
-/// file.
+/// Returns whether a file was written by `record pack`. This is the case if the first entry in the zip archive is the
+/// metadata file.
 fn is_ours(bytes: &[u8]) -> bool {
     const NAME: usize = 30;
     bytes.starts_with(b"PK") && bytes.get(NAME..).is_some_and(|rest| rest.starts_with(METADATA.as_bytes()))
@@ -104,7 +104,7 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Formats the planned recomputation and its estimated duration.
+/// Formats what will be recomputed and how long this will take.
 fn describe_plan(work: &Work) -> String {
     let Work { cells, backbones, calibrations, chunks, flop } = work;
     if *cells == 0 {
@@ -126,8 +126,7 @@ fn scratch(name: &str) -> Result<TempDir> {
     folder.map_err(|error| Error::io("create a folder in", &std::env::temp_dir(), &error))
 }
 
-/// Unpacks an archive to a temporary directory and checks its list of hashes. Returns `None` if the path is a
-/// directory.
+/// Unpacks an archive to a temporary directory and checks its list of hashes. Returns `None` if the path is not a file.
 fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     if !path.is_file() {
         return Ok(None);
@@ -139,7 +138,7 @@ fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
     Ok(Some((folder, FolderCheck::of_archive(path, &unpacked))))
 }
 
-/// Maximum number of differences printed per check. `--json` prints all.
+/// Maximum number of differences printed for each check. `--json` prints all of them.
 const SAID: usize = 10;
 
 pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {

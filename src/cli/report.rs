@@ -1,4 +1,4 @@
-//! `ghostlab report`: writes an HTML page with all finished artifacts.
+//! `ghostlab report`: writes an HTML page that shows all finished artifacts.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,16 +54,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Name of the artifact that reproduces the paper's main table.
 const HEADLINE: &str = "table2";
-/// Name of the directory for the page of local results, which is used if the main page shows the recorded runs.
+/// Name of the directory for the page with local results. It is used if the main page shows the recorded runs.
 const HERE: &str = "here";
-/// End marker of the recorded page.
+/// Marker at the end of the recorded page.
 const RECORDED: &str = "<!-- The page of the recorded run: written by ghostlab report --record alone. -->\n";
 
 fn output(reports: &Path) -> OutputFolder {
     OutputFolder::new(reports, "pages")
 }
 
-/// Checks that the page can be written, before a run.
+/// Checks before a run that the page can be written.
 ///
 /// # Errors
 /// Fails if a foreign file would be overwritten or the directory is not writable.
@@ -77,7 +77,7 @@ pub(super) fn check(reports: &Path) -> Result<()> {
 pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     for folder in folders(results) {
-        // Include the names of all files, because the page links to them.
+        // Include the names of all files because the page links to them.
         let names = self::files(&folder, results);
         let names: Vec<&str> = names.iter().map(|(name, _)| name.as_str()).collect();
         files.insert(folder.display().to_string(), names.join("/"));
@@ -88,17 +88,17 @@ pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, 
     Some(files)
 }
 
-/// Returns the paths of the existing pages.
+/// Returns the paths of those pages that exist.
 pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
     let folders = [reports.to_owned(), reports.join(HERE)];
     let all = folders.iter().flat_map(|folder| [PAGE, AUDIT].map(|name| folder.join(name)));
     all.filter(|page| page.symlink_metadata().is_ok()).collect()
 }
 
-/// Writes the page of all results directories, and prints which directories are omitted.
+/// Writes the page for all results directories and prints which directories are left out.
 ///
-/// The page of the recorded runs changes only if `record` is set. Otherwise local results are written to a second page
-/// next to it. Returns the path of the page, and whether any directory was omitted.
+/// The page of the recorded runs changes only if `record` is set. Otherwise, local results are written to a second page
+/// next to it. Returns the path of the page, and whether any directory was left out.
 pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(PathBuf, bool)> {
     let folders: Vec<PathBuf> = match record {
         true => folders(results).into_iter().filter(|folder| is_kept(folder)).collect(),
@@ -134,18 +134,18 @@ pub(super) fn write(results: &Path, reports: &Path, record: bool) -> Result<(Pat
     Ok((reports.join(PAGE), is_part))
 }
 
-/// Sections of the page, read from the results directories.
+/// Sections of the page, as read from the results directories.
 #[derive(Default)]
 struct PageParts {
     sections: Vec<PagePart>,
-    /// Directories of the sections.
+    /// Directories that have a section.
     folders: Vec<PathBuf>,
-    /// Directories without a section, with reasons.
+    /// Directories that have no section, each with the reason.
     left_out: Vec<(String, String)>,
 }
 
 impl PageParts {
-    /// Reads the sections of `folders` for a page in `reports`. A recorded page omits large files.
+    /// Reads the sections in `folders` for a page in `reports`. A page of recorded runs leaves out large files.
     fn read(folders: &[PathBuf], results: &Path, reports: &Path, record: bool) -> Result<Self> {
         let mut parts = Self::default();
         for folder in folders {
@@ -172,7 +172,7 @@ impl PageParts {
         Ok(parts)
     }
 
-    /// Builds the page, with the claims judged on all `folders`.
+    /// Builds the page. The claims are judged on all `folders`.
     fn page(mut self, folders: &[PathBuf], record: bool) -> Result<Page> {
         self.sections.sort_by_key(|section| (section.artifact.profile.clone(), PaperPlace::of(&section.artifact.name)));
         let profiles: BTreeSet<String> = self.sections.iter().map(|section| section.artifact.profile.clone()).collect();
@@ -209,13 +209,13 @@ impl PageParts {
     }
 }
 
-/// Returns whether a directory belongs to the recorded page. Artifacts that are lists have no run record and always
-/// belong to it.
+/// Returns whether a directory belongs on the recorded page. An artifact that is a list has no run record and always
+/// belongs on it.
 fn is_kept(folder: &Path) -> bool {
     Provenance::is_recorded(folder) || !folder.join(Provenance::FILE).is_file()
 }
 
-/// Adds the headline result, with significance and seeds, as the first note of its table.
+/// Adds the headline result, including significance and seeds, as the first note on its table.
 fn add_headlines(artifacts: &mut [page::PageArtifact], folders: &[PathBuf]) -> Result<()> {
     for artifact in artifacts.iter_mut().filter(|artifact| artifact.name == HEADLINE) {
         let headline = claims::headline_in(folders, &artifact.profile)?;
@@ -251,7 +251,7 @@ fn has_numbers(folder: &Path) -> bool {
     folder.join(StoredResults::FILE).is_file()
 }
 
-/// Returns the finish time of the latest run, and the program versions of all runs.
+/// Returns the time at which the latest run finished, and the program versions of all runs.
 fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
     let mut made = String::new();
     let mut programs = BTreeSet::new();
@@ -264,7 +264,7 @@ fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
     Ok((made, programs.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
-/// Formats the reason why the page omits a directory.
+/// Formats the reason why the page leaves out a directory.
 fn reason(folder: &Path) -> String {
     match Provenance::described(folder) {
         None => "the record is from an earlier version and does not name the artifact".into(),
@@ -278,8 +278,8 @@ fn reason(folder: &Path) -> String {
     }
 }
 
-/// Prefixes the cell keys of an artifact with its profile and name, because another artifact may have a different cell
-/// with the same name.
+/// Puts the profile and name of an artifact in front of its cell keys. Another artifact may have a different cell with
+/// the same name.
 fn own_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
     let PagePart { mut artifact, cells } = sheet;
     let parts = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
@@ -296,7 +296,7 @@ fn prefixed(prefix: &str, key: &str) -> String {
     format!("{prefix}/{key}")
 }
 
-/// Lists the directories of artifacts and their profiles.
+/// Lists the directories of the artifacts, and those of their profiles.
 fn folders(results: &Path) -> Vec<PathBuf> {
     inner_folders(results).flat_map(|folder| std::iter::once(folder.clone()).chain(inner_folders(&folder))).collect()
 }
@@ -305,19 +305,19 @@ fn inner_folders(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     home::folders_in(folder).into_iter().filter(|path| is_visible(path))
 }
 
-/// Returns whether a directory is complete. Directories that are being written have hidden names.
+/// Returns whether a directory is complete. A directory that is still being written has a hidden name.
 fn is_visible(path: &Path) -> bool {
     !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
 }
 
-/// Lists the results directories, except recorded runs that have a local run next to them.
+/// Lists the results directories. Leaves out recorded runs with a local run next to them.
 fn current(results: &Path) -> Vec<PathBuf> {
     let mut all = folders(results);
     all.retain(|folder| !run_folder(folder).join(PagePart::FILE).is_file());
     all
 }
 
-/// Returns the names and relative links of an artifact's files for the page.
+/// Returns the names of an artifact's files and the links to them, relative to the page.
 fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     let folder = files::absolute(folder);
     let reports = files::absolute(reports);
@@ -331,8 +331,8 @@ fn files(folder: &Path, reports: &Path) -> Vec<(String, String)> {
     names.into_iter().map(|name| (name.clone(), format!("{up}{}/{name}", down.display()))).collect()
 }
 
-/// Judges every claim on the paper's numbers and on the profile's existing artifacts. Returns an empty list without
-/// artifacts.
+/// Judges every claim on the paper's numbers and on the artifacts that exist for a profile. Returns an empty list if
+/// there are no artifacts.
 pub(super) fn judge_claims(results: &Path, profile: &str) -> Result<Vec<JudgedClaim<'static>>> {
     claims::judged_in(&current(results), profile)
 }

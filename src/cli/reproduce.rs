@@ -91,7 +91,7 @@ pub(super) struct Arguments {
     threads: Threads,
 }
 
-/// Arguments with resolved directories.
+/// Arguments of the command, with its directories resolved.
 struct Call<'a> {
     arguments: &'a Arguments,
     experiments: PathBuf,
@@ -156,7 +156,7 @@ fn reproduce(arguments: &Arguments) -> Result<u8> {
     }
 }
 
-/// Selects the named artifacts. For the name `all`, prints a note about the artifacts that do not define the profile.
+/// Selects the named artifacts. If the name is `all`, prints a note about the artifacts that do not define the profile.
 fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Vec<&'a Artifact>> {
     let names = &arguments.artifacts;
     let profile = arguments.profile.as_deref();
@@ -168,7 +168,7 @@ fn select_artifacts<'a>(all: &'a [Artifact], arguments: &Arguments) -> Result<Ve
     Ok(chosen)
 }
 
-/// Artifacts that could not be reproduced, with the errors.
+/// Artifacts that could not be reproduced, each with the error.
 type ArtifactErrors = Vec<(String, Error)>;
 
 impl Call<'_> {
@@ -186,8 +186,8 @@ impl Call<'_> {
         Ok(0)
     }
 
-    /// Reproduces the artifacts. If there are several, an error in one artifact does not stop the rest, unless it is an
-    /// interrupt.
+    /// Reproduces the artifacts. If there are several, an error in one artifact does not stop the others, unless the
+    /// run was interrupted.
     fn make_all(&self, chosen: &[&Artifact], runner: &Runner<'_>) -> Result<(Vec<MadeArtifact>, ArtifactErrors)> {
         let mut made = Vec::new();
         let mut errors = Vec::new();
@@ -204,8 +204,8 @@ impl Call<'_> {
         Ok((made, errors))
     }
 
-    /// Prints the judged claims and writes the page. Returns the path of the page, or `None` if a run differs from its
-    /// artifact's definition.
+    /// Prints the claims with their verdicts and writes the page. Returns the path of the page, or `None` if a run
+    /// differs from its artifact's definition.
     fn write_page(&self, chosen: &[&Artifact], made: &[MadeArtifact], store: &Store) -> Result<Option<String>> {
         let mut apart: Vec<String> =
             made.iter().map(|outcome| outcome.differs.join(", ")).filter(|text| !text.is_empty()).collect();
@@ -224,13 +224,13 @@ impl Call<'_> {
         Ok(Some(display_path(&written)))
     }
 
-    /// Returns whether tables are omitted because the output is JSON.
+    /// Returns whether tables are left out because the output is JSON.
     fn is_quiet(&self) -> bool {
         self.arguments.events || answer::json()
     }
 
-    /// Writes the page unless it is up to date. Returns the judged claims about the named artifacts, and the path of
-    /// the page.
+    /// Writes the page unless it is up to date. Returns the text about the claims that concern the named artifacts, and
+    /// the path of the page.
     fn paged(&self, names: &[&str], judged: Option<&str>, store: &Store) -> Result<(String, PathBuf)> {
         let Self { arguments, results, reports, .. } = self;
         let finished = || {
@@ -247,7 +247,7 @@ impl Call<'_> {
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
         let (page, left_out) = report::write(results, reports, arguments.record)?;
         let done = (claims, page);
-        // Do not cache an incomplete page, so that its omissions are reported each time.
+        // An incomplete page is not cached, so that what it leaves out is reported each time.
         if let Some(finished) = finished().filter(|_| !left_out) {
             let pages = report::pages(reports);
             finished.keep(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
@@ -255,7 +255,7 @@ impl Call<'_> {
         Ok(done)
     }
 
-    /// Formats the claims about the named artifacts, judged on the paper's numbers and on the reproduced ones.
+    /// Formats the verdicts on the claims that concern the named artifacts, for the paper's numbers and for ours.
     fn claims_about(&self, names: &[&str], profile: &str) -> Result<String> {
         let mut judged = report::judge_claims(&self.results, profile)?;
         judged.retain(|entry| entry.claim.artifacts.iter().any(|artifact| names.contains(artifact)));
@@ -295,7 +295,7 @@ impl Call<'_> {
         self.make_grid(artifact, runner)
     }
 
-    /// Reproduces an artifact that has a grid, unless it is up to date.
+    /// Reproduces an artifact that has a grid unless it is up to date.
     fn make_grid(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
         let arguments = self.arguments;
         let clock = Instant::now();
@@ -344,9 +344,9 @@ impl Call<'_> {
         })
     }
 
-    /// Returns the up-to-date check of an artifact, with warnings about its inputs. Returns `None` if the artifact must
-    /// be processed again: with `--record`, `--stored`, `--events`, `--frozen`, `--retime` or `--store-limit`, or if a
-    /// gate must be checked.
+    /// Returns the up-to-date check for an artifact, and warnings about its inputs. Returns `None` if a gate must be
+    /// checked, or if an option forces the artifact to be processed again. These options are `--record`, `--stored`,
+    /// `--events`, `--frozen`, `--retime` and `--store-limit`.
     fn finished<'a>(
         &self,
         artifact: &Artifact,
@@ -374,7 +374,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns whether a run will measure latencies, because some are missing or must be repeated.
+/// Returns whether a run will measure latencies because some are missing or must be measured again.
 fn will_measure_latency(grid: &Grid, runner: &Runner<'_>) -> bool {
     let Runner { store, settings, .. } = runner;
     if grid.evaluate.latency.is_empty() || settings.retime {
@@ -384,7 +384,7 @@ fn will_measure_latency(grid: &Grid, runner: &Runner<'_>) -> bool {
     plan.variants().any(|(_, variant)| variant.latencies.iter().any(|key| !store.has(key)))
 }
 
-/// Fails if latencies of identical computations vary too much to be recorded.
+/// Fails if the latencies of a repeated test computation vary too much for latencies to be recorded.
 fn check_machine_is_quiet(artifact: &str, spread: TimeSpread) -> Result<()> {
     if !spread.is_noise() {
         return Ok(());

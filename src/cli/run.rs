@@ -131,7 +131,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     Ok(exit_code(&outcome, grid.cells.len()))
 }
 
-/// Returns the results folder of a run, after checking that its files can be written.
+/// Returns the results folder for a run after checking that its files can be written.
 fn checked_target(
     arguments: &Arguments,
     grid: &Grid,
@@ -148,7 +148,7 @@ fn checked_target(
     Ok(target)
 }
 
-/// Warns about cells without results, and returns the exit code.
+/// Warns about cells without results. Returns the exit code.
 fn exit_code(outcome: &GridOutcome, count: usize) -> u8 {
     let failed = outcome.failed();
     let unmade = outcome.unmade();
@@ -166,7 +166,7 @@ fn exit_code(outcome: &GridOutcome, count: usize) -> u8 {
     }
 }
 
-/// Lists the cells without a result, with reasons.
+/// Lists the cells without a result, each with the reason.
 fn cells_without_result(
     grid: &Grid,
     outcome: &GridOutcome,
@@ -184,7 +184,7 @@ fn cells_without_result(
         .collect()
 }
 
-/// Formats which objects of the grid are stored and why the rest are missing, in the format of `plan`.
+/// Formats how many of the grid's objects are stored and why the others are missing, in the format used by `plan`.
 fn missing(grid: &Grid, store: &Store, settings: &RunSettings) -> Result<String> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
     let state = StoreState::read(&plan, store);

@@ -1,5 +1,4 @@
-//! `ghostlab score MODEL --tasks … --perplexity …`: scores one dense backbone, using a grid built from the command
-//! line.
+//! `ghostlab score MODEL --tasks … --perplexity …`: scores a dense backbone, using a grid built from the command line.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -108,7 +107,8 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// File name of the generated grid in messages. Names are resolved as for a grid in the current directory.
+/// File name that messages give for the generated grid. Names are resolved as if the grid were in the current
+/// directory.
 const FILE: &str = "score";
 /// Default number of tokens per window, as in the reference code.
 const LENGTH: usize = 2048;
@@ -174,7 +174,7 @@ fn answered_score(score: &ModelScore) -> Score {
     }
 }
 
-/// Writes the results with a hash of the file, which marks it as written by this command.
+/// Writes the results together with a hash of the file, which shows that this command wrote the file.
 fn write_sealed(output: &OutputFile<'_>, mut results: Value) -> Result<()> {
     results[SEAL] = json!(UNSEALED);
     let text = serde_json::to_string_pretty(&results)
@@ -182,7 +182,7 @@ fn write_sealed(output: &OutputFile<'_>, mut results: Value) -> Result<()> {
     output.write(sealed(&format!("{text}\n")).as_bytes())
 }
 
-/// Returns the grid's inputs that have a source on the hub, including local copies.
+/// Returns those inputs of the grid that have a source on the hub, even if a local copy is used.
 fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, backbone)| (name, &backbone.hub));
     let corpora = grid.corpora.iter().map(|(name, corpus)| (name, &corpus.hub));
@@ -205,7 +205,8 @@ fn read(HubInput { name, repository, commit, pinned }: &HubInput) -> String {
     format!("{name}: {repository}, {commit}, {}", if *pinned { "pinned" } else { "not pinned" })
 }
 
-/// Builds the grid. Without `--length`, windows are shortened to the model's context if it is below 2048 tokens.
+/// Builds the grid. If `--length` is not given, windows are shortened to the model's context if that is below 2048
+/// tokens.
 fn grid(arguments: &Arguments) -> Result<Grid> {
     let grid = load_grid(arguments, arguments.length.map_or(LENGTH, |length| length as usize))?;
     let context =
@@ -220,7 +221,7 @@ fn load_grid(arguments: &Arguments, length: usize) -> Result<Grid> {
     Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options)
 }
 
-/// Removes the location in the generated grid from an error, because the user has no such file.
+/// Removes the location in the generated grid from an error, because this grid is not a file of the user.
 fn in_options(error: Error) -> Error {
     let line = format!("{FILE}:");
     let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
@@ -278,7 +279,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     Ok(grid.to_string())
 }
 
-/// Returns the grid entry of a task that is given by a definition. Returns `None` for other tasks.
+/// Returns the grid entry for a task that is given by a definition. Returns `None` for any other task.
 fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
     let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);
@@ -309,7 +310,7 @@ fn has_yaml(folder: &Path) -> bool {
     entries.filter_map(|entry| Some(entry.ok()?.path())).any(|path| is_yaml(&path))
 }
 
-/// Writes one samples file per task, named as in lm-evaluation-harness but without a timestamp.
+/// Writes one file with samples per task. The files are named as in lm-evaluation-harness but without a timestamp.
 fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     for (task, lines) in samples {

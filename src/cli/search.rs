@@ -127,7 +127,7 @@ fn search_grid(arguments: &Arguments, runner: &Runner<'_>) -> Result<Grid> {
     })
 }
 
-/// Writes the report of the searches, and returns the paths of its files.
+/// Writes the report on the searches and returns the paths of its files.
 fn write_files(target: &OutputFolder, found: &[Found]) -> Result<Vec<PathBuf>> {
     let files = search_files(NAME, found)?;
     let draft = target.stage()?;
@@ -138,7 +138,7 @@ fn write_files(target: &OutputFolder, found: &[Found]) -> Result<Vec<PathBuf>> {
     Ok(files.iter().map(|(name, _)| target.path().join(name)).collect())
 }
 
-/// Loads a search from a grid file. Rejects options whose values the file defines.
+/// Loads a search from a grid file. Rejects options for values that the file defines.
 fn of_file(arguments: &Arguments) -> Result<Grid> {
     let SearchArgs { budget, tasks, texts, calibration, criteria, recoveries, .. } = &arguments.search_args;
     let lists = [budget, tasks, texts, calibration, criteria, recoveries];
@@ -152,8 +152,8 @@ fn of_file(arguments: &Arguments) -> Result<Grid> {
     Grid::load(Path::new(&arguments.search_args.model), arguments.search_args.profile.as_deref(), &arguments.overrides)
 }
 
-/// Returns the output directory `results/NAME/search+BUDGET`. Each budget has a separate directory, and so does each
-/// set of overrides.
+/// Returns the output directory `results/NAME/search+BUDGET`. Each combination of budget and overrides has its own
+/// directory.
 fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>) -> OutputFolder {
     let results = home::default_directory(arguments.results.as_ref(), "results", near);
     let budget = spec.budget.to_string().replace(", ", "+");
@@ -165,7 +165,7 @@ fn folder(arguments: &Arguments, grid: &Grid, spec: &Search, near: Option<&Path>
     OutputFolder::new(results.join(&grid.name).join(format!("search+{budget}{differs}")), "a search")
 }
 
-/// Exports the winner of a search, with the search results in its model card.
+/// Exports the winner of a search. The model card includes the search results.
 fn export_winner(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>) -> Result<ExportedCell> {
     let form = Form { dtype: None, shard: Gigabytes::of_bytes(5_000_000_000).bytes() };
     let evidence = Some(found.markdown().replacen("## ", "### ", 1));
@@ -176,13 +176,13 @@ fn export_winner(grid: &Grid, found: &Found, folder: &Path, runner: &Runner<'_>)
     Ok(ExportedCell { cell: grid.cells[winner].to_string(), exported: exporter.export(grid, winner, folder)? })
 }
 
-/// Returns the current command line with `--export` added.
+/// Returns the command line of this process with `--export` added.
 fn export_command() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     format!("ghostlab {} --export FOLDER", cluster::line(words))
 }
 
-/// Maximum number of skipped cells to print.
+/// Maximum number of skipped cells that are printed.
 const MAX_SKIPPED: usize = 5;
 
 fn print_searches(answer: &Searched) {
@@ -199,7 +199,7 @@ fn print_searches(answer: &Searched) {
         found.lines().iter().for_each(|line| println!("{line}"));
         let spent = &found.spent;
         if spent.layers > 0.0 && answer.searches.len() == 1 {
-            // If everything was cached, the elapsed time does not reflect the cost.
+            // If everything was cached, the elapsed time says nothing about the cost.
             let all = answer.seconds * spent.all_layers / (spent.layers + spent.judged_layers);
             println!(
                 "Elapsed: {}. Scoring all candidates on all items would take about {}.",
@@ -219,19 +219,19 @@ fn print_searches(answer: &Searched) {
     }
 }
 
-/// Search of an artifact, with its grid and directories.
+/// Artifact that consists of searches, with its grid and directories.
 pub(super) struct Race<'a> {
     pub(super) artifact: &'a Artifact,
     pub(super) races: &'a RacesEntry,
     pub(super) grid: Grid,
-    /// Directory of the search results.
+    /// Directory for the search results.
     pub(super) target: &'a ResultsFolder,
-    /// Results directory of all artifacts.
+    /// Directory with the results of all artifacts.
     pub(super) results: &'a Path,
     pub(super) quiet: bool,
 }
 
-/// Runs the searches, writes their results, and compares them with the best rows of the table in which every cell was
+/// Runs the searches and writes their results. Compares them with the best rows of the table for which every cell was
 /// scored.
 pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;

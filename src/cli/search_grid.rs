@@ -1,4 +1,5 @@
-//! Grid of `ghostlab search MODEL --budget …`, built from the command line, with depths derived from the budget.
+//! Grid for `ghostlab search MODEL --budget …`. It is built from the command line, and its depths are derived from the
+//! budget.
 
 use std::path::Path;
 
@@ -78,7 +79,8 @@ pub(super) struct SearchArgs {
     pub(super) profile: Option<String>,
 }
 
-/// File name of the generated grid in messages. Names are resolved as for a grid in the current directory.
+/// File name that messages give for the generated grid. Names are resolved as if the grid were in the current
+/// directory.
 const FILE: &str = "command line";
 /// Default number of tokens per window and per calibration sequence.
 const LENGTH: usize = 2048;
@@ -107,8 +109,7 @@ fn alpha(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number above 0 and at most 0.5".to_owned())
 }
 
-/// Function that returns the latency of a dense backbone in milliseconds. Its argument is a grid with only the dense
-/// cell.
+/// Function that takes a grid with only a dense cell and returns the latency of its backbone, in milliseconds.
 pub(super) type TimeOfDense<'a> = dyn Fn(&Grid) -> Result<Option<f64>> + 'a;
 
 impl SearchArgs {
@@ -122,14 +123,14 @@ impl SearchArgs {
         Grid::needs_of_text(&self.text(&bounds, &depths, LENGTH)?, Path::new(FILE))
     }
 
-    /// Builds the grid. Resolves names and derives depths from the budget.
+    /// Builds the grid. Resolves names and derives the depths from the budget.
     ///
     /// # Errors
-    /// Fails with exit code 2 if the arguments are invalid or no depth meets the budget, and with exit code 3 if an
+    /// Fails with exit code 2 if the arguments are invalid or no depth meets the budget. Fails with exit code 3 if an
     /// input is missing.
     pub(super) fn grid(&self, engine: EngineRequest, time: &TimeOfDense<'_>) -> Result<Grid> {
         let bounds = self.bounds()?;
-        // Read the model first: the depths depend on its number of layers.
+        // Read the model first, because the depths depend on its number of layers.
         let (name, entry) = backbone(&self.model)?;
         let probe =
             json!({"name": "search", "backbones": entry, "backbone": [name], "evaluate": {"latency": self.prompt}});
@@ -139,7 +140,7 @@ impl SearchArgs {
         let budget = self
             .budget_of(&bounds, &entry, &name)
             .map_err(|error| error.at(format!("--budget {}", self.budget.join(","))))?;
-        // Report missing inputs before measuring anything.
+        // Report missing inputs before anything is measured.
         let units = self.units(&bounds)?;
         let any: Vec<Depth> = units.iter().map(|&unit| Depth { count: 1, unit }).collect();
         Grid::of_text(&self.text(&bounds, &any, 2)?, Path::new(FILE)).map_err(fetchable)?;
@@ -166,7 +167,7 @@ impl SearchArgs {
         Grid::of_text(&self.text(&bounds, &depths, length)?, Path::new(FILE)).map_err(fetchable)
     }
 
-    /// Converts the bounds of `--budget` to the `budget` entry of a grid.
+    /// Converts the bounds given by `--budget` to the `budget` entry of a grid.
     fn bounds(&self) -> Result<Map<String, Value>> {
         let forms = "`layers=8`, `speedup=1.3`, `latency=25ms`, `memory=12GB`, `params=0.8` or `kv_cache=0.5`";
         if self.tasks.is_empty() && self.texts.is_empty() {
@@ -201,7 +202,7 @@ impl SearchArgs {
         Ok(budget)
     }
 
-    /// Parses and validates the bounds with the grid parser.
+    /// Parses and validates the bounds, using the grid parser.
     fn budget_of(&self, bounds: &Map<String, Value>, entry: &Value, name: &str) -> Result<Budget> {
         let any = json!({
             "name": "search", "backbones": entry, "backbone": [name], "criterion": "llm-streamline", "depth": 1, "recovery": "none",
@@ -274,7 +275,7 @@ impl SearchArgs {
         Ok(grid.to_string())
     }
 
-    /// Returns the depth units of the criteria. A budget in layers allows only whole layers.
+    /// Returns the depth units that the criteria support. If the budget is in layers, only whole layers are allowed.
     fn units(&self, bounds: &Map<String, Value>) -> Result<Vec<DepthUnit>> {
         if bounds.contains_key("layers") {
             return Ok(vec![DepthUnit::Layers]);
@@ -285,8 +286,8 @@ impl SearchArgs {
         Ok(units)
     }
 
-    /// Returns the requested criteria. The defaults are the paper's criteria and the sublayer criteria, except those
-    /// that need options or trials.
+    /// Returns the requested criteria. By default, these are the paper's criteria and those for sublayers, except
+    /// criteria that need options or trials.
     fn criteria(&self) -> Result<Vec<(String, Box<dyn Criterion>)>> {
         let none = Options::new();
         if !self.criteria.is_empty() {
@@ -309,7 +310,7 @@ impl SearchArgs {
         Ok(criteria)
     }
 
-    /// Builds the named recoveries, or by default the paper's recoveries and the sublayer recoveries.
+    /// Builds the requested recoveries. By default, these are the paper's recoveries and those for sublayers.
     fn recoveries(&self) -> Result<Vec<(String, Box<dyn Recovery>)>> {
         let none = Options::new();
         if !self.recoveries.is_empty() {
@@ -330,8 +331,8 @@ impl SearchArgs {
         Ok(recoveries)
     }
 
-    /// Groups criteria, depths and recoveries by depth unit, in the order of [`DepthUnit::ALL`]. Omits units without a
-    /// criterion, a depth or a recovery.
+    /// Groups criteria, depths and recoveries by depth unit, in the order of [`DepthUnit::ALL`]. Leaves out units that
+    /// lack a criterion, a depth or a recovery.
     fn axes(&self, depths: &[Depth]) -> Result<Vec<Axes>> {
         let criteria = self.criteria()?;
         let recoveries = self.recoveries()?;
@@ -354,14 +355,14 @@ impl SearchArgs {
     }
 }
 
-/// Axis values of a grid. Every combination of values is a cell.
+/// Values for the axes of a grid. Every combination of them is a cell.
 struct Axes {
     criteria: Vec<String>,
     depths: Vec<Depth>,
     recoveries: Vec<String>,
 }
 
-/// Parses `TEXT:SEQUENCESxTOKENS@SEED`. Every part after the text may be omitted.
+/// Parses `TEXT:SEQUENCESxTOKENS@SEED`. Everything after the text is optional.
 fn sized(given: &str, length: usize) -> Result<(String, [usize; 3])> {
     let usual = [SEQUENCES, length, 0];
     let Some((text, size)) = given.rsplit_once(':').filter(|_| !Path::new(given).exists()) else {

@@ -1,5 +1,5 @@
-//! `ghostlab status` shows runs, workers and the scheduler's state. `ghostlab cancel` cancels jobs submitted with
-//! this store.
+//! `ghostlab status`, which shows runs, workers and the state of the scheduler, and `ghostlab cancel`, which cancels
+//! jobs submitted with this store.
 
 use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
@@ -52,7 +52,7 @@ fn text(answer: &StatusAnswer, all: bool) {
             print!("{}", run_text(run));
         }
     }
-    // Skip failures that are already listed with a run.
+    // Skip failures that were already listed with a run.
     let is_listed =
         |failure: &&FailureView| runs.iter().flat_map(|run| &run.failures).any(|other| other.cell == failure.what);
     failures.iter().filter(|failure| !is_listed(failure)).for_each(|failure| println!("{}", failure_text(failure)));
@@ -62,7 +62,7 @@ fn text(answer: &StatusAnswer, all: bool) {
     }
 }
 
-/// Formats a plan shared by workers.
+/// Formats a plan that workers share.
 fn shared_plan_text(plan: &PlanView, all: bool) -> String {
     let OutlineProgress { complete, cells, jobs } = &plan.progress;
     let profile = plan.profile.as_ref().map_or(String::new(), |profile| format!(", profile {profile}"));
@@ -120,7 +120,7 @@ fn failure_times(count: usize) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
-/// Formats a Unix time in seconds.
+/// Formats a Unix time given in seconds.
 fn time_text(seconds: u64) -> String {
     utc(UNIX_EPOCH + Duration::from_secs(seconds))
 }

@@ -1,4 +1,4 @@
-//! Handling of Ctrl-C, and of signals from schedulers and closing terminals.
+//! Handling of Ctrl-C and of the signals sent by schedulers and closing terminals.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::pipeline::exec::{Event, Reporter};
 
-/// Exit code of a worker terminated before all work was done: `EX_TEMPFAIL` (try again later) of sysexits.h.
+/// Exit code of a worker that was terminated before all work was done. It is `EX_TEMPFAIL` (try again later) from
+/// sysexits.h.
 pub(super) const AGAIN: u8 = 75;
 
 pub(super) const AFTER_BATCH: &str = "stopping after this batch";
 
-/// Stop flag of the process. Signal handlers are registered only once, even if the process runs several commands.
+/// Stop flag of the process. Signal handlers are registered only once, even if several commands run in the process.
 static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
-/// Registers handlers for Ctrl-C, TERM and HUP. The first signal stops the run after the current batch and prints
-/// `words`. The second stops it immediately.
+/// Registers handlers for Ctrl-C, TERM and HUP. The first signal prints `words` and stops the run after the current
+/// batch. The second stops it immediately.
 pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
     let mut known = STOP.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(stop) = known.as_ref() {
@@ -40,8 +41,8 @@ pub(super) fn on_ctrl_c(words: &'static str) -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Grace period after USR1 for a worker that has stored nothing yet. It is half of the two minutes between USR1 and the
-/// time limit.
+/// Grace period after USR1 for a worker that has not stored anything yet. It is half the two minutes between USR1 and
+/// the time limit.
 #[cfg(unix)]
 const FIRST_BATCH: Duration = Duration::from_secs(60);
 
@@ -52,9 +53,9 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Registers handlers for USR1, TERM, Ctrl-C and HUP. The first signal stops the worker after the current batch, a
-    /// repeated one immediately. USR1 announces the time limit, so a worker that has stored nothing yet gets time to
-    /// finish a batch.
+    /// Registers handlers for USR1, TERM, Ctrl-C and HUP. The first signal stops the worker after the current batch.
+    /// The second one of the same kind stops it immediately. USR1 announces the time limit, so a worker that has not
+    /// stored anything yet gets time to finish a batch.
     #[cfg(unix)]
     pub(super) fn watch() -> Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -64,7 +65,7 @@ impl Signals {
         for signal in [SIGUSR1, SIGTERM, SIGINT, SIGHUP] {
             let flag = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
             let again = i32::from(AGAIN);
-            // Register the shutdown first, so that the first signal finds the flag unset.
+            // Register the shutdown first, so that the flag is still unset when the first signal reaches it.
             flag::register_conditional_shutdown(signal, again, Arc::clone(&flag))
                 .map_err(|error| unwatchable(&error))?;
             flag::register(signal, flag).map_err(|error| unwatchable(&error))?;
@@ -92,7 +93,7 @@ impl Signals {
         Ok(Self { any: on_ctrl_c(AFTER_BATCH)?, usr1: Arc::default(), kept: Arc::default() })
     }
 
-    /// Returns whether the scheduler announced the time limit with USR1.
+    /// Returns whether the scheduler has announced the time limit with USR1.
     pub(super) fn usr1(&self) -> bool {
         self.usr1.load(Relaxed)
     }
@@ -110,7 +111,7 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Reporter that tracks whether anything was stored and forwards every event.
+/// Reporter that forwards every event and keeps track of whether anything was stored.
 pub(super) struct WatchedReporter<'a> {
     pub(super) inner: &'a dyn Reporter,
     pub(super) signals: &'a Signals,

@@ -72,7 +72,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     let profile = arguments.profile_file.as_deref().map(SlurmProfile::read).transpose()?.unwrap_or_default();
     cluster::check_options(&arguments.sbatch)?;
     arguments.grid_args.threads.start()?;
-    // A dry run does not change the store: tokens go to a temporary directory.
+    // A dry run must not change the store, so it writes tokens to a temporary directory.
     let store = if arguments.dry_run { arguments.grid_args.look()? } else { arguments.grid_args.store()? };
     let shadow = if arguments.dry_run { Some(ScratchStore::of(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, ScratchStore::store);
@@ -109,7 +109,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     call.submit(&script, text, answer)
 }
 
-/// Prepared submission, with the command-line arguments.
+/// Prepared submission and the command-line arguments.
 struct SubmitCall<'a> {
     arguments: &'a Arguments,
     profile: SlurmProfile,
@@ -122,7 +122,7 @@ struct SubmitCall<'a> {
 }
 
 impl SubmitCall<'_> {
-    /// Builds the job script. `memory` and `device_memory` are the estimated main memory and GPU memory of a worker, in
+    /// Builds the job script. `memory` and `device_memory` are the estimated main memory and GPU memory per worker, in
     /// bytes.
     fn job_script(&self, memory: u64, device_memory: u64) -> Result<JobScript<'_>> {
         let Self { arguments, profile, store, work, settings, submission, folder } = self;
@@ -148,7 +148,7 @@ impl SubmitCall<'_> {
         })
     }
 
-    /// Submits the workers and the report, or shows the queued jobs of the same plan.
+    /// Submits the workers and the report job. If jobs for the same plan are already queued, shows these instead.
     fn submit(&self, script: &JobScript<'_>, text: String, answer: Submitted) -> Result<ExitCode> {
         let Self { arguments, store, submission, folder, .. } = self;
         let name = format!("submit-{}", submission.plan);
@@ -183,7 +183,7 @@ impl SubmitCall<'_> {
         Ok(code)
     }
 
-    /// Submits the script at `path` with `sbatch`, and returns the number of the job.
+    /// Submits the script at `path` with `sbatch` and returns the job number.
     fn hand_over(&self, what: &str, options: &[String], path: &str) -> Result<String> {
         self.submission.hand_over(self.store, what, || cluster::sbatch(options, path))
     }
@@ -226,7 +226,7 @@ impl SubmitCall<'_> {
     }
 }
 
-/// Warns if the jobs' time limit is shorter than a worker needs.
+/// Warns if the time limit of the jobs is too short for a worker.
 fn warn_about_time_limit(script: &JobScript<'_>) {
     if let Some(limit) = time_limit(&script.options).filter(|&limit| limit < SHORTEST) {
         eprintln!(
@@ -238,15 +238,15 @@ fn warn_about_time_limit(script: &JobScript<'_>) {
     }
 }
 
-/// Prints `answer` with `--json`, and `message` otherwise.
+/// Prints `answer` as JSON if `--json` was given, otherwise prints `message`.
 fn show(answer: Submitted, message: &str) -> Result<ExitCode> {
     answer::show(answer, Answer::SubmitSlurm, |_| println!("{message}"))
 }
 
 /// Checks and tokenizes all inputs, as a run does before its first job.
 ///
-/// Returns the submission, the output to print (without jobs), and the required GPU memory. The memory estimates
-/// assume that a worker holds all weights of the largest backbone.
+/// Returns the submission, the output to print (still without jobs), and the required GPU memory in bytes. The memory
+/// estimates assume that a worker holds all weights of the largest backbone.
 fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Submission, Submitted, u64)> {
     let reporter = progress::reporter(false);
     let stop = AtomicBool::new(false);
@@ -294,8 +294,8 @@ fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Su
     Ok((submission, answer, device_memory))
 }
 
-/// Returns the queued workers of the same plan, one per line. Also returns the number of an array job that has no
-/// report job, because an earlier `submit` was interrupted.
+/// Returns one line for each queued worker of the same plan. Also returns the number of an array job that has no report
+/// job because an earlier `submit` was interrupted.
 fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> =
         Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();
@@ -321,7 +321,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
             ));
             array = array.or(job.id.split_once('_').map(|(array, _)| array.to_owned()));
         }
-        // Jobs are in submission order, so the report job follows its array job.
+        // Jobs are in the order of submission, so the report job comes after its array job.
         let known = earlier.find_jobs(store, &queue)?.jobs;
         let last = known.last().filter(|(what, number)| what == SubmittedJobs::ARRAY && array.as_ref() == Some(number));
         if let Some((_, number)) = last.filter(|_| earlier.id == submission.id) {
@@ -335,7 +335,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
     Ok(Some((lines, without_report)))
 }
 
-/// Resolves `auto`, so that all workers use the same engine.
+/// Resolves `auto` so that all workers use the same engine.
 fn resolve_auto(request: EngineRequest, grid: &Grid) -> Result<EngineRequest> {
     let Some(backbone) = grid.backbones.values().next() else { return Ok(request) };
     let choice = request.choose(&backbone.path)?;
@@ -366,7 +366,7 @@ fn engine_options(engine: EngineRequest) -> Vec<String> {
     [device, dtype, name, kernels].into_iter().flatten().flatten().collect()
 }
 
-/// Returns the `--gres` value of the GPU to request, or `None` on the CPU.
+/// Returns the `--gres` value that requests a GPU, or `None` if the CPU is used.
 fn gres(bytes: u64, settings: RunSettings, profile: &SlurmProfile) -> Result<Option<String>> {
     let on_cpu = settings.engine.device.is_none_or(|device| device.to_string() == CPU.device);
     if on_cpu {
@@ -390,8 +390,8 @@ fn sbatch_options(gres: Option<&str>, profile: &SlurmProfile, sbatch: &[String])
     named.chain(profile.options()).chain(sbatch.iter().cloned()).collect()
 }
 
-/// Returns the path of the program that jobs run: a frozen copy if the store's file system allows execution, and the
-/// original program otherwise.
+/// Returns the path of the program that the jobs run. It is a frozen copy if the file system of the store allows
+/// execution, and otherwise the original program.
 fn program(binary: &Binary, dry_run: bool, store: &Store) -> Result<PathBuf> {
     if dry_run {
         return Ok(binary.frozen_at(store));

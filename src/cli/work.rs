@@ -1,4 +1,4 @@
-//! Grids and artifacts that commands work on, loaded from files or from the frozen copies of a submission.
+//! Grids and artifacts that commands work on. They are loaded from files or from the frozen copies in a submission.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::model::EngineRequest;
 use crate::results::{By, Provenance, RunDescription};
 use ghostlab_store::Store;
 
-/// Grid to run, with its artifact and the dense grid of the artifact's gate, if any.
+/// Grid to run. If it belongs to an artifact, also holds the artifact and the dense grid for its gate.
 pub(super) struct GivenWork {
     pub(super) artifact: Option<Artifact>,
     pub(super) grid: Grid,
@@ -24,7 +24,7 @@ pub(super) struct GivenWork {
 }
 
 impl GivenWork {
-    /// Loads a grid file, an artifact's file or name, or a submission's file.
+    /// Loads a grid file, an artifact by its file or name, or a submission file.
     ///
     /// # Errors
     /// Fails if the grid is invalid, or if a submission was created by another program or with other inputs.
@@ -42,10 +42,10 @@ impl GivenWork {
         Self::of_artifact(artifact, grid_args.profile.as_deref(), &grid_args.overrides, no_gate, store)
     }
 
-    /// Loads the grid of an artifact, and the grid of dense backbones that its gate checks.
+    /// Loads the grid of an artifact and the grid with the dense backbones for its gate.
     ///
     /// # Errors
-    /// Fails if the grid is invalid, or if a model differs from the paper's model of the same name.
+    /// Fails if the grid is invalid, or if a model differs from the paper's model with the same name.
     pub(super) fn of_artifact(
         artifact: Artifact,
         profile: Option<&str>,
@@ -90,11 +90,11 @@ impl GivenWork {
     }
 }
 
-/// Applies the checks of `run` and `reproduce` to loaded grids.
+/// Applies the same checks to loaded grids as `run` and `reproduce`.
 ///
 /// # Errors
-/// Fails if a submission was created by another program or with other inputs, if a model differs from the paper's model
-/// of the same name, or if hashing fails.
+/// Fails if a submission was created by another program or with other inputs, or if hashing fails. Also fails if a
+/// model differs from the paper's model with the same name.
 pub(super) fn check(grid_args: &GridArgs, grids: &mut [Grid], of_artifact: bool, store: &Store) -> Result<()> {
     if let Some(submission) = grid_args.submission()? {
         return submission.check(store);
@@ -103,7 +103,7 @@ pub(super) fn check(grid_args: &GridArgs, grids: &mut [Grid], of_artifact: bool,
     grids.iter_mut().filter(|_| of_artifact).try_for_each(|grid| artifact::identify(grid, &hash))
 }
 
-/// Returns the results directory of `run` for a grid file or frozen grid.
+/// Returns the results directory that `run` uses for a grid file or frozen grid.
 ///
 /// # Errors
 /// Fails if the file is not a grid or the engine is not supported here.
@@ -122,7 +122,7 @@ pub(super) fn run_folder(
     Ok(ResultsFolder::new(&results, description))
 }
 
-/// Returns the results directory of `reproduce` for an artifact.
+/// Returns the results directory that `reproduce` uses for an artifact.
 ///
 /// # Errors
 /// Fails if the engine is not supported here.
@@ -143,7 +143,7 @@ pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
     if target.as_described() { Vec::new() } else { target.description().name_parts() }
 }
 
-/// Fails if a submission would replace the results of a later run that used other settings or inputs.
+/// Fails if a submission would replace the results of a later run with other settings or inputs.
 pub(super) fn not_over_a_later_one(
     file: &Path,
     submission: &Submission,
@@ -171,12 +171,12 @@ fn modified_time(path: &Path) -> Option<std::time::SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
-/// Returns the overrides, or none if they do not change the grid.
+/// Returns the overrides. The list is empty if they do not change the grid.
 ///
 /// # Errors
 /// Fails if a path in the grid is not UTF-8.
 fn effective<'a>(overrides: &'a [String], grid: &Grid, plain: impl FnOnce() -> Result<Grid>) -> Result<&'a [String]> {
-    // Without overrides, do not load the file: it may not be a grid.
+    // If there are no overrides, do not load the file, because it may not be a grid.
     let same = match (!overrides.is_empty()).then(plain) {
         Some(Ok(plain)) => plain.resolved()? == grid.resolved()?,
         _ => false,
@@ -198,7 +198,7 @@ pub(super) fn with_job_end(file: Option<&Path>, done: impl FnOnce() -> Result<u8
     result.map(ExitCode::from)
 }
 
-/// Returns the inputs of a grid file, or of artifacts by name.
+/// Returns the inputs of a grid file or of the artifacts with the given name.
 ///
 /// # Errors
 /// Fails if a grid is invalid, a name is unknown, or a path is not a grid.
@@ -230,7 +230,7 @@ pub(super) fn of_target(
     Ok(needs.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Hashes files, reusing hashes cached in the store.
+/// Returns a function that hashes files. It reuses the hashes cached in the store.
 pub(super) fn hash<'s>(store: impl Into<Option<&'s Store>>) -> impl Fn(&Path) -> Result<String> {
     let store: Option<&Store> = store.into();
     move |path: &Path| match store {

@@ -1,4 +1,4 @@
-//! `ghostlab worker GRID`: runs part of a grid, alongside other workers on the same store.
+//! `ghostlab worker GRID`: runs part of a grid while other workers with the same store run the rest.
 
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -43,14 +43,14 @@ pub(super) struct Arguments {
     events: bool,
 }
 
-/// Runner for the jobs that this worker takes from a grid.
+/// Runner for the jobs in a grid that this worker takes.
 struct WorkedGrid<'a> {
     store: &'a Store,
     settings: RunSettings,
     worker_limits: WorkerLimits,
     reporter: &'a dyn Reporter,
     stop: &'a stop::Signals,
-    /// Whether the worker exited because its idle timeout expired.
+    /// Whether the worker has to exit because its idle timeout expired.
     left: Cell<bool>,
 }
 
@@ -61,8 +61,8 @@ impl WorkedGrid<'_> {
         worked.inspect_err(|error| recorder.end(error))
     }
 
-    /// Runs the dense grid of an artifact's gate. The store limit does not apply, because eviction could remove objects
-    /// that the main grid needs.
+    /// Runs the grid with the dense backbones for an artifact's gate. The store limit does not apply, because eviction
+    /// could remove objects that the main grid needs.
     fn run_gate(&self, dense: &Grid) -> Result<GridOutcome> {
         let settings = RunSettings { store_limit: None, ..self.settings };
         if self.work(settings, dense)? == WorkerOutcome::IdleTimeout {
@@ -121,7 +121,7 @@ fn describe_end(
     if arguments.events { Ok(ExitCode::SUCCESS) } else { answer::show(ended, Answer::Worker, |_| {}) }
 }
 
-/// Runs the worker and reports the result. Closing the store afterwards releases its leases.
+/// Runs the worker and reports the result. The store is closed at the end, which releases the worker's leases.
 fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome> {
     let store = arguments.grid_args.store()?;
     let work = GivenWork::of(&arguments.grid_args, arguments.no_gate, &store)?;
@@ -154,7 +154,8 @@ fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome>
     part.work(part.settings, &open)
 }
 
-/// Runs this worker's share of each search round. All workers read the same scores, so they agree on the next round.
+/// Runs this worker's share of each round of the searches. All workers read the same scores, so they agree on the next
+/// round.
 fn work_on_search(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
     let WorkedGrid { store, settings, reporter, stop, .. } = *part;
     let env = SearchEnv { store, settings, reporter, stop: &stop.any, run: &|grid| part.run_gate(grid), times: false };
@@ -169,14 +170,14 @@ fn work_on_search(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
     Ok(WorkerOutcome::Done { cells, complete: cells, failed: 0 })
 }
 
-/// Describes the outcome as text.
+/// Describes the outcome of the work.
 fn outcome_text(worked: WorkerOutcome) -> String {
     match worked {
         WorkerOutcome::IdleTimeout => "no unclaimed work left; exiting".to_owned(),
         WorkerOutcome::Done { cells: all, failed: 0, complete } if complete == all => {
             format!("all {} complete", cells(all))
         }
-        // The remaining objects are latencies, or belong to cells that failed on another worker.
+        // The objects that are still missing are latencies or belong to cells that failed on another worker.
         WorkerOutcome::Done { cells: all, failed: 0, complete } => {
             format!(
                 "{} of {} need objects that workers do not compute (see `ghostlab status`); exiting",

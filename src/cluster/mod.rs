@@ -1,7 +1,7 @@
-//! Submits a grid to a scheduler, which starts many workers (layer 3 of the architecture).
+//! Submits a grid to a scheduler, which starts any number of workers (layer 3 of the architecture).
 //!
 //! The scheduler only starts, stops and lists jobs. Progress is read from the store. This module also manages the
-//! frozen copies of the program, which are kept as long as a job may run them.
+//! frozen copies of the program, which are kept for as long as a job may run them.
 
 mod options;
 mod profile;
@@ -28,13 +28,13 @@ use crate::files::atomic::write_atomically;
 use crate::files::{regular, sha256};
 use ghostlab_store::{Shared, Store};
 
-/// Minimum age of a frozen copy before it is removed. The period covers requeued jobs, and the time between freezing a
-/// program and submitting it.
+/// Minimum age at which a frozen copy may be removed. The period covers requeued jobs and the time between freezing the
+/// program and submitting the jobs.
 const QUIET: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns the frozen copies that no job can run anymore. Their submissions belong to this user, have no queued or
-/// running jobs, and have been idle for a day. Copies are kept if the scheduler does not respond or a submission is
-/// unreadable.
+/// Returns the frozen copies that no job can run anymore. Any submissions that use such a copy belong to this user,
+/// have no queued or running jobs, and have been idle for a day. All copies are kept if a submission is unreadable. If
+/// the scheduler does not respond, copies with submitted jobs are kept.
 pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
     let mut quiet: Vec<FrozenProgram> =
         FrozenProgram::all(store).into_iter().filter(|program| program.age() >= QUIET).collect();
@@ -59,7 +59,7 @@ pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
     quiet
 }
 
-/// Returns the time since the last write to a submission's directory.
+/// Returns the time since the last write in the directory of a submission.
 fn stirred(folder: &Path) -> Duration {
     let all = entries_of(folder).flat_map(|path| entries_of(&path).collect::<Vec<_>>().into_iter().chain([path]));
     all.map(|path| since(&path)).min().unwrap_or_default()
@@ -69,7 +69,7 @@ fn entries_of(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// Returns whether a path is owned by this user. The scheduler does not show other users' jobs.
+/// Returns whether a path belongs to this user. The scheduler does not show the jobs of other users.
 #[cfg(unix)]
 fn is_mine(path: &Path) -> bool {
     owner(path).is_some_and(|user| owner(Path::new("/proc/self")) == Some(user))
@@ -88,7 +88,7 @@ fn is_mine(_: &Path) -> bool {
 
 /// File name of a frozen copy.
 const NAME: &str = "ghostlab";
-/// Copy of the program, frozen at submission.
+/// Copy of the program that was frozen when jobs were submitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrozenProgram {
     pub sha256: String,
@@ -124,7 +124,7 @@ impl FrozenProgram {
             }
             _ => {}
         }
-        // Ignore the error if the directory is not empty.
+        // Ignore the error that occurs if the directory is not empty.
         self.path.parent().map(fs::remove_dir);
         Ok(())
     }
@@ -136,7 +136,7 @@ fn since(path: &Path) -> Duration {
     written.ok().and_then(|at| SystemTime::now().duration_since(at).ok()).unwrap_or_default()
 }
 
-/// Identity of the program that workers must run.
+/// Path and hash of the program that workers must run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Binary {
@@ -152,12 +152,12 @@ impl Binary {
         Ok(Self { path, sha256 })
     }
 
-    /// Returns the path of the frozen copy in a store.
+    /// Returns the path that the frozen copy has in a store.
     pub fn frozen_at(&self, store: &Store) -> PathBuf {
         store.programs().join(&self.sha256).join(NAME)
     }
 
-    /// Copies the program for jobs, which are then unaffected by rebuilds.
+    /// Copies the program for jobs, so that rebuilding it does not affect them.
     ///
     /// # Errors
     /// Fails if the store is not writable or the program has just changed.
@@ -165,7 +165,8 @@ impl Binary {
         let path = self.frozen_at(store);
         let folder = path.parent().unwrap_or(&path);
         // Refresh the modification time, so that no other process removes the copy before its submission is written.
-        // Ignore the error for a directory of another user: the submission is written moments later.
+        // This fails if another user owns the directory. The error is ignored, because the submission is written
+        // moments later.
         File::open(folder).and_then(|folder| folder.set_modified(SystemTime::now())).ok();
         if sha256::of_file(&path).is_ok_and(|(found, _)| found == self.sha256) {
             return Ok(path);
@@ -189,7 +190,7 @@ impl Binary {
     }
 }
 
-/// Makes a file executable for every user who can read it.
+/// Makes a file executable for every user who may read it.
 #[cfg(unix)]
 fn executable(file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;

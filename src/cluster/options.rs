@@ -1,4 +1,4 @@
-//! Validation of user-supplied sbatch options, and parsing of the time limit.
+//! Validates sbatch options given by the user, and parses the time limit.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const LOGS: &str = "logs are stored next to the submission; run `ghostlab status
 const AGAIN: &str = "ghostlab requeues workers two minutes before their time limit";
 const ONE: &str = "a worker runs as one process on one machine";
 
-/// Options that only ghostlab may set, each with its long name, short name, and the reason or an alternative.
+/// Options that only ghostlab may set. Each has a long name, a short name if any, and a reason or an alternative.
 const OWN: [(&str, Option<char>, &str); 20] = [
     ("array", Some('a'), "use --workers and --at-a-time instead"),
     ("comment", None, "ghostlab uses it to identify jobs"),
@@ -33,14 +33,14 @@ const OWN: [(&str, Option<char>, &str); 20] = [
     ("wrap", None, ONE),
 ];
 
-/// Short sbatch options that take no value, so that further options may follow in the same word.
+/// Short sbatch options that take no value, so another option may follow in the same word.
 const FLAGS: &str = "HIOQWhksuvV";
 
-/// Checks that no option overrides one that this program sets. Abbreviated option names are checked as well, because
-/// sbatch accepts them.
+/// Checks that no option overrides one that this program sets. Also recognizes abbreviated option names, because sbatch
+/// accepts them.
 ///
 /// # Errors
-/// Fails if an option is reserved, with the reason.
+/// Fails if an option is reserved. The error gives the reason.
 pub fn check_options(words: &[String]) -> Result<()> {
     for word in words {
         if word.chars().any(char::is_control) {
@@ -71,7 +71,7 @@ fn refused(word: &str, hint: &str) -> Result<()> {
     Err(error.found(format!("`{word}`")).hint(hint))
 }
 
-/// Splits an entry of a profile file into words, such as `--exclude=node7` or `-p gpu`.
+/// Splits an entry in a profile file into words. Examples of entries are `--exclude=node7` and `-p gpu`.
 ///
 /// # Errors
 /// Fails if the entry is not an option or is a reserved option.
@@ -88,12 +88,12 @@ pub(super) fn words(entry: &str) -> Result<Vec<String>> {
     check_options(&words).map(|()| words)
 }
 
-/// Minimum job time: the warning before the time limit (`--signal=B:USR1@120`), plus time to load a backbone and
-/// compute a few batches.
+/// Minimum time limit for a job. It covers the time between the warning and the limit (`--signal=B:USR1@120`), loading
+/// a backbone, and computing a few batches.
 pub const SHORTEST: Duration = Duration::from_secs(300);
 
-/// Returns the time limit from sbatch options. If there are several limits, the last one applies. Returns `None`
-/// without a limit.
+/// Returns the time limit in sbatch options. If there are several, the last one applies. Returns `None` if there is
+/// none.
 pub fn time_limit(options: &[String]) -> Option<Duration> {
     let mut found = None;
     let mut words = options.iter();
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn limits_are_read_as_slurm_reads_them() {
-        // Examples from the `--time` section of sbatch's manual.
+        // Examples from the description of `--time` in the sbatch manual.
         for (text, seconds) in
             [("4", 240), ("4:30", 270), ("1:00:05", 3605), ("1-2", 93_600), ("1-2:03", 93_780), ("1-2:03:04", 93_784)]
         {

@@ -1,4 +1,4 @@
-//! Cluster profile: `slurm.yaml`.
+//! Profile of a cluster, read from `slurm.yaml`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files::regular;
 use crate::quantity::{Gigabytes, MAX_RETRIES, MAX_SECONDS};
 
-/// Job options of a cluster, in addition to the options derived from the plan.
+/// Job options for a cluster. They supplement the options derived from the plan.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlurmProfile {
@@ -18,18 +18,18 @@ pub struct SlurmProfile {
     pub account: Option<String>,
     pub qos: Option<String>,
     pub constraint: Option<String>,
-    /// Time limit in Slurm's notation, such as `4:00:00`, `2-00:00:00` or minutes.
+    /// Time limit in Slurm's notation, such as `4:00:00` or `2-00:00:00`, or a number of minutes.
     pub time: Option<String>,
     pub cpus: Option<usize>,
-    /// Maximum number of workers; `--workers` overrides it.
+    /// Maximum number of workers. `--workers` overrides it.
     pub workers: Option<usize>,
-    /// Available GPU types. The smallest type that fits the plan is requested.
+    /// GPU types that the cluster has. Jobs request the smallest type with enough memory for the plan.
     pub gpus: Vec<GpuType>,
-    /// Idle timeout of a worker in seconds.
+    /// Idle timeout of a worker, in seconds.
     pub idle_exit: Option<u64>,
-    /// Maximum number of retries of a failed job, over all workers.
+    /// Maximum number of times that a failed job is retried, counted over all workers.
     pub retries: Option<u32>,
-    /// Names of environment variables passed to jobs.
+    /// Names of the environment variables that are passed to jobs.
     pub export: Vec<String>,
     /// Further sbatch options, one per entry.
     options: Vec<Spanned<String>>,
@@ -83,7 +83,7 @@ impl SlurmProfile {
     }
 
     pub fn options(&self) -> Vec<String> {
-        // Parsing cannot fail here: invalid entries are rejected when the profile is read.
+        // Parsing cannot fail here, because invalid entries are rejected when the profile is read.
         self.options.iter().flat_map(|entry| options::words(&entry.value).unwrap_or_default()).collect()
     }
 
@@ -107,7 +107,10 @@ impl SlurmProfile {
     }
 }
 
-/// Fails if the name of an environment variable suggests a secret, or if the entry contains a value.
+/// Checks an entry that names an environment variable.
+///
+/// # Errors
+/// Fails if the name suggests a secret, or if the entry contains a value.
 fn not_secret(name: &str) -> Result<()> {
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let upper = name.to_uppercase();

@@ -1,7 +1,7 @@
-//! Slurm commands for listing and cancelling jobs, and records of how jobs ended.
+//! Slurm commands that list and cancel jobs, and records of how jobs ended.
 //!
-//! Slurm commands may be missing, slow or broken, so runs never depend on them. The end records let `status` report
-//! jobs that failed before they used the store.
+//! Slurm commands may be missing, slow or broken, so runs never depend on them. The records let `status` report jobs
+//! that failed before they used the store.
 
 use std::fs;
 use std::io::Read;
@@ -19,9 +19,9 @@ use crate::files::{owner, regular};
 use crate::machine;
 use ghostlab_store::Shared;
 
-/// Timeout of commands that query Slurm.
+/// Timeout for commands that query Slurm.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Timeout of commands that submit, cancel or requeue jobs.
+/// Timeout for commands that submit, cancel or requeue jobs.
 const WORKING: Duration = Duration::from_secs(60);
 
 /// Job as listed by the scheduler.
@@ -39,10 +39,10 @@ pub struct QueuedJob {
     pub comment: String,
 }
 
-/// Scheduler's list of this user's jobs.
+/// Jobs of this user, as listed by the scheduler.
 #[derive(Debug, Clone, Serialize)]
 pub struct Queue {
-    /// Command that produced the list.
+    /// Command from which the list was obtained.
     pub told_by: &'static str,
     pub jobs: Vec<QueuedJob>,
 }
@@ -50,10 +50,10 @@ pub struct Queue {
 const FORMAT: &str = "%i|%j|%T|%r|%k";
 
 impl Queue {
-    /// Queries squeue with a timeout of two seconds, and falls back to sacct if squeue fails.
+    /// Queries squeue with a timeout of two seconds. Falls back to sacct if squeue fails.
     ///
     /// # Errors
-    /// Fails if neither command succeeds, with the error of squeue.
+    /// Fails with the error from squeue if neither command succeeds.
     pub fn ask() -> Result<Self, String> {
         let answered = answer("squeue", &["--me", "--noheader", "-o", FORMAT], QUERY_TIMEOUT);
         match answered {
@@ -68,7 +68,7 @@ impl Queue {
         }
     }
 
-    /// Returns the jobs of a submission. They are identified by its comment
+    /// Returns the jobs that belong to a submission. They are identified by the submission's comment
     /// ([`Submission::comment`](super::Submission::comment)), because job numbers are reused.
     pub fn of(&self, comment: &str) -> impl Iterator<Item = &QueuedJob> {
         self.jobs.iter().filter(move |job| job.comment == comment)
@@ -87,17 +87,17 @@ fn parsed(line: &str) -> Option<QueuedJob> {
     Some(QueuedJob { id, name, state, reason, comment })
 }
 
-/// Error returned when a submission with sbatch fails.
+/// Error returned if sbatch does not accept a submission.
 pub struct NotTaken {
     pub error: Error,
-    /// Whether sbatch is missing. In that case, nothing was queued.
+    /// Whether sbatch could not be started. If so, nothing was queued.
     pub absent: bool,
 }
 
 /// Submits a script with sbatch and returns the job number.
 ///
 /// # Errors
-/// Fails if sbatch refuses the job, with its message.
+/// Fails with the message from sbatch if it rejects the job.
 pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     let mut arguments = vec!["--parsable"];
     arguments.extend(options.iter().map(String::as_str));
@@ -118,10 +118,10 @@ pub fn sbatch(options: &[String], script: &str) -> Result<String, NotTaken> {
     Ok(number)
 }
 
-/// Cancels jobs by number.
+/// Cancels the jobs with the given numbers.
 ///
 /// # Errors
-/// Fails if scancel fails, with its message.
+/// Fails with the message from scancel if it fails.
 pub fn cancel(numbers: &[String]) -> Result<()> {
     let arguments: Vec<&str> = numbers.iter().map(String::as_str).collect();
     answer("scancel", &arguments, WORKING).map(drop).map_err(|reason| {
@@ -129,11 +129,11 @@ pub fn cancel(numbers: &[String]) -> Result<()> {
     })
 }
 
-/// Requeues the Slurm job of this process, which terminates the process. For an array, only the current task is
+/// Requeues the Slurm job of this process, which terminates the process. In an array job, only the current task is
 /// requeued.
 ///
 /// # Errors
-/// Fails if scontrol fails, or if this process is not a Slurm job.
+/// Fails if scontrol fails or this process does not run in a Slurm job.
 pub fn scontrol_requeue() -> Result<(), String> {
     let job = machine::scheduler_job().ok_or("SLURM_JOB_ID is not set")?;
     answer("scontrol", &["requeue", &job], WORKING).map(drop)
@@ -145,7 +145,7 @@ struct SilentCommand {
     absent: bool,
 }
 
-/// Runs a command with a timeout, and returns its stdout.
+/// Runs a command with a timeout and returns its stdout.
 fn answer(program: &str, arguments: &[&str], within: Duration) -> Result<String, String> {
     stdout_of(program, arguments, within).map_err(|silent| silent.reason)
 }
@@ -161,7 +161,7 @@ fn stdout_of(program: &str, arguments: &[&str], within: Duration) -> Result<Stri
     let out = child.stdout.take();
     let err = child.stderr.take();
     let (sender, receiver) = mpsc::channel();
-    // Read on a separate thread, so that a command that hangs with open pipes does not block.
+    // Read on a separate thread, so that a command that hangs without closing its pipes cannot block this one.
     std::thread::spawn(move || {
         fn read(pipe: Option<impl Read>) -> String {
             let mut text = Vec::new();
@@ -206,12 +206,12 @@ pub struct JobEnd {
 }
 
 impl JobEnd {
-    /// Name of the log directory, next to the submission file.
+    /// Name of the directory for logs, next to the submission file.
     pub const LOGS: &str = "logs";
     pub(super) const FOLDER: &str = "ends";
 
-    /// Records how the job of this process ended, next to the submission file. A successful end removes an earlier
-    /// record. Does nothing outside a scheduler job.
+    /// Records how the job that runs this process ended. The record is stored next to the submission file. After a
+    /// successful end, an earlier record is removed. Does nothing outside a scheduler job.
     pub fn note(submission: &Path, bad: Option<(u8, String)>) {
         let (Some(job), Some(folder)) = (machine::scheduler_job(), submission.parent()) else { return };
         let path = folder.join(Self::FOLDER).join(format!("{job}.json"));
@@ -223,7 +223,7 @@ impl JobEnd {
                 Self { job, exit_code, reason, log, host: owner::host(), time }.put(&path)
             }
         };
-        // Ignore errors, because the log also contains the reason.
+        // Ignore errors, because the reason is also in the log.
         noted.ok();
     }
 
@@ -238,7 +238,7 @@ impl JobEnd {
         Ok(())
     }
 
-    /// Reads the end records in a submission's directory, oldest first.
+    /// Reads the records of ended jobs in a submission's directory, oldest first.
     pub fn all(folder: &Path) -> Vec<Self> {
         let files = fs::read_dir(folder.join(Self::FOLDER)).into_iter().flatten().flatten();
         let complete = files.filter(|file| !is_temporary(&file.file_name().to_string_lossy()));

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 const TEMPLATE: &str = include_str!("slurm.sh.j2");
 
-/// Environment variables passed to all jobs, if set.
+/// Environment variables that are passed to all jobs if they are set.
 const EXPORTED: [&str; 12] = [
     "PATH",
     "HOME",
@@ -28,28 +28,28 @@ const EXPORTED: [&str; 12] = [
 #[derive(Debug, Clone)]
 pub struct JobScript<'a> {
     pub submission: &'a Submission,
-    /// Number of workers, and maximum number running at the same time.
+    /// Number of workers. `at_a_time` is the maximum number to run at once.
     pub workers: usize,
     pub at_a_time: usize,
     pub cpus: usize,
-    /// Memory per worker in megabytes.
+    /// Memory per worker, in megabytes.
     pub memory: u64,
-    /// Further sbatch options, one word per item.
+    /// Further sbatch options. Each item is one word.
     pub options: Vec<String>,
     pub logs: PathBuf,
     pub setup: Vec<String>,
-    /// Names of additional environment variables.
+    /// Names of additional environment variables to pass to the jobs.
     pub export: Vec<String>,
-    /// Commands of the worker and the report, one word per item.
+    /// Command that runs a worker. `report` is the command that runs the report. Each item is one word.
     pub worker: Vec<String>,
     pub report: Vec<String>,
 }
 
 impl JobScript<'_> {
-    /// Renders the script for a submission's `folder`.
+    /// Renders the script for the submission in `folder`.
     ///
     /// # Errors
-    /// Fails if a path cannot be passed to the scheduler, or if the template is invalid, which is a bug.
+    /// Fails if a path cannot be passed to the scheduler. Also fails if the template is invalid, which indicates a bug.
     pub fn render(&self, folder: &Path) -> Result<String> {
         let Submission { id, name, .. } = self.submission;
         let path = plain(&folder.join(Submission::SCRIPT))?;
@@ -57,7 +57,7 @@ impl JobScript<'_> {
             |options: Vec<String>| line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()]));
         let array = by_hand(self.array_options()?);
         let report = by_hand(self.report_options("ARRAY")?);
-        // The script shows the name in a one-line comment.
+        // The script contains the name in a one-line comment.
         let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let values = context! {
             what => format!("{name}: {} cells", self.submission.cells),
@@ -86,7 +86,7 @@ impl JobScript<'_> {
         set.chain(exported).collect::<Vec<_>>().join(",")
     }
 
-    /// Returns the sbatch options of the workers. Options that are passed as arguments need no quoting and override
+    /// Returns the sbatch options for the workers. They are passed as arguments, which need no quoting and override
     /// environment variables.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl JobScript<'_> {
         Ok([vec![array, self.output("%A_%a.log")?], self.common()].concat())
     }
 
-    /// Returns the sbatch options of the report job, which runs after the array.
+    /// Returns the sbatch options for the report job, which runs after the array.
     ///
     /// # Errors
     /// Fails like [`Self::array_options`].
@@ -110,7 +110,8 @@ impl JobScript<'_> {
         [export].into_iter().chain(self.options.iter().cloned()).collect()
     }
 
-    /// Returns the `--output` option for logs. `name` is a Slurm pattern, and the directory is escaped.
+    /// Returns the `--output` option for the logs. `name` is a Slurm pattern. In the directory, pattern characters are
+    /// escaped.
     fn output(&self, name: &str) -> Result<String> {
         let folder = plain(&self.logs)?;
         if folder.contains('\\') {
@@ -120,7 +121,7 @@ impl JobScript<'_> {
     }
 }
 
-/// Converts a path to a string for a scheduler.
+/// Converts a path to a string that can be passed to a scheduler.
 ///
 /// # Errors
 /// Fails if the path is not UTF-8 or contains control characters.

@@ -1,4 +1,4 @@
-//! Submissions. Each one freezes a grid, a lock file, the hashes of the inputs, and the program in the store.
+//! Submissions. Each one freezes in the store a grid, a lock file, the hashes of the inputs, and the program.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,26 +15,27 @@ use crate::grid::Grid;
 use crate::pipeline::plan::Inputs;
 use ghostlab_store::{Store, fault};
 
-/// Grid frozen for submission to a scheduler.
+/// Grid that was frozen to be submitted to a scheduler.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Submission {
     pub format: u64,
-    /// ID, unique to the plan, program and inputs.
+    /// ID, which is unique for the plan, program and inputs.
     pub id: String,
-    /// ID of the plan outline in the store.
+    /// ID that the outline of the plan has in the store.
     pub plan: String,
     pub name: String,
     pub cells: usize,
     pub artifact: Option<ArtifactCall>,
-    /// Overrides from the command line.
+    /// Overrides given on the command line.
     pub overrides: Vec<String>,
     grid: Value,
-    /// Frozen grid of the gate: the dense backbones, which must reproduce the paper's numbers before pruned cells run.
+    /// Frozen grid for the gate. It contains the dense backbones, which must reproduce the paper's numbers before
+    /// pruned cells run.
     gate: Option<Value>,
-    /// Contents of `hub.lock` at submission.
+    /// Contents of `hub.lock` at the time of submission.
     lock: Option<String>,
-    /// SHA-256 of every input file, by path.
+    /// SHA-256 of each input file, keyed by path.
     inputs: BTreeMap<String, String>,
     pub binary: Binary,
     #[serde(default)]
@@ -46,16 +47,16 @@ pub struct Submission {
 pub struct ArtifactCall {
     pub file: PathBuf,
     pub profile: Option<String>,
-    /// Whether dense backbones must reproduce the paper's numbers.
+    /// Whether the dense backbones must reproduce the paper's numbers.
     pub gated: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmittedJobs {
-    /// Job type (`array` or `report`) and number, oldest first.
+    /// Type (`array` or `report`) and number of each job, oldest first.
     pub jobs: Vec<(String, String)>,
-    /// Type of the job that is being submitted. After a crash, the scheduler must be queried to find out whether it
-    /// accepted the job.
+    /// Type of the job that is being submitted, or `None`. If it is still set after a crash, the scheduler must be
+    /// asked whether it accepted the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handing: Option<String>,
 }
@@ -65,7 +66,7 @@ impl SubmittedJobs {
     /// Type of the report job, which runs after the array.
     pub const REPORT: &str = "report";
 
-    /// Returns whether the scheduler may have any job of the submission.
+    /// Returns whether the scheduler may have any jobs of the submission.
     pub fn any(&self) -> bool {
         self.handing.is_some() || !self.jobs.is_empty()
     }
@@ -86,12 +87,12 @@ fn pretty(what: &impl Serialize) -> Result<String> {
 const FORMAT: u64 = 1;
 
 impl Submission {
-    /// File name. A command that gets this file as its grid uses the frozen grid.
+    /// Name of the submission file. A command that gets this file instead of a grid file uses the frozen grid.
     pub const FILE: &str = "submission.json";
     pub const SCRIPT: &str = "job.sh";
     const JOBS: &str = "jobs.json";
 
-    /// Freezes a grid with its gate. `plan` and `engine` are the plan ID and the engine as text.
+    /// Freezes a grid and the grid for its gate. `plan` is the ID of the plan, and `engine` is the engine as text.
     ///
     /// # Errors
     /// Fails if the grid cannot be frozen.
@@ -143,7 +144,7 @@ impl Submission {
         )
     }
 
-    /// Returns the comment that identifies the scheduler jobs.
+    /// Returns the comment by which the scheduler's jobs are identified.
     pub fn comment(&self) -> String {
         format!("ghostlab:{}:{}", self.plan, self.id)
     }
@@ -164,14 +165,14 @@ impl Submission {
         Ok(path)
     }
 
-    /// Reads all submissions of a store, skipping unreadable ones.
+    /// Reads all submissions in a store. Skips those that are unreadable.
     pub fn all(store: &Store) -> Vec<Self> {
         let mut all: Vec<Self> = Self::read_each(store).filter_map(Result::ok).collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
     }
 
-    /// Reads all submissions, or returns `None` if one is unreadable.
+    /// Reads all submissions in a store. Returns `None` if one of them is unreadable.
     pub(super) fn every(store: &Store) -> Option<Vec<Self>> {
         Self::read_each(store).map(Result::ok).collect()
     }
@@ -188,7 +189,7 @@ impl Submission {
     /// Reads a submission file.
     ///
     /// # Errors
-    /// Fails if the file is not a submission or has a different format version.
+    /// Fails if the file is not a submission or has another format version.
     pub fn read(file: &Path) -> Result<Self> {
         let value: Value =
             serde_json::from_slice(&regular::read(file)?).map_err(|error| damaged_record(file, error.to_string()))?;
@@ -204,7 +205,7 @@ impl Submission {
         path.file_name().is_some_and(|name| name == Self::FILE)
     }
 
-    /// Returns the grid, and the grid of the gate.
+    /// Returns the grid and the grid for the gate.
     ///
     /// # Errors
     /// Fails if this program does not support the frozen format.
@@ -212,8 +213,10 @@ impl Submission {
         Ok((thawed_path(&self.grid)?, self.gate.as_ref().map(thawed_path).transpose()?))
     }
 
-    /// Fails if the program or an input differs from that at submission, because one table would then mix results of
-    /// two versions.
+    /// Checks that the program and the inputs are still the ones that were submitted.
+    ///
+    /// # Errors
+    /// Fails if one of them changed, because a table would then mix results from two versions.
     pub fn check(&self, store: &Store) -> Result<()> {
         let this = Binary::this(store)?;
         if this.sha256 != self.binary.sha256 {
@@ -245,7 +248,7 @@ impl Submission {
     /// killed in between, [`Self::find_jobs`] recovers the job.
     ///
     /// # Errors
-    /// Fails if the store is not writable or the scheduler refuses the job.
+    /// Fails if the store is not writable or the scheduler rejects the job.
     pub fn hand_over(
         &self,
         store: &Store,
@@ -268,7 +271,8 @@ impl Submission {
         self.note(store, &jobs).map(|()| number)
     }
 
-    /// Records the jobs of this submission that the scheduler lists and that are not recorded yet.
+    /// Records those jobs of this submission that the scheduler lists and that are not recorded yet. Returns all
+    /// recorded jobs.
     pub fn find_jobs(&self, store: &Store, queue: &Queue) -> Result<SubmittedJobs> {
         let mut jobs = self.jobs(store);
         for job in queue.of(&self.comment()) {

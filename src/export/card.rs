@@ -1,4 +1,4 @@
-//! Model card of an export: method, data, scores, and how to load the model.
+//! Model card for an export. It describes the method, the data, the scores, and how to load the model.
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -26,23 +26,23 @@ const TEMPLATE: &str = include_str!("card.md");
 struct CardValues {
     cell: String,
     backbone: String,
-    /// Hub repository of the backbone: `org/name`.
+    /// Hub repository of the backbone, as `org/name`.
     base_model: Option<String>,
     base_revision: Option<String>,
     /// SHA-256 of the backbone's config and weights.
     content: String,
-    /// SHA-256 of the cell's identity, which contains every setting.
+    /// SHA-256 of the cell's identity, which includes every setting.
     identity: Option<String>,
     class: &'static str,
     layers: usize,
     kept: usize,
-    /// Removed layers, or sublayers by kind. Empty for the dense backbone.
+    /// Removed layers, or removed sublayers by kind. Empty for the dense backbone.
     removed: String,
     /// Amount removed, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
     amount: String,
-    /// Phrases that list the layers of the checkpoint without attention, and the layers without an MLP.
+    /// Phrases that list the layers in the checkpoint that have no attention and those that have no MLP.
     without: Vec<String>,
-    /// Whether the variant can be exported to GGUF.
+    /// Whether the pruned model can be exported to GGUF.
     in_gguf: bool,
     criterion: Option<String>,
     recovery: Option<String>,
@@ -51,11 +51,11 @@ struct CardValues {
     calibration: Option<CalibrationText>,
     finetune: Option<Finetune>,
     dtype: Option<&'static str>,
-    /// Smallest sliding window of the layers, in tokens.
+    /// Smallest sliding window of any layer, in tokens.
     window: Option<usize>,
-    /// One sentence for each repair that is folded into weights.
+    /// One sentence for each repair that was folded into the weights.
     folded: Vec<String>,
-    /// One phrase per attached operator, such as `a full linear map on the input of layer 3`.
+    /// One phrase for each attached operator, such as `a full linear map on the input of layer 3`.
     attached: Vec<String>,
     notes: Vec<String>,
     numbers: Option<String>,
@@ -75,7 +75,8 @@ struct CalibrationText {
     seed: u64,
 }
 
-/// Renders the model card as Markdown with front matter. `numbers` is the table of the cell's scores, if it was scored.
+/// Renders the model card as Markdown with front matter. `numbers` is a table of the cell's scores, or `None` if it was
+/// not scored.
 ///
 /// # Errors
 /// Fails only if the template cannot be rendered, which indicates a bug.
@@ -157,7 +158,7 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
     }
 }
 
-/// Returns the reference of a recovery method, such as the URL of its paper or code.
+/// Returns the source of a recovery method, such as the URL of its paper or code.
 fn source(name: &str) -> Option<String> {
     recovery::described().into_iter().find(|method| method.name == name).map(|method| method.source.to_owned())
 }
@@ -179,7 +180,7 @@ fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
     folds.chain(merged(layout, deployed)).collect()
 }
 
-/// Describes the merged layers of a checkpoint.
+/// Describes each layer in a checkpoint that was merged from several layers.
 fn merged(layout: &Layout, deployed: &Deployed) -> impl Iterator<Item = String> {
     deployed.program.0.iter().filter_map(|step| {
         let Step::Merged(Sublayer::Attention, merged) = step else { return None };
@@ -195,7 +196,7 @@ fn merged(layout: &Layout, deployed: &Deployed) -> impl Iterator<Item = String> 
     })
 }
 
-/// Formats how much of a backbone with `layers` layers is removed.
+/// Formats what part of a backbone with `layers` layers is removed.
 fn amount(removed: &Cut, layers: usize) -> String {
     if removed.is_whole_layers() {
         return format!("{} of {layers} layers", removed.whole_layers().len());
@@ -208,7 +209,7 @@ fn amount(removed: &Cut, layers: usize) -> String {
     }
 }
 
-/// Formats the layers of the checkpoint that lack a sublayer, with one phrase per kind of sublayer.
+/// Describes which layers of the checkpoint lack a sublayer. Returns one phrase per kind of sublayer.
 fn without(layout: &Layout) -> Vec<String> {
     let kinds = [(Sublayer::Attention, "attention"), (Sublayer::Mlp, "MLP")];
     let listed = kinds.into_iter().filter_map(|(kind, name)| {

@@ -1,4 +1,4 @@
-//! Output folder of an exported cell, written to a temporary folder and then moved into place.
+//! Output folder for an exported cell. It is written to a temporary folder and then moved into place.
 
 use std::fs;
 use std::io::Write;
@@ -39,15 +39,15 @@ const BESIDES: [&str; 12] = [
     "NOTICE",
     "USE_POLICY.md",
 ];
-/// Disk space in bytes reserved for files other than weights.
+/// Disk space reserved for files other than weights, in bytes.
 const BESIDE: u64 = 32 << 20;
 
 /// Format of the exported weights.
 #[derive(Debug, Clone)]
 pub struct Form {
-    /// Float type. `None` keeps the type of each stored tensor.
+    /// Float type of the weights. `None` keeps the type of each stored tensor.
     pub dtype: Option<FloatType>,
-    /// Maximum size of a weight file in bytes.
+    /// Maximum size of a weight file, in bytes.
     pub shard: u64,
 }
 
@@ -69,10 +69,10 @@ pub struct Exported {
 /// Kind of the output folder, as recorded in its manifest.
 const KIND: &str = "a model";
 
-/// Checks that the folder is empty, absent or an earlier export.
+/// Checks that the folder does not exist, is empty or contains an earlier export.
 ///
 /// # Errors
-/// Fails with exit code 2 if the folder has other content. The error names the content, or the files that must not be
+/// Fails with exit code 2 if the folder has other content. The error names the content or the files that must not be
 /// replaced.
 pub fn check(folder: &Path) -> Result<OutputFolder> {
     let occupied = match fs::read_dir(folder) {
@@ -98,11 +98,11 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
     Ok(output)
 }
 
-/// Writes the export to a temporary folder and moves that folder into place.
+/// Writes the export to a temporary folder and moves this folder into place.
 ///
 /// # Errors
 /// Fails if the disk is full, a file cannot be read or written, the target folder has other content, or `stop` is set.
-/// No output is left behind in these cases.
+/// In these cases, no output is left behind.
 pub(super) fn write(
     output: &OutputFolder,
     made: &MadeCell<'_>,
@@ -160,7 +160,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
         put(draft, MODELING, checkpoint::modeling(config.architecture).as_bytes())?;
     }
     put(draft, "README.md", card.as_bytes())?;
-    // Leave out the machine and the command line, which are private.
+    // Leave out the machine and the command line, because they are private.
     let keys = result.made_from.iter().map(|object| json!({"kind": object.kind, "key": object.key}));
     let program = machine::program();
     let keys = keys.collect::<Vec<_>>();
@@ -171,7 +171,7 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     put(draft, MARK, pretty(&record)?.as_bytes())
 }
 
-/// Returns the backbone's generation settings, or settings derived from its config.
+/// Returns the generation settings of the backbone. If it has none, derives them from its config.
 fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
     let name = "generation_config.json";
     let folder = parts::sibling_file(source, name).parent().map(Path::to_path_buf).unwrap_or_default();
@@ -188,8 +188,8 @@ fn generation(source: &Path, config: &Map<String, Value>) -> Result<Map<String, 
         .collect())
 }
 
-/// Writes the tokenizer's settings. Sets the tokenizer class for a custom model type, because transformers cannot infer
-/// the class from it. Removes references to custom code. This code is not exported, because `tokenizer.json` is
+/// Writes the tokenizer settings. Sets the tokenizer class for a custom model type, because transformers cannot infer
+/// the class from it. Removes references to custom code. The code is not exported, because `tokenizer.json` is
 /// sufficient.
 fn tokenizer_config(draft: &Path, source: &Path, own_type: bool) -> Result<()> {
     let name = "tokenizer_config.json";

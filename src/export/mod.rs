@@ -47,7 +47,7 @@ pub struct Exporter<'a> {
     pub form: Form,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
-    /// Report of the search that selected the cell, in Markdown.
+    /// Report on the search that selected the cell, in Markdown. `None` if the cell was not selected by a search.
     pub evidence: Option<String>,
 }
 
@@ -70,7 +70,7 @@ impl Exporter<'_> {
         })
     }
 
-    /// Computes the parts of a cell that are not stored, and passes the complete cell to `then`.
+    /// Computes the missing parts of a cell and passes the complete cell to `then`.
     fn with_cell<T>(&self, grid: &Grid, cell: usize, then: &mut dyn FnMut(MadeCell<'_>) -> Result<T>) -> Result<T> {
         let cell = &grid.cells[cell];
         let export_grid = made_of(grid, cell);
@@ -88,7 +88,8 @@ impl Exporter<'_> {
         then(MadeCell { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
     }
 
-    /// Formats the scores of the cell and its dense backbone as a table. Returns `None` if not all scores are stored.
+    /// Formats a table with the scores of the cell and its dense backbone. Returns `None` if some scores are not
+    /// stored.
     fn numbers(&self, grid: &Grid, cell: &Cell) -> Result<Option<String>> {
         let mut scored = grid.clone();
         scored.cells.retain(|scored_cell| {
@@ -107,7 +108,7 @@ impl Exporter<'_> {
     }
 }
 
-/// Computed cell with all inputs of an export.
+/// Computed cell with everything that an export needs.
 struct MadeCell<'a> {
     layout: &'a Layout,
     backbone: &'a BackbonePlan,
@@ -116,7 +117,8 @@ struct MadeCell<'a> {
     inputs: &'a Inputs,
 }
 
-/// Builds a grid with one cell and no evaluations. Running it computes only the content of the checkpoint.
+/// Builds a grid that contains only this cell and no evaluations. Running it computes just what the checkpoint
+/// contains.
 fn made_of(grid: &Grid, cell: &Cell) -> Grid {
     let mut export_grid = grid.clone();
     export_grid.cells = vec![cell.clone()];
@@ -129,18 +131,18 @@ fn made_of(grid: &Grid, cell: &Cell) -> Grid {
     export_grid
 }
 
-/// Removes other backbones from a grid, so that their files need not be read.
+/// Removes the other backbones from a grid so that their files do not have to be read.
 fn narrow(grid: &mut Grid, cell: &Cell) {
     grid.backbones.retain(|name, _| *name == cell.backbone);
 }
 
-/// GGUF metadata key with the cell name. It marks files written by ghostlab, which may be replaced.
+/// GGUF metadata key for the cell name. It marks files that were written by ghostlab and may be replaced.
 const CELL: &str = "ghostlab.cell";
 
-/// Checks that the file is absent or an earlier export.
+/// Checks that the file does not exist or is an earlier export.
 ///
 /// # Errors
-/// Fails with exit code 2 if another file exists, or if the name does not end in `.gguf`.
+/// Fails with exit code 2 if the path is taken by another file, or if the name does not end in `.gguf`.
 pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
     if !is_gguf(path) {
         return Err(Error::bad_input("GGUF file names must end in .gguf")
@@ -153,10 +155,10 @@ pub fn check_gguf(path: &Path, inputs: Vec<Input>) -> Result<()> {
 
 impl Exporter<'_> {
     /// Exports a cell of a grid as a GGUF file. Layer selections and operators that are not stored are computed first.
-    /// Also returns notes on text that llama.cpp tokenizes differently.
+    /// Also returns notes about text that llama.cpp tokenizes differently.
     ///
     /// # Errors
-    /// Fails like [`Exporter::export`], or if GGUF cannot represent the cell or llama.cpp does not support the
+    /// Fails like [`Exporter::export`]. Also fails if GGUF cannot represent the cell or llama.cpp does not support the
     /// tokenizer.
     pub fn export_gguf(
         &self,
@@ -192,11 +194,11 @@ impl Exporter<'_> {
     }
 }
 
-/// Rejects a cell whose cut or recovery cannot be represented in GGUF, before anything is computed for it.
+/// Rejects a cell whose cut or recovery GGUF cannot represent, before anything is computed for the cell.
 fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
     let cell = &grid.cells[cell];
     let Some(backbone) = grid.backbones.get(&cell.backbone) else { return Ok(()) };
-    // Ignore an invalid config here: the run reports the error.
+    // Ignore an invalid config here, because the run reports the error.
     let Ok(config) = Config::read_with_attachments(&backbone.path) else { return Ok(()) };
     let step = cell.recovery.as_ref().and_then(|recovery| recovery.rule.step_form(&config));
     let fits = match step {
@@ -216,11 +218,11 @@ fn check_stop(stop: &AtomicBool, what: &str) -> Result<()> {
     }
 }
 
-/// GGUF metadata entries, and notes on text that llama.cpp tokenizes differently.
+/// GGUF metadata entries, and notes about text that llama.cpp tokenizes differently.
 type Texts = (Vec<(String, Entry)>, Vec<String>);
 
-/// Returns the GGUF metadata of a backbone's tokenizer and chat template, and notes on text that llama.cpp tokenizes
-/// differently.
+/// Returns the GGUF metadata for a backbone's tokenizer and chat template. Also returns notes about text that llama.cpp
+/// tokenizes differently.
 ///
 /// # Errors
 /// Fails like [`to_gguf`], or if a file cannot be read.

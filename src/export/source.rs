@@ -1,5 +1,5 @@
-//! Files of a model directory that an export copies. Links are checked, because a link in an untrusted directory could
-//! point to a private file of the user.
+//! Files in a model directory that an export copies. Links are checked, because a link in an untrusted directory could
+//! point to one of the user's private files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,11 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::files::regular;
 
-/// Reads a file of a model directory for copying. Returns `None` if it does not exist.
+/// Reads a file in a model directory so that it can be copied. Returns `None` if the file does not exist.
 ///
 /// # Errors
-/// Fails with a bad-input error if the file is a link out of the directory, or a `.json` file that is not valid JSON.
+/// Fails with a bad-input error if the file is a link to a file outside the directory, or a `.json` file without valid
+/// JSON.
 pub(super) fn read(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     let Some(path) = find(folder, name)? else { return Ok(None) };
     let bytes = regular::read(&path)?;
@@ -24,11 +25,11 @@ pub(super) fn read(folder: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Returns the path of a file in a model directory, or `None` if it does not exist.
+/// Returns the path of a file in a model directory, or `None` if the file does not exist.
 ///
 /// # Errors
-/// Fails with a bad-input error if the file is a link out of the directory or, in the hub cache, out of the model's
-/// repository.
+/// Fails with a bad-input error if the file is a link to a file outside the directory. In the hub cache, links may also
+/// point to the rest of the model's repository.
 pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
     let path = folder.join(name);
     if !path.is_file() {
@@ -46,7 +47,7 @@ pub(super) fn find(folder: &Path, name: &str) -> Result<Option<PathBuf>> {
         .hint("copy the file into the folder if it belongs to the model"))
 }
 
-/// Returns the repository directory of a snapshot in the hub cache. The files of a snapshot are links to the `blobs`
+/// Returns the repository directory for a snapshot in the hub cache. The files in a snapshot are links to the `blobs`
 /// directory next to `snapshots`.
 fn repository(folder: &Path) -> Option<&Path> {
     let snapshots = folder.ancestors().find(|above| above.file_name().is_some_and(|name| name == "snapshots"))?;

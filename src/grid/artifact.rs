@@ -1,4 +1,4 @@
-//! Presentation of a grid as a table or figure of the paper: the key `artifact` of a grid file.
+//! Presentation of a grid as a table or figure of the paper, given by the key `artifact` in a grid file.
 //!
 //! The key describes rows, columns, grouping and metrics. The cells come from the grid in the same file.
 
@@ -217,11 +217,11 @@ impl Default for Tolerance {
 }
 
 impl Description {
-    /// Reads the artifact description of a file, and determines whether the file also contains a grid. Returns `None`
-    /// if the file has no key `artifact`.
+    /// Reads the artifact description in a file. Also returns whether the file contains a grid. Returns `None` if the
+    /// file has no key `artifact`.
     ///
     /// # Errors
-    /// Fails if the file is invalid, with file, line and column, and the expected and found values.
+    /// Fails if the file is invalid. The error gives the file, line and column, and the expected and found values.
     pub fn read(path: &Path) -> Result<Option<(Self, bool)>> {
         let shape = FileShape {
             what: "the artifact",
@@ -240,8 +240,8 @@ impl Description {
         Ok(Some((artifact, has_grid)))
     }
 
-    /// Returns whether the artifact can show cuts of sublayers. A table needs the column `removed`, and a figure must
-    /// be a Pareto figure.
+    /// Returns whether the artifact can show cuts of sublayers. A table needs the column `removed` for this, and a
+    /// figure must be a Pareto figure.
     pub fn shows_sublayers(&self) -> bool {
         let in_table = self.table.as_ref().is_none_or(|table| table.lead.contains(&RowHeader::Removed));
         in_table && self.figure.as_ref().is_none_or(|figure| figure.kind == FigureKind::Pareto)
@@ -290,7 +290,7 @@ fn wrong(what: &str, expected: &str) -> Result<()> {
     Err(Error::bad_input(what).expected(expected))
 }
 
-/// Removes the artifact description from a grid's tree, because the grid does not use it.
+/// Removes the artifact description from the tree of a grid file, because the grid does not use it.
 pub(super) fn take(root: &mut YamlNode) {
     if let Value::Map(keys) = &mut root.value {
         keys.retain(|entry| entry.key != KEY);
@@ -299,7 +299,7 @@ pub(super) fn take(root: &mut YamlNode) {
 
 const KEY: &str = "artifact";
 
-/// Wrapper for parsing the description without the grid.
+/// Wrapper for parsing only the artifact description.
 #[derive(Debug, Deserialize)]
 struct Alone {
     artifact: Description,

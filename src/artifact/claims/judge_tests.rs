@@ -25,7 +25,7 @@ fn claim(needed: Needed) -> Claim {
     }
 }
 
-/// Returns records of two backbones at two depths. Ghosted is best in three of the four settings.
+/// Returns records for two backbones at two depths. `ghosted` is best in three of the four settings.
 fn records() -> Vec<Record> {
     let mut records = vec![record("a", 0, "none", 70.0), record("b", 0, "none", 70.0)];
     for (backbone, depth, none, ghosted) in
@@ -141,7 +141,8 @@ fn a_claim_joins_only_runs_that_agree() {
     let verdict = joined().judge(&both, |_| String::new());
     assert_eq!((verdict.outcome, verdict.total), (Judgement::Unknown, 0));
     assert!(verdict.count().contains("table2 was computed by one, tableA7 by other"), "{}", verdict.count());
-    // A claim about one artifact does not combine runs, so the programs may differ.
+    // A claim about a single artifact does not combine runs. It still holds although the two runs used different
+    // programs.
     assert_eq!(claim(Needed::Any).judge(&both, |_| String::new()).outcome, Judgement::Holds);
 }
 
@@ -205,7 +206,7 @@ fn criteria_that_made_one_cut_count_once_under_all_their_names() {
     assert_eq!(twice.settings[0].setting[1].1, "llm-streamline = sleb");
     assert_eq!(twice.settings[1].cut_of.as_deref(), Some("llm-streamline = sleb"));
     assert_eq!(twice.count(), "2 of 2, 1 on a cut that counts already, all needed");
-    // Settings are not merged if one row differs, or if there are too few rows to rule out a coincidence.
+    // Two criteria are not merged if one of their rows differs, or if they have too few rows to rule out a coincidence.
     let mut other = rows("shortgpt", 0.0);
     other[1].value = Some(46.0);
     assert_eq!(on(&claim, [rows("sleb", 0.0), other].concat()).total, 2);
@@ -223,7 +224,8 @@ fn rows(criterion: &str, add: f64) -> Vec<Record> {
         .to_vec()
 }
 
-/// Returns records whose unrepaired scores are equal for all criteria and whose repaired scores depend on `repaired`.
+/// Returns records whose unrepaired scores are the same for every criterion. `repaired` is added to the repaired
+/// scores.
 fn texts(criterion: &str, repaired: f64) -> Vec<Record> {
     ["acc_average", "rte", "copa"]
         .into_iter()

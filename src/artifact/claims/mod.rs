@@ -1,11 +1,12 @@
-//! Checks derived from the paper's sentences, judged on the paper's numbers and on ours.
+//! Checks derived from sentences in the paper, applied to the paper's numbers and to ours.
 //!
-//! A [`Claim`] quotes a sentence and gives its section, its interpretation and its artifacts. It also states the number
-//! of settings in which it must hold, and has a check function over the numbers of one setting. A new claim needs an
-//! entry in `claims.yaml` and a function in `checks`.
+//! A [`Claim`] quotes a sentence and states its section, its interpretation and the artifacts it is about. It also
+//! states in how many settings it must hold, and has a function that checks the numbers of one setting. To add a claim,
+//! add an entry to `claims.yaml` and a function to `checks`.
 //!
-//! Numbers are compared as printed. A missing number makes a check unknown, and a claim names its rivals so that a
-//! missing rival is noticed. A claim whose unknown settings could change the outcome is unknown.
+//! Numbers are compared as printed. A missing number makes the result of a check unknown. A claim lists the methods
+//! that ours is compared with, so that a missing one is noticed. A claim is unknown if the settings with unknown
+//! results could change the outcome.
 
 mod checks;
 mod compare;
@@ -41,7 +42,7 @@ use crate::results::record::Condition;
 #[derive(Debug, Clone)]
 pub struct Claim {
     pub id: &'static str,
-    /// Artifacts that provide the numbers: `table2`, or several to be joined.
+    /// Artifacts that provide the numbers: one, such as `table2`, or several whose numbers are joined.
     pub artifacts: &'static [&'static str],
     /// Sentence as worded in the paper.
     pub says: &'static str,
@@ -51,18 +52,18 @@ pub struct Claim {
     pub reading: Option<&'static str>,
     /// Axes that distinguish the settings of the claim. Each combination among the pruned cells is one setting.
     pub over: &'static [ClaimAxis],
-    /// Number of settings in which the check must hold.
+    /// Number of settings in which the check must hold for the claim to hold.
     pub needed: Needed,
-    /// Metric in which the sentence calls our method the best, if it does.
+    /// Metric by which the sentence calls our method the best, or `None` if it does not.
     pub best_by: Option<&'static str>,
-    /// Whether the sentence names the paper's models, or numbers measured on them.
+    /// Whether the sentence names the paper's models or quotes numbers measured on them.
     pub needs_paper_models: bool,
-    /// Predicate for the settings that the claim covers.
+    /// Predicate that selects the settings covered by the claim.
     only: Only,
     check: Checked,
 }
 
-/// Dimension that distinguishes the settings of a claim.
+/// Dimension in which the settings of a claim differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClaimAxis {
@@ -104,8 +105,8 @@ impl fmt::Display for Needed {
 }
 
 impl Needed {
-    /// Returns whether the claim holds if the check holds in `held` of `total` settings and is unknown in `unknown`.
-    /// Returns `None` if the unknown settings could change the outcome, or if there are too few settings.
+    /// Returns whether the claim holds, given that the check holds in `held` of `total` settings and is unknown in
+    /// `unknown`. Returns `None` if the unknown settings could change the outcome, or if there are too few settings.
     fn decide(self, held: usize, unknown: usize, total: usize) -> Option<bool> {
         let needed = match self {
             Needed::All => total,
@@ -125,7 +126,7 @@ impl Needed {
     }
 }
 
-/// A sentence of the paper, and the claims derived from it.
+/// Sentence from the paper and the claims derived from it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sentence {
@@ -139,7 +140,7 @@ struct Sentence {
     claims: Vec<ClaimEntry>,
 }
 
-/// Models that a sentence refers to.
+/// Models that a sentence is about.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Models {
@@ -173,7 +174,7 @@ pub fn claims() -> impl Iterator<Item = &'static Claim> {
 }
 
 impl Sentence {
-    /// Converts the sentence to claims, leaking its strings.
+    /// Converts the sentence to claims. Leaks its strings to give them a static lifetime.
     fn claims(self) -> impl Iterator<Item = Claim> {
         let (says, section): (&str, &str) = (self.says.leak(), self.section.leak());
         let artifacts: Vec<&str> = self.artifacts.into_iter().map(|name| &*name.leak()).collect();

@@ -1,14 +1,14 @@
 //! Numbers that may be unknown, and the results of checks on them.
 //!
-//! A known number includes its origin, and an unknown number includes the reason. The result of an operation on an
-//! unknown number is unknown.
+//! A known number carries its origin, and an unknown one the reason why it is unknown. Any operation on an unknown
+//! number yields an unknown number.
 
 use std::cmp::Ordering;
 use std::ops::{Mul, Sub};
 
 use crate::results::distinct;
 
-/// Number with its origin, `0.33 (ghosted 60.01 over replaceme-ls 59.68)`, or the reason why it is unknown.
+/// Number with its origin, such as `0.33 (ghosted 60.01 over replaceme-ls 59.68)`, or the reason why it is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Quantity(Result<(f64, String), String>);
 
@@ -101,12 +101,12 @@ impl Mul<Quantity> for f64 {
     }
 }
 
-/// Compares two numbers, ignoring rounding errors. For example, 60.01 − 59.65 is not exactly 0.36 in binary.
+/// Compares two numbers, ignoring rounding errors. For example, 60.01 − 59.65 is not exactly 0.36 in floating point.
 pub(super) fn order(a: f64, b: f64) -> Ordering {
     if close(a, b) { Ordering::Equal } else { a.total_cmp(&b) }
 }
 
-/// Returns whether two numbers agree within 10⁻⁹. The tolerance is relative, or absolute for numbers below 1.
+/// Returns whether two numbers agree within 10⁻⁹. The tolerance is relative, or absolute if both numbers are below 1.
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0)
 }
@@ -130,11 +130,11 @@ pub(super) fn short(value: f64) -> String {
 
 pub use crate::artifact::page::Judgement;
 
-/// Result of a check in one setting, with the numbers used or missing.
+/// Result of a check in one setting, with the numbers that it used or missed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ClaimCheck {
     pub(super) outcome: Judgement,
-    /// Actual relation of the numbers, whatever the claim states: `ghosted 60.10 > replaceme-ls 59.45`.
+    /// Actual relation between the numbers, regardless of what the claim states: `ghosted 60.10 > replaceme-ls 59.45`.
     pub(super) shown: String,
 }
 
@@ -147,8 +147,8 @@ impl ClaimCheck {
         Self { outcome: Judgement::Unknown, shown: reason }
     }
 
-    /// Combines two checks. The result is `Fails` if either fails, otherwise `Unknown` or `NotApplicable` if either has
-    /// that outcome.
+    /// Combines two checks. The result is `Fails` if either fails. Otherwise it is `Unknown` or `NotApplicable` if
+    /// either has that outcome.
     pub(super) fn and(self, other: Self) -> Self {
         match (self.outcome, other.outcome) {
             (Judgement::Fails, _) | (_, Judgement::Fails) | (Judgement::Holds, Judgement::Holds) => {
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(gap().at_most(0.359_999).outcome, Judgement::Fails);
     }
 
-    /// Returns a difference that is inexact in binary: 40.52 − 40.16 is 0.36000000000000654.
+    /// Returns a difference that is inexact in floating point: 40.52 − 40.16 is 0.36000000000000654.
     fn gap() -> Quantity {
         number(40.52) - number(40.16)
     }

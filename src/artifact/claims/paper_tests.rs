@@ -1,4 +1,4 @@
-//! Tests of the claims on the paper's own tables.
+//! Tests of the claims against the paper's own tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,21 +43,22 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         .collect();
     let expected = [
         ("abstract-accuracy", 18, 18, true),
-        // LLaMA-3.1-8B, Shortened LLaMA, 11 layers: ReplaceMe (Cos) has 48.08, ghosted 113.18.
+        // The exception is LLaMA-3.1-8B with 11 layers removed by Shortened LLaMA: 48.08 for ReplaceMe (Cos), 113.18
+        // for ghosted.
         ("abstract-perplexity", 17, 18, false),
         ("table2-average", 6, 6, true),
         ("table2-highest", 6, 6, true),
         ("table3-lowest", 17, 18, true),
-        // Both claims about table 3 fail on the same cell.
+        // Both claims about table 3 fail for the same cell.
         ("table3-margin-widens", 8, 9, false),
         ("table4-saturates", 1, 1, true),
         ("table4-perplexity-improves", 1, 1, true),
-        // Going from 64 to 128 sequences saves 1.34, from 32 to 64 only 0.58.
+        // Going from 64 to 128 sequences lowers the perplexity by 1.34, going from 32 to 64 by only 0.58.
         ("table4-returns-diminish", 0, 1, false),
         ("table5-linearpatch", 2, 2, true),
         ("tableA4-highest", 4, 4, true),
         ("tableA4-margin", 4, 4, true),
-        // LLaMA-3.1-8B has 60.75 vs. 60.76, and DeepSeek-R1-Distill-LLaMA-8B 59.64 vs. 59.74.
+        // The exceptions are LLaMA-3.1-8B (60.75 vs. 60.76) and DeepSeek-R1-Distill-LLaMA-8B (59.64 vs. 59.74).
         ("tableA4-rotate-stronger", 2, 4, false),
         ("tableA5-lowest", 4, 4, true),
         ("tableA5-reduction", 4, 4, true),
@@ -65,10 +66,10 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         ("tableA6-highest", 6, 6, true),
         ("tableA6-qwen-widens", 1, 1, true),
         ("tableA7-highest", 6, 6, true),
-        // DeepSeek-R1-Distill-LLaMA-8B, 11 layers: 52.11 on C4, 53.20 on WikiText-2.
+        // The exception is DeepSeek-R1-Distill-LLaMA-8B with 11 layers removed: 52.11 on C4, 53.20 on WikiText-2.
         ("tableA7-corpus", 5, 6, false),
         ("tableA7-gap-widens", 3, 3, true),
-        // C4 is 21.53 vs. 21.52, accuracy 60.00 vs. 60.01.
+        // The perplexity on C4 is 21.53 vs. 21.52, and the accuracy is 60.00 vs. 60.01.
         ("tableA10-identical", 0, 1, false),
         ("tableA10-negligible", 1, 1, true),
         ("table5-identical-cost", 2, 2, true),
@@ -76,7 +77,7 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         ("tableA8-matches-linearpatch", 1, 1, true),
         ("tableA8-speedup", 1, 1, true),
         ("tableA8-overhead", 1, 1, true),
-        // 512 tokens, LinearPatch (Diag): 73.6 ± 9.5 ms is too noisy.
+        // At 512 tokens, the time for LinearPatch (Diag) is 73.6 ± 9.5 ms, which is too noisy for a verdict.
         ("tableA9-matches-linearpatch", 0, 1, false),
         ("tableA9-speedup", 1, 1, true),
         ("tableA9-overhead", 1, 1, true),
@@ -84,10 +85,10 @@ fn these_are_the_counts_on_the_papers_own_tables() {
     assert_eq!(counts, expected, "{}", render(&judged));
 }
 
-/// Relative error, and share of channels with a lower error, by recovery.
+/// Relative error and share of channels with a reduced error, by recovery.
 type Shown = BTreeMap<&'static str, (f64, f64)>;
 
-/// Returns numbers that agree with the paper's text.
+/// Returns numbers that agree with the statements in the paper.
 fn stated_shares() -> Shown {
     BTreeMap::from([
         ("none", (1.0, 0.0)),
@@ -100,7 +101,7 @@ fn stated_shares() -> Shown {
     ])
 }
 
-/// Returns records of all figures. `antisymmetric` is the antisymmetric share of `M`.
+/// Returns the records behind all figures. `antisymmetric` is the antisymmetric share of `M`.
 fn figures(shown: &Shown, antisymmetric: f64) -> Artifacts {
     let mut artifacts = Artifacts::new();
     for (recovery, (error, reduced)) in shown {
@@ -150,7 +151,7 @@ fn every_claim_about_a_figure_can_hold_and_can_fail() {
             "figure5-gap-widens"
         ])
     );
-    // One existing method reduces the error as much as ghosted.
+    // Another method reduces the error as much as `ghosted` does.
     let mut mended = stated_shares();
     mended.insert("linearpatch-rotate", (0.4, 1.0));
     assert_eq!(
@@ -180,7 +181,7 @@ fn method_without_cell_leaves_its_claims_open() {
             assert_eq!(outcome == Judgement::Unknown, compares, "{id} without {missing}");
         }
     }
-    // Without one row of the paper's tables, claims about it are unknown.
+    // If a method is missing from the paper's tables, claims that compare with it are unknown.
     let mut tables = paper();
     for artifact in tables.values_mut() {
         artifact.records.retain(|record: &Record| record.condition.recovery != "linearpatch-rotate");
@@ -191,7 +192,7 @@ fn method_without_cell_leaves_its_claims_open() {
         .map(|entry| entry.claim.id)
         .collect();
     let others = ["table4-saturates", "table4-perplexity-improves", "tableA10-negligible"];
-    // These claims compare only with the unrepaired and the dense model.
+    // These claims compare `ghosted` only with the unrepaired and the dense model.
     let costs = ["tableA8-speedup", "tableA8-overhead", "tableA9-speedup", "tableA9-overhead"];
     assert_eq!(left, [&others[..], &costs].concat());
 }
@@ -259,7 +260,7 @@ fn every_claim_says_what_where_and_of_which_artifact() {
     }
     for claim in &all {
         assert!(!claim.says.is_empty() && !claim.section.is_empty() && !claim.over.is_empty(), "{}", claim.id);
-        // Claims from one sentence must state different interpretations.
+        // Claims derived from the same sentence must state different interpretations.
         let twins = all.iter().filter(|other| other.says == claim.says && other.id != claim.id);
         for twin in twins {
             assert!(claim.reading.is_some() && claim.reading != twin.reading, "{} and {}", claim.id, twin.id);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::claims;
 
-/// Reads the paper's LaTeX source. Returns `None` if the file is missing, which is a failure in CI.
+/// Reads the paper's LaTeX source. Returns `None` if the file is missing, which counts as a failure in CI.
 #[expect(clippy::disallowed_macros, reason = "a skipped test prints the reason")]
 fn source() -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/paper/ghosted_layers.tex");
@@ -18,7 +18,8 @@ fn source() -> Option<String> {
     text
 }
 
-/// Returns the lines in LaTeX order, with each file inserted at its `\input`. A line `%% file: NAME` starts a file.
+/// Returns the lines in the order in which LaTeX reads them, with each file inserted at its `\input`. Each file in
+/// `source` starts with a line `%% file: NAME`.
 fn lines(source: &str) -> Vec<&str> {
     let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut file = "";
@@ -41,7 +42,7 @@ fn lines(source: &str) -> Vec<&str> {
     all
 }
 
-/// State of LaTeX's section, table and figure counters.
+/// Current values of LaTeX's section, table and figure counters.
 #[derive(Default)]
 struct Counters {
     appendix: bool,
@@ -100,7 +101,7 @@ fn artifact_number_matches_latex_numbering() {
             }
         }
     }
-    // Our artifacts with the paper's labels.
+    // Names of our artifacts and the paper's labels for them.
     let shown = [
         ("figure1", "fig:boundary_mae"),
         ("figure2", "fig:main"),
@@ -148,7 +149,7 @@ fn experiment_text(experiments: &Path, name: &str) -> Option<String> {
     fs::read_to_string(experiments.join(name).with_extension("yaml")).ok()
 }
 
-/// Returns the word trigrams of a sentence without LaTeX commands.
+/// Returns the word trigrams of a sentence, ignoring LaTeX commands.
 fn threes(text: &str) -> BTreeSet<[String; 3]> {
     let mut plain = String::new();
     let mut rest = text.chars().peekable();

@@ -1,7 +1,7 @@
 //! Numbers of an artifact and the run that produced them.
 //!
-//! A claim that joins artifacts matches the numbers of two runs by condition. The names in a condition must mean the
-//! same in both runs, and all other settings must agree.
+//! A claim that joins several artifacts matches the numbers from their runs by condition. The names in a condition must
+//! mean the same in both runs, and all other settings must agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::results::record::{DENSE, Record};
 pub struct ArtifactNumbers {
     pub records: Vec<Record>,
     /// Settings that identify each record. An entry is empty if its cell was never planned. The list is empty for the
-    /// paper's values and for runs of older versions.
+    /// paper's values and for runs by older versions.
     pub identities: Vec<FlatSettings>,
     /// Run that produced the numbers, or `None` for the paper's values.
     pub run: Option<ClaimRun>,
@@ -30,7 +30,7 @@ pub struct ClaimRun {
     pub gate: bool,
 }
 
-/// Record with the settings that identify it, if known.
+/// Record with the settings that identify it, or `None` if they are unknown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KnownNumber<'a> {
     pub(super) record: &'a Record,
@@ -58,11 +58,11 @@ impl ArtifactNumbers {
     }
 }
 
-/// Numbers of all artifacts, by name (`table2`).
+/// Numbers of all artifacts by artifact name, such as `table2`.
 pub type Artifacts = BTreeMap<String, ArtifactNumbers>;
 
-/// Level at which two runs are compared. The predicate selects the settings that must agree. The function returns the
-/// name under which the settings of a record are compared.
+/// Level at which the settings of two runs are compared. The predicate selects the settings that must agree. The
+/// function returns the name under which a record's settings are compared.
 type Level = (fn(&SettingPath) -> bool, fn(&Record) -> Option<String>);
 
 /// Levels at which two runs are compared: backbone, measurement, calibration text and cell. Every setting belongs to
@@ -114,7 +114,7 @@ pub(super) fn incompatibility(
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
-/// Returns the first difference between the settings that two runs use under one name.
+/// Returns the first difference between the settings that two runs have under the same name.
 fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
     let one = settings_by_name(level, first);
     let other = settings_by_name(level, second);
@@ -129,7 +129,7 @@ fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNum
     })
 }
 
-/// Returns the settings that a run uses under each name.
+/// Returns the settings that a run has under each name.
 fn settings_by_name((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
     let mut all: BTreeMap<String, BTreeSet<FlatSettings>> = BTreeMap::new();
     for KnownNumber { record, identity } in numbers.known_numbers() {
@@ -193,7 +193,7 @@ mod tests {
             "table2 and tableA7 differ in calibration.seed of llama/4/llm-streamline/ghosted"
         );
         assert_eq!(why(cell_leaves(0, "another's")), "table2 and tableA7 differ in calibration.text.bytes of c4");
-        // The same name with different settings is also a conflict if the depths differ.
+        // For the same backbone, different engine settings are a conflict even if the depths differ.
         let mut half = cell_leaves(0, "c4's");
         half.insert(SettingPath::new("engine.dtype"), Canonical::of(&json!("bf16")));
         let half = known(6, "c4", half);

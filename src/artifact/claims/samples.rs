@@ -2,7 +2,7 @@
 
 use crate::results::record::{Condition, Record};
 
-/// Returns an `acc_average` record of a model with 32 layers. It is dense at depth 0, otherwise pruned by
+/// Returns an `acc_average` record for a model with 32 layers. The model is dense at depth 0 and otherwise pruned by
 /// LLM-Streamline.
 pub(super) fn record(backbone: &str, depth: usize, recovery: &str, value: f64) -> Record {
     Record {

@@ -1,11 +1,11 @@
-//! Counts of sentences by verdict.
+//! Counts the paper's sentences by verdict.
 
 use std::fmt;
 
 use super::Judgement;
 use crate::artifact::page::ClaimRow;
 
-/// Number of sentences by verdict.
+/// Number of sentences for each verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentenceCount {
     pub sentences: usize,

@@ -1,6 +1,7 @@
-//! Numbers of one setting, and the queries that checks make on them.
+//! Numbers of one setting, and the queries that checks run on them.
 //!
-//! If a compared recovery has no number, the result is unknown. Numbers are rounded to the decimals that tables print.
+//! If a compared recovery has no number, the result is unknown. Numbers are rounded to the decimals printed in the
+//! tables.
 
 use std::cmp::Ordering;
 
@@ -16,7 +17,7 @@ pub(super) struct ClaimSetting<'a> {
     records: Vec<&'a Record>,
     /// Records of the dense backbone, shared by all settings.
     dense: Vec<&'a Record>,
-    /// Suffix that describes the selected part: `, depth 11`.
+    /// Suffix that describes the selected part, such as `, depth 11`.
     part: String,
 }
 
@@ -64,7 +65,7 @@ impl<'a> ClaimSetting<'a> {
         self.part(&format!("depth {depth}"), |condition| condition.depth == depth)
     }
 
-    /// Compares the deepest cut with the shallowest. The result is unknown if there is only one depth.
+    /// Compares the deepest cut with the shallowest one. The result is unknown if there is only one depth.
     pub(super) fn between_depths(&self, check: impl FnOnce(&Self, &Self) -> ClaimCheck) -> ClaimCheck {
         let shallow = self.shallowest();
         let deep = self.deepest();
@@ -92,7 +93,7 @@ impl<'a> ClaimSetting<'a> {
         Quantity::of(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
     }
 
-    /// Returns the metrics of a family for which any of the recoveries has a value.
+    /// Returns the metrics in a family that have a value for at least one of the recoveries.
     pub(super) fn prompts(&self, family: &str, recoveries: &[&str]) -> Vec<String> {
         let known = self
             .records
@@ -102,7 +103,7 @@ impl<'a> ClaimSetting<'a> {
         distinct(known.map(|record| &record.metric).filter(|id| of_family(family, id)))
     }
 
-    /// Combines the standard deviations of two recoveries: the root of the sum of their squares.
+    /// Returns the combined standard deviation of two recoveries: the square root of the sum of the squares.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let both = self.deviation(metric, one).and_then(|a| Ok(a.hypot(self.deviation(metric, other)?)));
         Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
@@ -145,7 +146,7 @@ impl<'a> ClaimSetting<'a> {
         if let Some((rival, other)) = rival.filter(|(_, other)| better(*other, ours).is_gt()) {
             return Ok(ClaimCheck::of_verdict(false, self.pair((rival, other), (name, ours))));
         }
-        // No known rival is better, but a missing one could be.
+        // No known rival is better, but a missing one could be, so report it as an error.
         self.all(metric, rivals)?;
         let rival = rival.ok_or_else(|| format!("{name} has no rival{}", self.part))?;
         Ok(ClaimCheck::of_verdict(true, self.pair((name, ours), rival)))
@@ -179,17 +180,17 @@ impl<'a> ClaimSetting<'a> {
         Ok((rank as f64, format!("{rank} (rank of {name} {} among {})", short(ours), all.len())))
     }
 
-    /// Formats a comparison: `ghosted 60.10 > replaceme-ls 59.45`.
+    /// Formats a comparison such as `ghosted 60.10 > replaceme-ls 59.45`.
     fn pair(&self, (one, a): (&str, f64), (other, b): (&str, f64)) -> String {
         format!("{one} {} {} {other} {}{}", short(a), sign(order(a, b)), short(b), self.part)
     }
 
-    /// Returns the values of all recoveries, or the first missing one as an error.
+    /// Returns the values for all recoveries, or an error that names the first missing one.
     fn all<'n>(&self, metric: &str, names: &[&'n str]) -> Result<Vec<(&'n str, f64)>, String> {
         names.iter().map(|&name| Ok((name, self.read(metric, name)?))).collect()
     }
 
-    /// Returns the value of a recovery, which must have exactly one record.
+    /// Returns the value for a recovery. It is an error if there is not exactly one record.
     fn read(&self, metric: &str, recovery: &str) -> Result<f64, String> {
         let found: Vec<&Record> = self
             .records
@@ -228,10 +229,10 @@ fn usable(record: &Record, method: &str) -> Result<f64, String> {
     }
 }
 
-/// Prefix of the reason for a value that is too noisy.
+/// Prefix for the reason why a value is too noisy.
 pub(super) const NOISY: &str = "noise: ";
 
-/// Comparison that returns `Greater` if the first value is better.
+/// Comparison function that returns `Greater` if the first value is better.
 type Better = fn(f64, f64) -> Ordering;
 
 fn better(metric: &str) -> Result<Better, String> {
@@ -243,7 +244,7 @@ fn better(metric: &str) -> Result<Better, String> {
     }
 }
 
-/// Returns the best value. The first one wins ties.
+/// Returns the best value. Ties go to the first one.
 fn strongest<'n>(better: Better, values: &[(&'n str, f64)]) -> Option<(&'n str, f64)> {
     values.iter().copied().reduce(|best, other| if better(other.1, best.1).is_gt() { other } else { best })
 }
@@ -252,7 +253,7 @@ fn printed(metric: &str, value: f64) -> f64 {
     Metric::find(metric).map_or(value, |metric| Metric::printed(value, metric.decimals))
 }
 
-/// Explains why there is not exactly one record, and how multiple records differ.
+/// Explains why there is not exactly one record. If there are several, the text says how they differ.
 fn not_one(found: &[&Record], metric: &str, wanted: &str) -> String {
     type Field = fn(&Condition) -> String;
     const FIELDS: [(&str, Field); 6] = [

@@ -1,4 +1,4 @@
-//! Tests of the queries on a setting, and of missing numbers.
+//! Tests of queries on a setting and of missing numbers.
 
 use super::super::number::Judgement;
 use super::super::samples::{record, with_metric};
@@ -8,7 +8,7 @@ const ACCURACY: &str = "acc_average";
 const PERPLEXITY: &str = "ppl_average";
 const ALL: [&str; 3] = ["none", "replaceme-ls", "ghosted"];
 
-/// Returns rows of LLaMA-3-8B from table 2 of the paper.
+/// Returns the rows for LLaMA-3-8B in table 2 of the paper.
 fn table() -> Vec<Record> {
     vec![record("a", 7, "none", 40.70), record("a", 7, "replaceme-ls", 59.45), record("a", 7, "ghosted", 60.10)]
 }
@@ -50,7 +50,7 @@ fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
 
 #[test]
 fn what_prints_alike_is_alike() {
-    // At two decimals, 60.1 and 60.104 both print as 60.10.
+    // With two decimals, 60.1 and 60.104 are both printed as 60.10.
     let tied = with("replaceme-ls", Some(60.104));
     let setting = of(&tied);
     assert_eq!(
@@ -105,7 +105,7 @@ fn a_rival_that_is_missing_leaves_it_open() {
         assert_eq!(setting.rank(ACCURACY, "ghosted", &ALL).at_most(2.0), ClaimCheck::unknown(reason.into()));
         assert_eq!(setting.mean(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
         assert_eq!(setting.minimum(ACCURACY, &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
-        // One better rival makes the check fail, even if other numbers are missing.
+        // A single better rival makes the check fail, even if other numbers are missing.
         assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
     assert_eq!(of(&with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
@@ -184,7 +184,7 @@ fn noisy_time_decides_nothing_and_shows_its_deviation() {
     let of_dense = ClaimSetting::new(Vec::new()).with_dense(vec![&dense]).of_dense(metric).above(0.0);
     assert_eq!(of_dense.outcome, Judgement::Unknown);
     assert!(of_dense.shown.contains("of dense, 20.00 ± 5.00, deviates by 25 %"), "{of_dense:?}");
-    // The error of an accuracy is not noise, because significance tests account for it.
+    // The error of an accuracy does not count as noise, because significance tests account for it.
     let accuracy = Record { error: Some(30.0), ..record("a", 7, "ghosted", 60.0) };
     assert_eq!(of(&[accuracy]).value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Holds);
 }

@@ -1,4 +1,4 @@
-//! Axis labels, ranges, and ticks at round numbers.
+//! Axis labels and ranges, with ticks at round numbers.
 
 /// Scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,8 +36,8 @@ impl Axis {
     }
 }
 
-/// Range of magnitudes that are drawn. A value outside is not a plausible measurement, and its square would overflow or
-/// underflow.
+/// Range of magnitudes that can be drawn. A value outside it is not a plausible measurement, and its square would
+/// overflow or underflow.
 const LARGEST: f64 = 1e150;
 const SMALLEST: f64 = 1e-150;
 
@@ -64,7 +64,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// Returns the range of the values that `scale` can show.
+    /// Returns the range of the values that `scale` can show, or `None` if there are none.
     pub(super) fn of(values: impl IntoIterator<Item = f64>, scale: Scale) -> Option<Self> {
         values.into_iter().filter(|v| scale == Scale::Linear || *v > 0.0).fold(None, |range, v| {
             let (low, high) = range.map_or((v, v), |range: Self| (range.low.min(v), range.high.max(v)));
@@ -72,18 +72,18 @@ impl Range {
         })
     }
 
-    /// Extends the range to the base of the bars: 0, or a lower power of ten on a log axis.
+    /// Extends the range to the base of the bars: 0, or a power of ten below the values on a log axis.
     pub(super) fn with_base(self) -> Self {
         let (low, high) = match self.scale {
             Scale::Linear if self.low == 0.0 && self.high == 0.0 => (0.0, 1.0),
             Scale::Linear => (self.low.min(0.0), self.high.max(0.0)),
-            // Start below the value, so that its bar has a height.
+            // Start below the lowest value so that its bar has a visible height.
             Scale::Log => (10f64.powf((self.low.log10() - 0.1).floor()), self.high),
         };
         Self { low, high, ..self }
     }
 
-    /// Adds margins at both ends, and includes a nearby 0 if `zero` is set.
+    /// Adds a margin at both ends. Also includes 0 if it is near and `zero` is set.
     pub(super) fn with_room(self, zero: bool) -> Self {
         let scale = self.scale;
         let mut low = forward(self.low, scale);
@@ -98,15 +98,15 @@ impl Range {
         Self { low: invert(low, scale), high: invert(high + room, scale), scale }
     }
 
-    /// Fits the range to the values, with a margin if they are all equal.
+    /// Makes the range end exactly at the lowest and highest value. Adds a margin only if they are equal.
     pub(super) fn exactly(self) -> Self {
         if self.high > self.low { self } else { self.with_room(false) }
     }
 
-    /// Extends a linear range so that both ends are ticks. There are roughly `most` ticks, at round values.
+    /// Extends a linear range so that both ends are ticks. There are roughly `most` ticks at round values.
     pub(super) fn with_end_ticks(self, most: usize) -> Self {
         let mut range = self;
-        // A longer axis may need a larger step.
+        // Extending the range may require a larger step, so repeat.
         for _ in 0..4 {
             if range.scale == Scale::Log {
                 break;
@@ -148,7 +148,7 @@ impl Range {
         }
     }
 
-    /// Returns ticks at round values, roughly `most` of them.
+    /// Returns roughly `most` ticks at round values.
     pub(super) fn ticks(&self, most: usize) -> Vec<Tick> {
         let most = most.clamp(2, 20);
         if self.scale == Scale::Log
@@ -198,7 +198,7 @@ fn invert(value: f64, scale: Scale) -> f64 {
     }
 }
 
-/// Formats a multiple of `step`. `largest` decides whether all ticks use scientific notation.
+/// Formats a multiple of `step`. `largest` determines whether all ticks are in scientific notation.
 fn stepped(at: f64, step: f64, largest: f64) -> String {
     if at.abs() < step / 2.0 {
         return "0".to_owned();
@@ -210,7 +210,7 @@ fn stepped(at: f64, step: f64, largest: f64) -> String {
     format!("{at:.decimals$}")
 }
 
-/// Formats `digits` significant digits: 0.0123, 4.56, 123, 2×10⁷.
+/// Formats a value with `digits` significant digits: 0.0123, 4.56, 123, 2×10⁷.
 pub(super) fn significant(value: f64, digits: usize) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -218,15 +218,15 @@ pub(super) fn significant(value: f64, digits: usize) -> String {
     if !(1e-4..1e6).contains(&value.abs()) {
         return scientific(value, digits);
     }
-    // Count the digits after rounding: with three digits, 9.996 becomes 10.0.
+    // Determine the exponent after rounding: with three digits, 9.996 becomes 10.0.
     let rounded: f64 = format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value);
     let exponent = rounded.abs().log10().floor() as i32;
     let decimals = (digits as i32 - 1 - exponent).max(0) as usize;
     format!("{rounded:.decimals$}")
 }
 
-/// Number of decimals shared by a row of numbers: enough for three significant digits of the largest and two of the
-/// smallest.
+/// Number of decimals shared by a row of numbers. It gives the largest number at least three significant digits and the
+/// smallest at least two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Decimals(Option<usize>);
 
@@ -249,13 +249,13 @@ impl Decimals {
     }
 }
 
-/// Formats a value with all its digits, such as 7 or 0.5. Tiny and huge values have three digits in scientific
-/// notation.
+/// Formats a value with all its digits, such as 7 or 0.5. Tiny and huge values are in scientific notation with three
+/// digits.
 pub(super) fn plain(value: f64) -> String {
     if value == 0.0 || (1e-4..1e6).contains(&value.abs()) { value.to_string() } else { scientific(value, 3) }
 }
 
-/// Formats 1.5×10⁻⁷, or 10⁻⁷ if the mantissa is 1.
+/// Formats a value as 1.5×10⁻⁷, or as 10⁻⁷ if the mantissa is 1.
 fn scientific(value: f64, digits: usize) -> String {
     let text = format!("{value:.*e}", digits.saturating_sub(1));
     let Some((mantissa, exponent)) = text.split_once('e') else { return text };

@@ -1,4 +1,5 @@
-//! Grouped bars (figures 1 and 3), and dot plots with several values per method, such as one per calibration seed.
+//! Grouped bar charts (figures 1 and 3), and dot plots with several values per method, such as one per calibration
+//! seed.
 
 use super::axis::{Axis, Decimals, Range, drawable, size};
 use super::font;
@@ -30,9 +31,9 @@ impl From<Option<f64>> for BarValue {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series<T = BarValue> {
-    /// Method, which determines the color and the marker ([`palette::of`]).
+    /// Method, which determines the color and the marker (see [`palette::of`]).
     pub method: String,
-    /// Displayed name of the method.
+    /// Name of the method as displayed.
     pub label: String,
     /// One value per group.
     pub values: Vec<T>,
@@ -50,7 +51,7 @@ impl Series {
     }
 }
 
-/// Groups of bars, with one bar per method in each group.
+/// Chart with groups of bars. Each group has one bar per method.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BarChart {
     pub axis: Axis,
@@ -62,7 +63,7 @@ pub struct BarChart {
 
 /// Maximum width of a bar, in points.
 const MAX_BAR_WIDTH: f64 = 36.0;
-/// Share of a bar's slot that the bar fills.
+/// Fraction of a bar's slot that the bar fills.
 const FILLED: f64 = 0.82;
 /// Gap between two groups, in bar widths.
 const APART: f64 = 0.7;
@@ -149,7 +150,7 @@ impl BarChart {
             scene.rect((x - half, base), (x + half, y), style.colour);
             ends = (base.max(y), base.min(y));
             if let Some(error) = drawable(value.error) {
-                // Outline the error bar to keep it visible on the bar.
+                // Outline the error bar to keep it visible where it overlaps the bar.
                 let low = frame.y(number - error.abs());
                 let high = frame.y(number + error.abs());
                 scene.line(&[(x, low), (x, high)], SURFACE, 2.4, Dash::Solid);
@@ -208,12 +209,12 @@ impl LabelPlace {
     }
 }
 
-/// Groups of dot columns, with one column per method in each group.
+/// Chart with groups of dot columns. Each group has one column per method.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dots {
     pub axis: Axis,
     pub groups: Vec<String>,
-    /// Values of each method and group, as dots from left to right.
+    /// For each method, one list of values per group. The values are drawn as dots from left to right.
     pub methods: Vec<Series<Vec<f64>>>,
 }
 
@@ -221,7 +222,7 @@ pub struct Dots {
 const BETWEEN_DOTS: f64 = 1.0;
 /// Radius of a dot, in points.
 const DOT: f64 = 1.8;
-/// Share of a column's width that the dots occupy.
+/// Fraction of a column's width over which the dots spread.
 const SPREAD: f64 = 0.75;
 /// Maximum width of a column, in points.
 const MAX_DOTS_WIDTH: f64 = 24.0;
@@ -230,7 +231,7 @@ impl Dots {
     /// Draws the plot.
     ///
     /// # Errors
-    /// Fails if there is no number, or if a method does not have one list per group.
+    /// Fails if there are no numbers, or if a method does not have one list per group.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if let Some(method) = self.methods.iter().find(|method| method.values.len() != self.groups.len()) {
             return Err(Error::bad_input("a method does not have one list of values per group")

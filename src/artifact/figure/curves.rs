@@ -1,4 +1,4 @@
-//! Line charts: the error of every channel (figure 4), and accuracy by depth (figure 5).
+//! Line charts: the error in each channel (figure 4), and accuracy against depth (figure 5).
 
 use std::collections::BTreeSet;
 
@@ -21,9 +21,9 @@ pub struct Point {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Method, which determines the color and the marker ([`palette::of`]).
+    /// Method, which determines the color and the marker (see [`palette::of`]).
     pub method: String,
-    /// Displayed name of the method.
+    /// Name of the method as displayed.
     pub label: String,
     pub points: Vec<Point>,
 }
@@ -38,32 +38,32 @@ pub struct Level {
 
 /// Lines over shared axes.
 ///
-/// Lines of up to 40 points have markers and error bars and are offset horizontally. If any line has more points, all
-/// lines are thin and have no markers, and errors are drawn as bands. Only levels are dashed. If the value axis does
-/// not start at 0, its label states the start.
+/// Lines with up to 40 points have markers and error bars and are offset horizontally. If any line has more points, all
+/// lines are thin without markers, and errors are drawn as bands. Only levels are dashed. If the value axis does not
+/// start at 0, its label says where it starts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curves {
     pub x: Axis,
     pub y: Axis,
-    /// Lines in drawing order, so that the last one is on top.
+    /// Lines in drawing order. The last one is on top.
     pub lines: Vec<Line>,
     pub levels: Vec<Level>,
 }
 
-/// Offset between two lines at the same x, in points (1/72 inch).
+/// Horizontal offset between two lines at the same x, in points (1/72 inch).
 const APART: f64 = 3.6;
-/// Size of a marker, small enough that the caps of an error bar stay visible.
+/// Size of a marker. Small enough to keep the caps of an error bar visible.
 const MARKER: f64 = 1.8;
-/// Maximum number of points of a line with markers.
+/// Maximum number of points in a line that has markers.
 const MARKED: usize = 40;
-/// Width within which points are reduced to their extremes, in points (1/72 inch).
+/// Width of a column in which points are reduced to their extremes, in points (1/72 inch).
 const COLUMN: f64 = 0.35;
 
 impl Curves {
     /// Draws the chart.
     ///
     /// # Errors
-    /// Fails if there is no line, or no point that the axes can show.
+    /// Fails if there are no lines, or no points that the axes can show.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         if self.lines.is_empty() {
             return Err(draw_nothing().expected("at least one line").found("none"));
@@ -74,7 +74,7 @@ impl Curves {
         let levels = self.levels.iter().filter_map(|level| drawable(Some(level.value)));
         let errors = points.iter().flat_map(|&(_, y, error)| [y - error, y, y + error]);
         let ys = Range::of(errors.chain(levels), self.y.scale);
-        // The x range cannot be computed from levels alone.
+        // Levels have no x values, so they cannot define the x range.
         let (Some(xs), Some(ys)) = (xs, ys) else {
             let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
             return Err(draw_nothing().found("no point with two finite coordinates").hint(scale.hides()));
@@ -83,7 +83,7 @@ impl Curves {
         Ok(self.draw_on(around, (xs, ys), scene))
     }
 
-    /// Returns x, y and error of a point that the axes can show.
+    /// Returns the x, y and error of a point, or `None` if the axes cannot show it.
     fn visible_point(&self, point: &Point) -> Option<(f64, f64, f64)> {
         let x = drawable(Some(point.x))?;
         let y = drawable(point.y)?;
@@ -116,7 +116,7 @@ impl Curves {
         frame.x_axis(scene, &self.x, &ticks, &xs)
     }
 
-    /// Returns the legend entries: lines, then levels.
+    /// Returns the legend entries: the lines, then the levels.
     fn keys(&self, marked: bool) -> Vec<(Key, String)> {
         let line_keys = self.lines.iter().map(|line| {
             let style = palette::of(&line.method);
@@ -129,7 +129,7 @@ impl Curves {
         line_keys.chain(level_keys).collect()
     }
 
-    /// Returns the value axis, with its start in the label if that is not 0.
+    /// Returns the value axis. Its label says where the axis starts if that is not 0.
     fn value_axis(&self, ys: &Range, width: Width) -> Axis {
         let mut axis = self.y.clone();
         if ys.begins_above_zero().is_some()
@@ -163,7 +163,7 @@ impl Curves {
         runs.map(|run| run.iter().flatten().copied().collect()).collect()
     }
 
-    /// Returns ticks at every x if they fit into `room` points, else at round numbers.
+    /// Returns ticks at every x if they fit into `room` points, otherwise at round numbers.
     fn x_ticks(&self, xs: &Range, room: f64) -> Vec<Tick> {
         let exact_ticks: Vec<Tick> = self.all_x().into_iter().take(30).map(|at| Tick { at, text: plain(at) }).collect();
         if exact_ticks.len() < 30 && ticks_fit(xs, room, &exact_ticks) {
@@ -177,7 +177,7 @@ fn draw_nothing() -> Error {
     Error::bad_input("the line chart is empty")
 }
 
-/// Frame and style for drawing the points of one line.
+/// Frame and style used to draw the points of one line.
 struct LinePlot<'a> {
     frame: &'a Frame,
     xs: &'a Range,
@@ -186,7 +186,7 @@ struct LinePlot<'a> {
     style: Look,
 }
 
-/// Consecutive points without a gap: x, y and error.
+/// Consecutive points without a gap, each with its x, y and error.
 type PointRun = Vec<(f64, f64, f64)>;
 
 impl LinePlot<'_> {
@@ -235,7 +235,7 @@ fn ticks_fit(xs: &Range, room: f64, ticks: &[Tick]) -> bool {
     })
 }
 
-/// Thins a path to the first, lowest, highest and last point per [`COLUMN`], without a visible change.
+/// Thins a path without a visible change. Keeps the first, lowest, highest and last point in each [`COLUMN`].
 pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
     let columns = places.chunk_by(|a, b| (a.0 / COLUMN).floor() == (b.0 / COLUMN).floor());
     columns
@@ -248,7 +248,7 @@ pub(super) fn thinned(places: &[ScenePoint]) -> Vec<ScenePoint> {
         .collect()
 }
 
-/// Returns the index of the first point with the best height according to `better`.
+/// Returns the index of the point with the best height according to `better`. Ties go to the first point.
 fn best_in_column(column: &[ScenePoint], better: fn(f64, f64) -> bool) -> usize {
     let best = (0..column.len()).reduce(|best, i| if better(column[i].1, column[best].1) { i } else { best });
     best.unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Measures, wraps and truncates text in DejaVu Sans, the embedded font of the figures.
+//! Measures, wraps and truncates text in DejaVu Sans, the font embedded in the figures.
 
 use std::sync::OnceLock;
 
@@ -6,22 +6,23 @@ use plotters::style::{FontDesc, FontFamily, FontStyle, register_font};
 
 use crate::error::{Error, Result};
 
-/// Font name, also the first choice in SVG files.
+/// Name of the font. It is also the first choice in SVG files.
 pub(super) const NAME: &str = "DejaVu Sans";
 
-/// Size of all text in points, the smallest that is legible in the paper's columns.
+/// Size of all text, in points. It is the smallest that is legible in the paper's columns.
 pub(super) const SIZE: f64 = 8.0;
 
 /// Line height, in points.
 pub(super) const LINE: f64 = 10.0;
 
-/// Ascent of DejaVu Sans above the baseline, relative to the font size.
+/// Height of DejaVu Sans above the baseline, relative to the font size.
 pub(super) const ABOVE: f64 = 0.76;
 
-/// Line height of DejaVu Sans per em, (1901 + 483) / 2048. plotters takes the line height as font size.
+/// Line height of DejaVu Sans per em, (1901 + 483) / 2048. Needed because plotters expects the line height as the font
+/// size.
 const LINE_PER_EM: f64 = 2384.0 / 2048.0;
 
-/// Font size for measuring, in pixels per em. The size is large because plotters rounds widths to whole pixels.
+/// Font size used to measure text, in pixels per em. It is large because plotters rounds widths to whole pixels.
 const FINE: f64 = 1000.0;
 
 pub(super) fn data() -> &'static [u8] {
@@ -55,7 +56,7 @@ pub(super) fn widest<'a>(lines: impl IntoIterator<Item = &'a str>) -> f64 {
     lines.into_iter().map(width).fold(0.0, f64::max)
 }
 
-/// Breaks `text` into lines of at most `room` points, truncating longer words.
+/// Breaks `text` into lines of at most `room` points. Words that are too long for a line are truncated.
 pub(super) fn wrap(text: &str, room: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let words = text.split_whitespace().flat_map(|word| {
@@ -74,7 +75,7 @@ pub(super) fn wrap(text: &str, room: f64) -> Vec<String> {
     lines.iter().map(|line| shorten(line.trim_end(), room)).collect()
 }
 
-/// Truncates `text` to `room` points with an ellipsis.
+/// Truncates `text` with an ellipsis so that it fits into `room` points.
 pub(super) fn shorten(text: &str, room: f64) -> String {
     if width(text) <= room {
         return text.to_owned();
@@ -96,7 +97,7 @@ mod tests {
     #[test]
     fn a_width_is_the_sum_of_the_advances() {
         load().unwrap();
-        // Digits of DejaVu Sans have an advance of 1303/2048 em.
+        // Digits in DejaVu Sans have an advance of 1303/2048 em.
         assert!((width("00") - 2.0 * 1303.0 / 2048.0 * SIZE).abs() < 0.02);
     }
 

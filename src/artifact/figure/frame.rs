@@ -6,13 +6,13 @@ use super::palette::{Colour, GRID, Look, SURFACE, TEXT};
 use super::scene::{Anchor, Scene, ScenePoint};
 use crate::style::Dash;
 
-/// Printed width of a figure. Text always has 8 points.
+/// Printed width of a figure. Text is always set at 8 points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Width {
-    /// One column of the paper, 3.3 inches.
+    /// One column of the paper (3.3 inches).
     #[default]
     Column,
-    /// Both columns of the paper, 6.8 inches.
+    /// Both columns of the paper (6.8 inches).
     Page,
 }
 
@@ -47,14 +47,14 @@ pub(super) const CAP: f64 = 3.0;
 /// Distance from the middle of a line of text to its baseline, in points.
 pub(super) const HALF: f64 = font::SIZE * 0.36;
 
-/// Draws the heading, and returns the position below it.
+/// Draws the heading and returns the position below it.
 pub(super) fn heading_lines(scene: &mut Scene, words: &str) -> f64 {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
     let end = scene.lines((MARGIN, MARGIN), &lines, Anchor::Start);
     if lines.is_empty() { MARGIN } else { end + 2.0 }
 }
 
-/// Draws the note, and sets the height of the figure.
+/// Draws the note and sets the height of the figure.
 pub(super) fn end(scene: &mut Scene, words: &str, below: f64) {
     let lines = font::wrap(words, scene.width - 2.0 * MARGIN);
     let gap = if lines.is_empty() { 0.0 } else { GAP };
@@ -67,7 +67,7 @@ pub(super) struct Frame {
     pub(super) right: f64,
     pub(super) top: f64,
     pub(super) bottom: f64,
-    /// Space for labels above the highest and below the lowest value.
+    /// Space for labels above the highest value. `foot` is the space below the lowest one.
     head: f64,
     foot: f64,
     range: Range,
@@ -81,19 +81,19 @@ pub(super) struct FramePlan<'a> {
     pub(super) entries: &'a [(Key, String)],
     pub(super) head: f64,
     pub(super) foot: f64,
-    /// Space to the right of the plot for the overhang of the last label.
+    /// Space to the right of the plot, for the part of the last label that extends beyond it.
     pub(super) aside: f64,
 }
 
 impl Frame {
-    /// Draws heading, legend, axis title, ticks and grid.
+    /// Draws the heading, legend, axis title, ticks and grid.
     pub(super) fn draw(scene: &mut Scene, plan: FramePlan<'_>) -> Self {
         let headed = heading_lines(scene, &plan.around.heading);
         let below = legend(scene, plan.entries, (MARGIN, scene.width - MARGIN, headed));
         Self::draw_below(scene, plan, below)
     }
 
-    /// Draws axis title, ticks and grid below `top`.
+    /// Draws the axis title, ticks and grid below `top`.
     pub(super) fn draw_below(scene: &mut Scene, plan: FramePlan<'_>, top: f64) -> Self {
         let FramePlan { around: Surroundings { width, .. }, axis, range, head, foot, aside, .. } = plan;
         let width = *width;
@@ -136,7 +136,7 @@ impl Frame {
         scene.line(&[(self.left, y), (self.right, y)], TEXT, 0.8, Dash::Solid);
     }
 
-    /// Draws the x-axis, and returns the position below it.
+    /// Draws the x-axis and returns the position below it.
     pub(super) fn x_axis(&self, scene: &mut Scene, axis: &Axis, ticks: &[Tick], xs: &Range) -> f64 {
         self.axis_line(scene, self.bottom);
         let baseline = self.bottom + GAP + font::LINE * 0.8;
@@ -154,7 +154,7 @@ impl Frame {
         self.left + xs.fraction(value) * (self.right - self.left)
     }
 
-    /// Draws an error bar, with caps wider than a marker to keep short ones visible.
+    /// Draws an error bar. The caps are wider than a marker, so that short bars stay visible.
     pub(super) fn whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {
         let low = self.y(lower);
         let high = self.y(upper);
@@ -168,7 +168,7 @@ fn draw_cap(x: f64, y: f64) -> ((f64, f64), (f64, f64)) {
     ((x - CAP, y), (x + CAP, y))
 }
 
-/// Horizontal layout of groups of columns.
+/// Horizontal layout of grouped columns.
 pub(super) struct Groups {
     left: f64,
     width: f64,
@@ -178,7 +178,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Divides a frame into groups. `apart` is the gap between groups in column widths. `widest` is the maximum column
+    /// Divides a frame into groups. `apart` is the gap between groups, in column widths. `widest` is the maximum column
     /// width.
     pub(super) fn of(frame: &Frame, (groups, columns): (usize, usize), apart: f64, widest: f64) -> Self {
         let width = (frame.right - frame.left) / groups as f64;
@@ -193,7 +193,7 @@ impl Groups {
         self.middle(group) + (column as f64 + 0.5 - self.columns as f64 / 2.0) * self.pitch
     }
 
-    /// Draws the group names, and returns the position below them.
+    /// Draws the group names and returns the position below them.
     pub(super) fn names(&self, scene: &mut Scene, names: &[String], below: f64) -> f64 {
         names.iter().enumerate().fold(below, |lowest, (group, name)| {
             let at = (self.middle(group), below);
@@ -202,7 +202,7 @@ impl Groups {
     }
 }
 
-/// Symbol before a legend label.
+/// Symbol in front of a legend label.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Key {
     /// A bar, with the method's marker on it.
@@ -235,7 +235,7 @@ impl Key {
 const APART: f64 = 10.0;
 const ROW: f64 = font::LINE + 2.0;
 
-/// Draws the legend from `top` down, and returns the position below it.
+/// Draws the legend from `top` downward and returns the position below it.
 pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right, top): (f64, f64, f64)) -> f64 {
     let room = right - left;
     let labels: Vec<String> =
@@ -246,7 +246,7 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
         .rev()
         .find(|count| column_widths(&cells, *count).iter().sum::<f64>() - APART <= room)
         .unwrap_or(1);
-    // Balance the columns: 7 entries become 4 + 3, not 5 + 2.
+    // Balance the rows: 7 entries become 4 + 3, not 5 + 2.
     let rows = entries.len().div_ceil(most);
     let even = column_widths(&cells, entries.len().div_ceil(rows.max(1)).max(1));
     let widths = if even.iter().sum::<f64>() - APART <= room { even } else { column_widths(&cells, most) };
@@ -266,7 +266,7 @@ fn column_widths(cells: &[f64], count: usize) -> Vec<f64> {
     (0..count).map(|c| cells.iter().skip(c).step_by(count).copied().fold(0.0, f64::max)).collect()
 }
 
-/// Draws a legend key. `x` is its left end and `y` its vertical center.
+/// Draws a legend key. `x` is its left edge and `y` its vertical center.
 fn draw_key(scene: &mut Scene, key: Key, (x, y): ScenePoint) {
     let end = x + key.width();
     match key {

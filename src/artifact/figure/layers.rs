@@ -11,35 +11,36 @@ use crate::style::Dash;
 /// Layers that a criterion removed, and the operators that replace them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiagramRow {
-    /// Label above the stacks: `LLM-Streamline (contiguous)`.
+    /// Label above the stacks, such as `LLM-Streamline (contiguous)`.
     pub label: String,
-    /// Removed layers, counted from 0, without duplicates and in any order.
+    /// Indices of the removed layers, counted from 0. They are distinct and may be in any order.
     pub removed: Vec<usize>,
-    /// Layer ranges `[start, end)` that the operators replace. If empty, there is one operator per region.
+    /// Layer ranges `[start, end)` that the operators replace. If empty, there is one operator per region of adjacent
+    /// removed layers.
     pub operators: Vec<(usize, usize)>,
 }
 
-/// Three stacks per selection (dense, pruned, ghosted), with layer 0 at the bottom.
+/// Diagram with three stacks per selection (dense, pruned, ghosted). Layer 0 is at the bottom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerDiagram {
     pub layers: usize,
-    /// Selections to show: one in a column figure, up to two in a page figure.
+    /// Selections to show. A column figure shows one, a page figure up to two.
     pub selections: Vec<DiagramRow>,
 }
 
-/// First and last of consecutive removed layers.
+/// First and last layer in a region of adjacent removed layers.
 type Region = (usize, usize);
 
-/// Distance between the bottoms of two adjacent layers, and the height of a layer, in points.
+/// Distance between the bottom edges of two adjacent layers, in points. `BLOCK` is the height of a layer.
 const PITCH: f64 = 10.4;
 const BLOCK: f64 = 8.9;
-/// Gap before and after a region, for the arrows.
+/// Gap before and after a region that leaves room for the arrows.
 const PAD: f64 = 6.0;
 /// Half the width of a layer.
 const HALF_BLOCK: f64 = 30.5;
 /// Distance between a layer and the stream that bypasses it.
 const ASIDE: f64 = 5.0;
-/// Length of the arrows from the embedding and to the head.
+/// Length of the arrows from the embedding to the first layer and from the last layer to the head.
 const ENDS: f64 = 9.0;
 
 const GHOST: &str = "Ghosted Layer";
@@ -56,7 +57,8 @@ impl LayerDiagram {
     /// Draws the diagram.
     ///
     /// # Errors
-    /// Fails if there are no selections or too many, or if one is empty, repeats a layer, or contains an invalid one.
+    /// Fails if there are no selections or too many. Also fails if a selection is empty, repeats a layer or contains an
+    /// invalid one.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let most = if around.width == Width::Page { 2 } else { 1 };
         if self.selections.is_empty() || self.selections.len() > most {
@@ -117,10 +119,11 @@ struct DrawnStack<'a> {
 }
 
 impl DrawnStack<'_> {
-    /// Returns the vertical position of the bottom of a layer, or of the top of the stack if `layer` is the number of
-    /// layers.
+    /// Returns the vertical position of the bottom edge of a layer. If `layer` is the number of layers, returns the top
+    /// of the stack.
     fn foot(&self, layer: usize) -> f64 {
-        // Each region that starts at or below the layer adds a gap. Each region that ends below the layer adds another.
+        // Every region that starts at or below the layer adds one gap, and every region that ends below it adds
+        // another.
         let pads = self.regions.iter().flat_map(|(first, last)| [*first <= layer, *last < layer]);
         self.ground - layer as f64 * PITCH - PAD * pads.filter(|lies| *lies).count() as f64
     }
@@ -170,7 +173,7 @@ impl DrawnStack<'_> {
         self.scene.text((self.x, foot - BLOCK / 2.0 + HALF), &layer.to_string(), Anchor::Middle, ink);
     }
 
-    /// Returns the positions at which the stream leaves the layers below a region and enters those above it.
+    /// Returns the positions at which the stream leaves the layer below a region and enters the layer above it.
     fn ends(&self, first: usize, last: usize) -> (f64, f64) {
         let start = if first == 0 { self.ground + ENDS } else { self.foot(first - 1) - BLOCK };
         let end = if last + 1 == self.layers { self.foot(self.layers) - ENDS } else { self.foot(last + 1) };
@@ -186,7 +189,7 @@ impl DrawnStack<'_> {
         arrow(self.scene, &places, STREAM);
     }
 
-    /// Draws the Ghosted Layers that replace a region, with the residual stream through them.
+    /// Draws the Ghosted Layers that replace a region, and the residual stream through them.
     fn ghost(&mut self, first: usize, last: usize) {
         let ((mut start, end), colour) = (self.ends(first, last), palette::papers_colour());
         for &(lowest, highest) in self.operators.iter().filter(|(a, b)| (first..=last).contains(a) && *b <= last) {
@@ -210,13 +213,13 @@ impl DrawnStack<'_> {
 }
 
 impl DiagramRow {
-    /// Returns whether every removed layer has its own operator, although some of the layers are adjacent.
+    /// Returns whether each removed layer has its own operator even though some of the layers are adjacent.
     pub fn is_layer_by_layer(&self) -> bool {
         self.operators.len() == self.removed.len()
             && self.removed.iter().any(|layer| self.removed.contains(&(layer + 1)))
     }
 
-    /// Returns the first and last layer that each operator replaces.
+    /// Returns the first and last layer replaced by each operator.
     fn operators(&self, regions: &[Region]) -> Vec<Region> {
         let mut all: Vec<Region> =
             self.operators.iter().filter(|(start, end)| start < end).map(|(start, end)| (*start, end - 1)).collect();
@@ -225,10 +228,10 @@ impl DiagramRow {
     }
 }
 
-/// Groups removed layers into regions.
+/// Groups the removed layers into regions of adjacent layers.
 ///
 /// # Errors
-/// Fails if `removed` is empty, repeats a layer, or contains an invalid one.
+/// Fails if `removed` is empty, repeats a layer or contains an invalid one.
 fn regions(removed: &[usize], layers: usize) -> Result<Vec<Region>> {
     let mut sorted = removed.to_vec();
     sorted.sort_unstable();

@@ -1,17 +1,17 @@
 //! Renders the paper's figures as SVG, PDF and PNG from plain data, independent of runs, backbones and recoveries.
 //!
-//! | figure of the paper | type |
+//! | figure in the paper | type |
 //! | --- | --- |
-//! | 1, boundary error by recovery; 3, norms of the parts of the operator | [`BarChart`] |
-//! | 2, removed and Ghosted Layers | [`LayerDiagram`] |
-//! | 4, error of each channel; 5, accuracy against depth | [`Curves`] |
-//! | none: one value per calibration seed | [`Dots`] |
-//! | none: quality against size, with the Pareto frontier | [`Pareto`] |
+//! | 1, boundary error by recovery; 3, norms of the operator's parts | [`BarChart`] |
+//! | 2, removed layers and Ghosted Layers | [`LayerDiagram`] |
+//! | 4, error in each channel; 5, accuracy against depth | [`Curves`] |
+//! | none, one value per calibration seed | [`Dots`] |
+//! | none, quality against size, with the Pareto frontier | [`Pareto`] |
 //!
-//! A figure becomes a `scene` of shapes in points. The scene is written as SVG and PDF and rasterized by plotters, so
-//! all formats have the same proportions. Text has 8 points at the printed width. A method has the same style in every
-//! figure ([`palette`]). The SVG follows the reader's light or dark theme and has an accessible title and description.
-//! Non-finite numbers count as missing. Equal data yields equal bytes.
+//! A figure is converted to a `scene` of shapes, measured in points. The scene is written as SVG and PDF and rasterized
+//! by plotters, so all formats have the same proportions. Text is set at 8 points at the printed width. A method has
+//! the same style in every figure ([`palette`]). The SVG follows the reader's light or dark theme and has an accessible
+//! title and description. Non-finite numbers count as missing. Equal data yields equal bytes.
 //!
 //! ```
 //! use ghostlab::artifact::figure::{Axis, BarChart, Figure, Plot, Series, Surroundings};
@@ -85,7 +85,7 @@ pub struct Drawing {
     pub svg: String,
     /// PDF at printed size, in the light theme.
     pub pdf: Vec<u8>,
-    /// PNG with 300 dots per inch, in the light theme.
+    /// PNG at 300 dpi, in the light theme.
     pub png: Vec<u8>,
 }
 
@@ -104,7 +104,7 @@ impl Figure {
         self
     }
 
-    /// Draws the figure.
+    /// Draws the figure in all formats.
     ///
     /// # Errors
     /// Fails if the data is empty or inconsistent, or if rendering fails.

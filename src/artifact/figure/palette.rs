@@ -1,13 +1,13 @@
-//! Colors, markers and dashes of methods, the same in every figure, and of numbered series.
+//! Colors, markers and dashes for methods, which are the same in every figure, and for numbered series.
 //!
-//! The colors are from Okabe and Ito (2008), partly darkened for white paper. Each has a contrast of at least 3:1 with
-//! the background in both themes and is distinguishable with protanopia and deuteranopia. In grayscale, dark and light
-//! alternate in drawing order.
+//! The colors are from Okabe and Ito (2008), some of them darkened for white paper. Each has a contrast of at least 3:1
+//! with the background in both themes. The colors are distinguishable with protanopia and deuteranopia. In grayscale,
+//! dark and light colors alternate in drawing order.
 
 use crate::style::{Dash, Hue, Marker, Style};
 use crate::{criterion, metric, recovery};
 
-/// A color in both themes. The light value identifies it in SVG files, so it must be unique.
+/// A color in both themes. The light value identifies the color in SVG files, so it must be unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Colour {
     pub light: [u8; 3],
@@ -22,7 +22,7 @@ impl Colour {
     }
 }
 
-/// Returns the lengths of dashes and gaps, in points. The slice is empty for a solid line.
+/// Returns the lengths of the dashes and gaps, in points. The slice is empty for a solid line.
 pub(super) fn lengths(dash: Dash) -> &'static [f64] {
     match dash {
         Dash::Solid => &[],
@@ -34,7 +34,7 @@ pub(super) fn lengths(dash: Dash) -> &'static [f64] {
     }
 }
 
-/// Style of a method.
+/// Visual style of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
     pub colour: Colour,
@@ -42,21 +42,21 @@ pub struct Look {
     pub dash: Dash,
 }
 
-/// Background of every figure. The dark value is the background of the page (`page.css`).
+/// Background of every figure. The dark value matches the background of the page (`page.css`).
 pub(super) const SURFACE: Colour = Colour::new(0xFFFFFF, 0x14171A);
 pub(super) const TEXT: Colour = Colour::new(0x1B1B1B, 0xE8E8E8);
-/// Secondary text: missing or removed items.
+/// Color for secondary text, such as missing or removed items.
 pub(super) const MUTED: Colour = Colour::new(0x666666, 0xA6A6A6);
 pub(super) const GRID: Colour = Colour::new(0xDDDDDD, 0x30363D);
-/// Fill of a kept layer.
+/// Fill color of a layer that is kept.
 pub(super) const KEPT: Colour = Colour::new(0xE9EBEE, 0x2B323B);
-/// Fill of the baseline area.
+/// Fill color of the baseline area.
 pub(super) const FAINT: Colour = Colour::new(0xC3C9D0, 0x4A535D);
-/// Border of a removed layer.
+/// Border color of a removed layer.
 pub(super) const REMOVED: Colour = Colour::new(0xA9A9A9, 0x6A6A6A);
-/// Residual stream around a removed region, red as in the paper's figure 2.
+/// Color of the residual stream around a removed region. It is red as in the paper's figure 2.
 pub(super) const STREAM: Colour = Colour::new(0xC8102E, 0xFF6B78);
-/// Text on a Ghosted Layer.
+/// Color of the text on a Ghosted Layer.
 pub(super) const ON_GHOST: Colour = Colour::new(0xFFFFFE, 0x14171B);
 
 /// Colors by hue. [`Hue::Ink`] uses the text color.
@@ -83,7 +83,7 @@ pub(super) fn all() -> impl Iterator<Item = Colour> {
     ground.into_iter().chain(HUES.map(|(_, colour)| colour))
 }
 
-/// Hues for methods without their own style.
+/// Hues for methods that define no style.
 const SPARE_HUES: [Hue; 4] = [Hue::Olive, Hue::Brown, Hue::Teal, Hue::Plum];
 const MARKERS: [Marker; 8] = [
     Marker::Star,
@@ -97,10 +97,10 @@ const MARKERS: [Marker; 8] = [
 ];
 const DASHES: [Dash; 5] = [Dash::DashDotDot, Dash::Dotted, Dash::Long, Dash::DashDot, Dash::Dashed];
 
-/// Returns the style of a recovery (`ghosted`), the dense backbone or a metric.
+/// Returns the style of a recovery (such as `ghosted`), the dense backbone or a metric.
 ///
-/// A variant (`ghosted:svd`) has its method's color with its own marker and dash. Other names get a style derived from
-/// a hash of the name.
+/// A variant (such as `ghosted:svd`) has the color of its method, and a marker and dash of its own. These, and the
+/// style of any other name, are derived from a hash of the name.
 pub fn of(name: &str) -> Look {
     let dense = (name == criterion::DENSE.name).then_some(criterion::DENSE);
     let method = recovery::appearance(name).or(dense);
@@ -117,7 +117,7 @@ pub fn of(name: &str) -> Look {
     }
 }
 
-/// Hues of numbered series, in an order in which neighbors differ in lightness.
+/// Hues for numbered series, ordered so that adjacent ones differ in lightness.
 const SERIES_HUES: [Hue; 10] = [
     Hue::Blue,
     Hue::Orange,
@@ -141,7 +141,7 @@ const SERIES_MARKERS: [Marker; 8] = [
     Marker::Star,
 ];
 
-/// Returns the style of a series by its number, for figures whose series are pairs of a selection and a repair. The
+/// Returns the style of a numbered series. Used in figures whose series are pairs of a selection and a repair. The
 /// first 40 styles are distinct.
 pub(super) fn nth(number: usize) -> Look {
     let hue = SERIES_HUES[number % SERIES_HUES.len()];
@@ -173,7 +173,7 @@ mod tests {
         styled
     }
 
-    /// Converts sRGB to linear light (IEC 61966-2-1).
+    /// Converts an sRGB color to linear light (IEC 61966-2-1).
     fn linear(rgb: [u8; 3]) -> [f64; 3] {
         rgb.map(|byte| {
             let c = f64::from(byte) / 255.0;
@@ -185,14 +185,14 @@ mod tests {
         0.2126 * r + 0.7152 * g + 0.0722 * b
     }
 
-    /// Computes the WCAG 2 contrast ratio.
+    /// Computes the WCAG 2 contrast ratio of two colors.
     fn contrast(a: [u8; 3], b: [u8; 3]) -> f64 {
         let a = luminance(linear(a));
         let b = luminance(linear(b));
         (a.max(b) + 0.05) / (a.min(b) + 0.05)
     }
 
-    /// Computes the CIELAB distance after applying `matrix` in linear light.
+    /// Computes the CIELAB distance between two colors after applying `matrix` in linear light.
     fn distance(a: [u8; 3], b: [u8; 3], matrix: [[f64; 3]; 3]) -> f64 {
         to_lab(&matrix, a).iter().zip(to_lab(&matrix, b)).map(|(p, q)| (p - q).powi(2)).sum::<f64>().sqrt()
     }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn neighbours_stay_apart_in_grey() {
-        // Methods in the drawing order of figure 1, of figures 4 and 5, and of figure 3.
+        // Methods as they are drawn in figure 1, in figures 4 and 5, and in figure 3.
         let all = ["none", "prune-and-comp", "replaceme-ls", "replaceme-cos", "linearpatch-diag", "linearpatch-rotate"];
         let of_bars: Vec<&str> = all.into_iter().chain(["ghosted"]).collect();
         let of_lines = ["replaceme-ls", "linearpatch-diag", "linearpatch-rotate", "ghosted", "dense"];
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn methods_stay_apart_for_colour_blind_readers() {
-        // Matrices of Machado, Oliveira and Fernandes (2009) for severity 1.
+        // Matrices for severity 1 from Machado, Oliveira and Fernandes (2009).
         let matrices = [
             ("normal", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
             (
@@ -279,7 +279,7 @@ mod tests {
                 for (i, a) in methods.iter().enumerate() {
                     for b in &methods[..i] {
                         let apart = distance(rgb(of(a).colour), rgb(of(b).colour), matrix);
-                        // A CIELAB distance of 2.3 is just noticeable.
+                        // The threshold is far above 2.3, the CIELAB distance that is just noticeable.
                         assert!(apart >= 12.0, "{a} and {b}, {name}, {theme:?}: {apart:.1}");
                     }
                 }

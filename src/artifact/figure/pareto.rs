@@ -1,4 +1,4 @@
-//! Scatter plots of quality against size with the Pareto frontier, one panel per measure of quality.
+//! Scatter plots of quality against size with the Pareto frontier. There is one panel per quality metric.
 
 use super::axis::{Axis, Range, drawable};
 use super::font;
@@ -8,14 +8,14 @@ use super::scene::{Anchor, Scene, ScenePoint};
 use crate::error::{Error, Result};
 use crate::style::Dash;
 
-/// Variant of a model.
+/// Variant of a model, drawn as one point in each panel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParetoPoint {
     /// Size of the variant. Smaller is better.
     pub x: f64,
-    /// Quality in each panel, or `None` if it is missing.
+    /// Quality in each panel. `None` if it was not measured.
     pub values: Vec<Option<f64>>,
-    /// Label, drawn if the point is on the frontier.
+    /// Label, drawn only if the point is on the frontier.
     pub label: String,
 }
 
@@ -49,16 +49,17 @@ const LABEL_GAP: f64 = 2.0;
 /// Gap between two panels, in points.
 const PANEL_GAP: f64 = 8.0;
 
-/// Maximum distance between data points that share a label, in typographic points (1/72 inch).
+/// Maximum distance between two points that share a label, in typographic points (1/72 inch).
 const SAME_LABEL: f64 = 14.0;
 
-/// Occupied rectangle, by its upper left and lower right corners.
+/// Occupied rectangle, given by its upper left and lower right corners.
 type Taken = (ScenePoint, ScenePoint);
 
-/// Returns the indices of the points that no other point dominates, by ascending x. Smaller is better in both numbers.
+/// Returns the indices of the points that no other point dominates, in order of ascending x. Smaller is better for both
+/// coordinates.
 ///
-/// A point dominates another if it is no worse in both numbers and better in one. Of several equal points, only the
-/// first is returned. Points that are not finite are left out.
+/// A point dominates another if it is no worse in both coordinates and better in at least one. Of several equal points,
+/// only the first is returned. Points with a coordinate that is not finite are left out.
 pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
     let is_finite = |&at: &usize| points[at].0.is_finite() && points[at].1.is_finite();
     let mut order: Vec<usize> = (0..points.len()).filter(is_finite).collect();
@@ -73,7 +74,7 @@ pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
 }
 
 impl Pareto {
-    /// Draws the panels below each other.
+    /// Draws the panels below one another.
     ///
     /// # Errors
     /// Fails if a panel has no point that its axes can show.
@@ -116,7 +117,7 @@ impl Pareto {
             .collect()
     }
 
-    /// Draws a panel below `top`, and returns the position below it.
+    /// Draws a panel below `top` and returns the position below it.
     fn panel(&self, number: usize, around: &Surroundings, (top, xs): (f64, &Range), scene: &mut Scene) -> Result<f64> {
         let ParetoPanel { axis, dense, .. } = &self.panels[number];
         let points = self.visible_points(number);
@@ -138,8 +139,8 @@ impl Pareto {
         Ok(frame.x_axis(scene, &title, &xs.ticks(10), xs))
     }
 
-    /// Draws the frontier, the markers on top of it, and the labels of frontier points for which there is space. Labels
-    /// do not overlap `line`.
+    /// Draws the frontier, then the markers on top of it. Frontier points are labeled if there is space. Labels do not
+    /// overlap `line`.
     fn draw_points(
         &self,
         number: usize,
@@ -181,7 +182,7 @@ fn nothing() -> Error {
     Error::bad_input("the Pareto figure has no points").expected("a variant with a size and a value in each panel")
 }
 
-/// Returns the step line through the frontier, in which each value extends to the next point.
+/// Returns the frontier as a step line, in which each value extends to the next point.
 fn stairs(positions: &[ScenePoint]) -> Vec<ScenePoint> {
     let mut line: Vec<ScenePoint> = Vec::new();
     for position in positions {
@@ -203,7 +204,7 @@ fn around_line(from: ScenePoint, to: ScenePoint) -> Taken {
     ((from.0.min(to.0), from.1.min(to.1)), (from.0.max(to.0), from.1.max(to.1)))
 }
 
-/// Returns the rectangle of a text whose baseline begins or ends at `corner`.
+/// Returns the bounding box of a text whose baseline begins or ends at `corner`.
 fn label_box(label: &str, (x, y): ScenePoint, anchor: Anchor) -> Taken {
     let width = font::width(label);
     let left = if anchor == Anchor::End { x - width } else { x };
@@ -214,7 +215,7 @@ fn overlaps(one: Taken, other: Taken) -> bool {
     one.0.0 < other.1.0 && other.0.0 < one.1.0 && one.0.1 < other.1.1 && other.0.1 < one.1.1
 }
 
-/// Finds a position within the frame for the label of a point, where it overlaps no other item.
+/// Finds a position inside the frame at which the label of a point overlaps no other item.
 fn free_place(label: &str, (x, y): ScenePoint, frame: &Frame, taken: &[Taken]) -> Option<(ScenePoint, Anchor)> {
     let aside = MARKER + LABEL_GAP;
     let heights = [aside + font::ABOVE * font::SIZE, HALF, -aside, 2.0 * aside + font::LINE, -aside - font::LINE];

@@ -17,7 +17,7 @@ use super::palette::Colour;
 use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 use crate::error::{Error, Result};
 
-/// Object ids of the file.
+/// Ids of the objects in the file.
 const CATALOG: Ref = Ref::new(1);
 const PAGES: Ref = Ref::new(2);
 const PAGE: Ref = Ref::new(3);
@@ -31,15 +31,15 @@ const INFO: Ref = Ref::new(10);
 const FIRST_STATE: i32 = 11;
 
 const FONT_NAME: Name<'static> = Name(b"F1");
-/// Font name. The six-letter prefix marks a font subset.
+/// Font name. The six-letter prefix marks the font as a subset.
 const BASE_FONT: Name<'static> = Name(b"GHOSTL+DejaVuSans");
 const SYSTEM: SystemInfo<'static> = SystemInfo { registry: Str(b"Adobe"), ordering: Str(b"Identity"), supplement: 0 };
 /// Units per em in a PDF.
 const EM: f32 = 1000.0;
-/// Distance of the Bézier handles of a quarter circle from its ends, in radii.
+/// Distance between an end of a quarter circle and its Bézier handle, relative to the radius.
 const HANDLE: f32 = 0.552_284_8;
 
-/// Renders a scene as PDF.
+/// Renders a scene as a PDF.
 ///
 /// # Errors
 /// Fails if the font cannot be parsed or subset, which indicates a broken build.
@@ -80,7 +80,7 @@ fn pdf_error(scene: &Scene, found: String) -> Error {
     Error::job("cannot write the figure as PDF").at(scene.title.as_str()).found(found)
 }
 
-/// Writes the font with its glyphs, widths, and mapping to Unicode.
+/// Writes the font with its glyphs, their widths, and the mapping from glyphs to Unicode.
 fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BTreeMap<u16, char>, cut: &[u8]) {
     let mut font = pdf.type0_font(FONT);
     font.base_font(BASE_FONT).encoding_predefined(Name(b"Identity-H"));
@@ -112,13 +112,13 @@ fn write_font(pdf: &mut Pdf, face: &Face<'_>, glyphs: &GlyphRemapper, texts: &BT
     pdf.cmap(TO_UNICODE, &map.finish());
 }
 
-/// Approximate stem width, which helps viewers to choose a substitute font.
+/// Approximate stem width, which helps viewers choose a substitute font.
 const STEM: f32 = 90.0;
 
 /// Compresses a stream for `FlateDecode`.
 fn packed(bytes: &[u8]) -> Vec<u8> {
     let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
-    // Writing to memory does not fail.
+    // Writing to memory cannot fail.
     let _ = out.write_all(bytes);
     out.finish().unwrap_or_default()
 }
@@ -129,9 +129,9 @@ struct PdfPage<'a> {
     content: Content,
     face: &'a Face<'a>,
     glyphs: GlyphRemapper,
-    /// Character of each glyph in the font subset.
+    /// Character for each glyph in the font subset.
     texts: BTreeMap<u16, char>,
-    /// Resource names of the opacities, keyed by their bits.
+    /// Resource names of the opacities, keyed by the bit pattern of the `f64` value.
     opacities: BTreeMap<u64, String>,
 }
 

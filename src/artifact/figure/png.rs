@@ -1,6 +1,6 @@
 //! Rasterizes a scene with 2× supersampling, because plotters does not antialias.
 //!
-//! Uses only the bitmap backend of plotters, because its charts are limited to whole pixels and let labels overlap.
+//! Only the bitmap backend of plotters is used, because its charts are limited to whole pixels and let labels overlap.
 
 use plotters::prelude::{BitMapBackend, DrawingBackend};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -18,7 +18,7 @@ const METRES_PER_INCH: f64 = 0.0254;
 /// Supersampling factor in each direction.
 const FINER: usize = 2;
 
-/// Supersampled pixels per point.
+/// Number of supersampled pixels per point.
 const SCALE: f64 = DPI / POINTS_PER_INCH * FINER as f64;
 
 fn pixels(points: f64) -> i32 {
@@ -29,7 +29,7 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
     (pixels(x), pixels(y))
 }
 
-/// Renders a scene as PNG with 300 dots per inch.
+/// Renders a scene as a PNG at 300 dpi.
 ///
 /// # Errors
 /// Fails if plotters or the encoder fails.
@@ -47,7 +47,7 @@ pub(super) fn png(scene: &Scene) -> Result<Vec<u8>> {
         .map_err(|error| Error::job("cannot write the figure as PNG").at(scene.title.as_str()).found(error.to_string()))
 }
 
-/// Rounds up to whole pixels of the output image.
+/// Converts a length from points to pixels in the output image, rounding up.
 fn whole_pixels(points: f64) -> usize {
     (pixels(points).max(1).unsigned_abs() as usize).div_ceil(FINER)
 }
@@ -61,7 +61,8 @@ fn paint(shape: &SceneShape, bitmap: &mut BitMapBackend<'_>) -> Result<(), Strin
         SceneShape::Disc { centre, radius, colour } => {
             bitmap.draw_circle(at(*centre), pixels(*radius).unsigned_abs(), &ink(*colour, 1.0, 1.0), true)
         }
-        // Draw each segment separately with round joints: plotters leaves holes where a thick path crosses itself.
+        // Draw each segment separately with round joints, because plotters leaves holes where a thick path crosses
+        // itself.
         SceneShape::Line { places, colour, width } => {
             let ink = ink(*colour, 1.0, *width);
             places.windows(2).enumerate().try_for_each(|(i, pair)| {
@@ -99,7 +100,7 @@ fn rgb_of(colour: Colour) -> RGBColor {
     RGBColor(r, g, b)
 }
 
-/// Averages each square of supersampled pixels.
+/// Averages each square of supersampled pixels into one output pixel.
 fn halved(fine: &[u8], width: usize, height: usize) -> Vec<u8> {
     let stride = width * FINER * 3;
     let mut out = Vec::with_capacity(width * height * 3);

@@ -1,4 +1,4 @@
-//! Figures of each kind and size, for tests.
+//! Sample figures of each kind and size, for tests.
 
 use super::*;
 use crate::recovery::label;
@@ -10,7 +10,7 @@ pub(super) fn axis(label: &str, unit: &str, scale: Scale) -> Axis {
     Axis { label: label.into(), unit: unit.into(), scale }
 }
 
-/// Returns the `i`th term of a low-discrepancy sequence in 0…1, from multiples of the golden ratio.
+/// Returns the `i`th term of a low-discrepancy sequence in [0, 1), computed from multiples of the golden ratio.
 fn scatter(i: usize) -> f64 {
     (i as f64 * 0.618_033_988_749_894_9).fract()
 }
@@ -67,7 +67,7 @@ pub(super) fn series(method: &str, label: &str, values: [f64; 3]) -> Series {
     Series { method: method.into(), label: label.into(), values: values.map(BarValue::from).to_vec() }
 }
 
-/// Builds a chart with a missing value, a negative value, a zero, and long names.
+/// Builds a chart with a missing value, a negative value, a zero and long names.
 pub(super) fn wild() -> (Surroundings, BarChart) {
     let (around, mut figure) =
         bars(&["llama-3.1-8b, eleven layers", "a-backbone-of-a-very-long-name-indeed"], Width::Page, Scale::Linear);
@@ -168,7 +168,7 @@ pub(super) fn of_plot<T>((around, data): (Surroundings, T), plot: fn(T) -> Plot)
     Figure { around, plot: plot(data) }
 }
 
-/// Returns a figure of each kind and size.
+/// Returns one figure of each kind and size.
 pub(super) fn all() -> Vec<(&'static str, Figure)> {
     let backbones = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
     vec![

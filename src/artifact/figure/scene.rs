@@ -1,10 +1,10 @@
-//! Format-independent shapes in points, relative to the upper left corner.
+//! Format-independent shapes, positioned in points from the upper left corner.
 
 use super::font;
 use super::palette::{Colour, SURFACE, TEXT, lengths};
 use crate::style::{Dash, Marker};
 
-/// Position in points, measured to the right and down from the upper left corner.
+/// Position in points, measured right and down from the upper left corner.
 pub(super) type ScenePoint = (f64, f64);
 
 /// Horizontal alignment of text relative to its position.
@@ -38,7 +38,7 @@ pub(super) enum SceneShape {
         colour: Colour,
         width: f64,
     },
-    /// One line of text. `at` is on its baseline. `upwards` rotates it by 90° counterclockwise about `at`.
+    /// One line of text. `at` lies on its baseline. `upwards` rotates the text by 90° counterclockwise about `at`.
     Text {
         at: ScenePoint,
         text: String,
@@ -84,7 +84,7 @@ impl Scene {
     }
 
     pub(super) fn text(&mut self, at: ScenePoint, text: &str, anchor: Anchor, colour: Colour) {
-        // XML does not allow control characters, even if escaped.
+        // XML does not allow control characters, not even escaped ones.
         let text = text.replace(char::is_control, " ");
         self.shapes.push(SceneShape::Text { at, text, anchor, colour, upwards: false });
     }
@@ -94,7 +94,7 @@ impl Scene {
         self.shapes.push(SceneShape::Text { at, text, anchor, colour, upwards: true });
     }
 
-    /// Draws lines of text, and returns the position below them.
+    /// Draws lines of text and returns the position below them.
     pub(super) fn lines(&mut self, (x, top): ScenePoint, lines: &[String], anchor: Anchor) -> f64 {
         for (i, line) in lines.iter().enumerate() {
             self.text((x, top + i as f64 * font::LINE + font::ABOVE * font::SIZE), line, anchor, TEXT);
@@ -102,7 +102,7 @@ impl Scene {
         top + lines.len() as f64 * font::LINE
     }
 
-    /// Draws a marker. An edge in the background color separates overlapping markers.
+    /// Draws a marker. An outline in the background color separates overlapping markers.
     pub(super) fn marker(&mut self, centre: ScenePoint, marker: Marker, colour: Colour, radius: f64) {
         for (radius, colour) in [(radius + 0.7, SURFACE), (radius, colour)] {
             match corners(marker) {
@@ -142,7 +142,7 @@ impl Scene {
 
 /// Returns the convex parts of a marker with radius 1, or `None` for a circle.
 fn corners(marker: Marker) -> Option<Vec<Vec<ScenePoint>>> {
-    // Bar for the markers that consist of strokes.
+    // Bar for markers that consist of strokes.
     let bar = [(-1.1, -0.34), (1.1, -0.34), (1.1, 0.34), (-1.1, 0.34)];
     let triangle = [(0.0, -1.15), (1.1, 0.8), (-1.1, 0.8)];
     let square = [(-0.86, -0.86), (0.86, -0.86), (0.86, 0.86), (-0.86, 0.86)];
@@ -169,7 +169,7 @@ fn dashes(places: &[ScenePoint], lengths: &[f64]) -> Vec<Vec<ScenePoint>> {
     }
     let mut parts = Vec::new();
     let mut part: Vec<ScenePoint> = places.first().copied().into_iter().collect();
-    // Index of the current dash or gap, and its remaining length.
+    // Index of the current dash or gap. `left` is its remaining length.
     let mut which = 0;
     let mut left = lengths[0];
     for pair in places.windows(2) {
@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn dashes_go_round_corners() {
-        // 10 right, then 4 down: drawn 0–6, gap 6–8, drawn 8–14.
+        // The path goes 10 to the right, then 4 down. It is drawn from 0 to 6, skipped to 8, and drawn again to its end
+        // at 14.
         let parts = dashes(&[(0.0, 0.0), (10.0, 0.0), (10.0, 4.0)], &[6.0, 2.0]);
         assert_eq!(parts, [vec![(0.0, 0.0), (6.0, 0.0)], vec![(8.0, 0.0), (10.0, 0.0), (10.0, 4.0)]]);
     }

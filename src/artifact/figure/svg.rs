@@ -1,7 +1,7 @@
-//! Writes a scene as an accessible SVG in the reader's font.
+//! Writes a scene as an accessible SVG that uses a font installed on the reader's machine.
 //!
-//! Attributes contain the colors of the light theme, and a style sheet replaces them in a dark theme. Viewers without
-//! style sheets therefore show the light figure.
+//! Attributes contain the colors of the light theme, and a style sheet replaces them in the dark theme. Viewers that do
+//! not support style sheets therefore show the light figure.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use super::font;
 use super::palette::{self, Colour};
 use super::scene::{Anchor, Scene, ScenePoint, SceneShape};
 
-/// SVG user units per point. Coordinates are rounded to whole units, which is precise enough.
+/// SVG user units per point. Coordinates are rounded to whole units, which is precise enough at this scale.
 const SCALE: f64 = 10.0;
 
-/// Fallback fonts, none of them wider than DejaVu Sans.
+/// Fallback fonts. None of them is wider than DejaVu Sans.
 const FAMILIES: &str = "Verdana, Helvetica, Arial, sans-serif";
 
 pub(super) fn svg(scene: &Scene) -> String {
@@ -43,11 +43,11 @@ fn at((x, y): ScenePoint) -> (i32, i32) {
     (units(x), units(y))
 }
 
-/// Body of an SVG under construction.
+/// Body of an SVG document under construction.
 #[derive(Default)]
 struct SvgBody {
     body: String,
-    /// Attributes of the open path. The dashes of a line share a path.
+    /// Attributes of the path being written. All dashes of a line share one path.
     stroke: Option<String>,
 }
 
@@ -120,10 +120,10 @@ fn hex([r, g, b]: [u8; 3]) -> String {
     format!("#{r:02X}{g:02X}{b:02X}")
 }
 
-/// Class of the root element, which scopes the CSS rules in inlined SVGs.
+/// Class of the root element. It limits the CSS rules to the figure when the SVG is inlined.
 const CLASS: &str = "ghostlab-figure";
 
-/// Formats the dark theme's CSS rules.
+/// Formats the CSS rules for the dark theme.
 fn dark(body: &str) -> String {
     let mut rules = String::new();
     for colour in palette::all() {
@@ -132,7 +132,7 @@ fn dark(body: &str) -> String {
         for attribute in ["fill", "stroke"] {
             let selector = format!("{attribute}=\"{light}\"");
             if body.contains(&selector) {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = write!(rules, "\n.{CLASS} [{selector}]{{{attribute}:{dark}}}");
             }
         }

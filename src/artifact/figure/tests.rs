@@ -7,7 +7,7 @@ use super::*;
 fn there_is_one_bar_for_each_value() {
     let figure = bars(&["a", "b", "c"], Width::Page, Scale::Linear);
     let scene = scene(&of_plot(figure, Plot::Bars));
-    // 7 recoveries × 3 groups.
+    // One bar for each of 7 recoveries in each of 3 groups.
     assert_eq!(rects(&scene).len(), 21);
     for method in METHODS {
         assert_eq!(rects(&scene).iter().filter(|colour| **colour == of(method).colour).count(), 3, "{method}");
@@ -25,7 +25,7 @@ fn a_bar_is_as_high_as_its_value() {
             _ => None,
         })
         .collect();
-    // The first bar has the value 0.81, the second 0.77.
+    // The first bar has the value 0.81 and the second 0.77.
     assert!((heights[0] / heights[1] - 0.81 / 0.77).abs() < 1e-9);
 }
 
@@ -77,7 +77,7 @@ fn no_two_texts_overlap() {
 
 #[test]
 fn a_gap_breaks_the_line() {
-    // The second line has no value at the third of five depths.
+    // The second line has no value at the third of its five depths.
     let mut full = depths();
     full.1.lines.truncate(2);
     for line in &mut full.1.lines {
@@ -102,12 +102,12 @@ fn long_label(scene: &Scene) -> Vec<usize> {
 
 #[test]
 fn a_region_has_one_ghosted_layer() {
-    // Three regions (3, 7–8 and 12), plus one box in the legend.
+    // One box for each of the three regions (3, 7–8 and 12), and one in the legend.
     let mut figure = diagram(16, vec![], vec![3, 7, 8, 12]);
     figure.1.selections.remove(0);
     let scene = scene(&of_plot(figure, Plot::Layers));
     assert_eq!(rects(&scene).iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
-    // Layer 7 appears in the dense stack and, muted, in the pruned stack.
+    // Layer 7 is removed, so it appears in the dense stack and, muted, in the pruned stack, but not in the ghosted one.
     assert_eq!(texts(&scene).iter().filter(|text| **text == "7").count(), 2);
     assert_eq!(texts(&scene).iter().filter(|text| **text == "6").count(), 3);
 }
@@ -133,7 +133,7 @@ fn the_svg_has_the_printed_size_and_text_of_eight_points() {
     let svg = svg::svg(&scene(&of_plot(norms(), Plot::Bars)));
     let document = roxmltree::Document::parse(&svg).unwrap();
     let root = document.root_element();
-    // 3.3 inches are 237.6 points. A unit of the view box is a tenth of a point.
+    // 3.3 inches are 237.6 points. One unit of the view box is a tenth of a point.
     assert_eq!(root.attribute("width"), Some("237.6pt"));
     assert!(root.attribute("viewBox").unwrap().starts_with("0 0 2376 "));
     assert_eq!(root.attribute("font-size"), Some("80"));
@@ -196,7 +196,7 @@ fn equal_data_gives_equal_bytes_and_300_dpi_png() {
     assert_eq!(drawing, figure.draw().unwrap());
     let mut reader = ::png::Decoder::new(std::io::Cursor::new(&drawing.png)).read_info().unwrap();
     assert!(drawing.pdf.starts_with(b"%PDF"));
-    // 3.3 inches at 300 dots per inch.
+    // 3.3 inches at 300 dpi.
     assert_eq!(reader.info().width, 990);
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     reader.next_frame(&mut pixels).unwrap();
@@ -288,7 +288,7 @@ fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
         })
         .collect();
     assert!(firsts[1] - firsts[0] > 2.0, "{firsts:?}");
-    // The solid line is one stroke. The dashed line of the dense model consists of many.
+    // The solid line is a single stroke. The dashed line of the dense model consists of many strokes.
     assert_eq!(strokes(of("ghosted").colour, 1.3).count(), 1);
     assert!(strokes(of("dense").colour, 1.1).count() > 5);
     assert!(
@@ -304,7 +304,7 @@ fn layerwise_repair_has_one_operator_per_removed_layer() {
     assert!(row.is_layer_by_layer());
     let mut figure = diagram(16, vec![], vec![]);
     figure.1.selections = vec![row];
-    // Three operators, plus one swatch in the legend.
+    // One box for each of the three operators, and one in the legend.
     let ghosts = rects(&scene(&of_plot(figure, Plot::Layers)));
     assert_eq!(ghosts.iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
 }
@@ -329,7 +329,7 @@ fn texts(scene: &Scene) -> Vec<&str> {
     texts.collect()
 }
 
-/// Returns all texts with their bounding boxes.
+/// Returns all texts, each with its bounding box.
 fn boxes(scene: &Scene) -> Vec<(&str, (ScenePoint, ScenePoint))> {
     texts(scene).into_iter().zip(scene.shapes.iter().filter_map(Scene::covers)).collect()
 }

@@ -1,6 +1,7 @@
 //! Contents of the results page as plain data.
 //!
-//! The data is stored as JSON, with defaults for fields missing from older files. All strings are plain text, never HTML.
+//! The data is stored as JSON. Fields that are missing from older files get default values. All strings are plain text,
+//! never HTML.
 
 use std::collections::BTreeMap;
 
@@ -16,42 +17,43 @@ pub struct Page {
     pub title: String,
     pub made: String,
     pub program: String,
-    /// Main findings, one sentence each, shown first.
+    /// Main findings, shown first on the page. Each is one sentence.
     pub answer: Vec<String>,
-    /// Name of the artifact with the paper's main result, which is shown first. Empty if unknown.
+    /// Name of the artifact with the paper's main result, which precedes the other artifacts. Empty if unknown.
     pub headline: String,
-    /// Explanation of the profiles, possibly empty.
+    /// Explanation of the profiles. May be empty.
     pub profile_note: String,
-    /// Artifacts in page order, unique by profile and name.
+    /// Artifacts in the order of the page. Profile and name together are unique.
     pub artifacts: Vec<PageArtifact>,
     pub claims: Vec<ClaimRow>,
     pub findings: Vec<FindingRow>,
-    /// Results folders that the page omits, with the reasons.
+    /// Results folders left out of the page, each with the reason.
     pub left_out: Vec<(String, String)>,
-    /// Provenance of each cell, by the key in [`SavedCell::key`](crate::results::SavedCell::key).
+    /// Provenance of each cell. The keys are those in [`SavedCell::key`](crate::results::SavedCell::key).
     pub cells: BTreeMap<String, CellNote>,
 }
 
-/// A reproduced table or figure of the paper.
+/// A table or figure from the paper that was reproduced.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PageArtifact {
     pub name: String,
-    /// Profile (`paper`, `tiny`), or the folder of a run with other settings. Empty without a profile, as for a list.
+    /// Profile (such as `paper` or `tiny`), or the folder of a run with other settings. Empty if there is no profile,
+    /// as for a list.
     pub profile: String,
     pub title: String,
     pub caption: String,
-    /// Status, such as `complete` or `3 of 40 cells failed`, possibly empty.
+    /// Status, such as `complete` or `3 of 40 cells failed`. May be empty.
     pub status: String,
     pub tables: Vec<SavedTable>,
     pub figures: Vec<FigureView>,
-    /// Provenance lines as pairs of name and value.
+    /// Lines about the provenance, as pairs of a name and a value.
     pub provenance: Vec<(String, String)>,
-    /// Origins of the stored results behind the artifact.
+    /// Origins of the stored results that the artifact is based on.
     pub computed: Vec<ComputedBy>,
-    /// SHA-256 of each input file, by path.
+    /// SHA-256 of each input file, keyed by path.
     pub inputs: BTreeMap<String, String>,
-    /// Links to files, as pairs of a text and a path relative to the page's folder.
+    /// Links to files, as pairs of a text and a path relative to the folder of the page.
     pub files: Vec<(String, String)>,
 }
 
@@ -59,16 +61,16 @@ impl PageArtifact {
     pub const COMPLETE: &str = "complete";
 }
 
-/// Stored results that one commit computed on one machine.
+/// Stored results that were computed with one commit on one machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ComputedBy {
     pub commit: String,
     pub machine: String,
     pub results: usize,
-    /// Total computing time in seconds.
+    /// Total computing time, in seconds.
     pub seconds: f64,
-    /// UTC times of the first and the last result.
+    /// UTC time of the first result. `last` is that of the last one.
     pub first: String,
     pub last: String,
 }
@@ -80,14 +82,14 @@ pub struct CellNote {
     pub title: String,
     /// Settings of the cell. Null if the cell was never planned.
     pub identity: Value,
-    /// Lines as pairs of name and value.
+    /// Lines about the cell, as pairs of a name and a value.
     pub lines: Vec<(String, String)>,
-    /// Shell commands that can be copied: `ghostlab explain …`.
+    /// Shell commands to copy, such as `ghostlab explain …`.
     pub commands: Vec<String>,
-    /// Origins of the parts, usually one: program, commit, command and machine.
+    /// Origins of the parts: program, commit, command and machine. Usually there is only one.
     pub makers: Vec<Vec<(String, String)>>,
     pub parts: Vec<ObjectNote>,
-    /// SHA-256 of each input file, by path.
+    /// SHA-256 of each input file, keyed by path.
     pub inputs: BTreeMap<String, String>,
 }
 
@@ -98,7 +100,7 @@ pub struct ObjectNote {
     pub kind: String,
     /// Hash of the object's key.
     pub key: String,
-    /// UTC time of completion, or empty if unknown.
+    /// UTC time at which the computation finished. Empty if unknown.
     pub finished: String,
     pub seconds: f64,
     /// Index into [`CellNote::makers`].
@@ -109,16 +111,16 @@ pub struct ObjectNote {
 #[serde(default)]
 pub struct FigureView {
     pub svg: String,
-    /// Backbone, if the artifact has several figures.
+    /// Backbone that the figure shows. Empty if the artifact has only one figure.
     pub label: String,
 }
 
-/// A claim of the paper, with its verdicts on the paper's tables and on ours.
+/// A claim made in the paper, with its verdicts for the paper's tables and for ours.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClaimRow {
     pub claim: String,
-    /// Sentence of the paper that the claim is part of.
+    /// Sentence in the paper that contains the claim.
     pub sentence: String,
     #[serde(rename = "place")]
     pub section: String,
@@ -128,14 +130,14 @@ pub struct ClaimRow {
     /// Number of settings in which the claim holds in our tables.
     pub ours: String,
     pub verdict: Judgement,
-    /// Name of the claim's artifact ([`PageArtifact::name`]), or empty if there are several.
+    /// Name of the artifact that the claim is about ([`PageArtifact::name`]). Empty if there are several.
     pub artifact: String,
-    /// Profile that the claim is judged on, or empty if the claim applies to all profiles.
+    /// Profile in which the claim is judged. Empty if the claim applies to all profiles.
     pub profile: String,
 }
 
 impl ClaimRow {
-    /// Returns the verdict on each sentence.
+    /// Returns the verdict for each sentence.
     pub fn by_sentence<'a>(
         claims: impl IntoIterator<Item = &'a Self>,
         verdict: fn(&Self) -> Judgement,
@@ -150,17 +152,18 @@ impl ClaimRow {
 pub enum Judgement {
     Holds,
     Fails,
-    /// A required number is missing.
+    /// A number needed for the verdict is missing.
     #[default]
     Unknown,
-    /// The statement is about models that were not measured.
+    /// The claim is about models that were not measured.
     NotApplicable,
 }
 
 impl Judgement {
     pub const ALL: [Self; 4] = [Self::Holds, Self::Fails, Self::Unknown, Self::NotApplicable];
 
-    /// Combines the verdicts on the parts of a sentence. Returns the first of failed, unknown and holding that occurs.
+    /// Combines the verdicts for the parts of a sentence. The result is the first of failing, unknown and holding that
+    /// occurs, or not applicable if none does.
     pub fn of_parts(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let order = [Self::Fails, Self::Unknown, Self::Holds];
@@ -176,7 +179,7 @@ impl Judgement {
         }
     }
 
-    /// Returns the verb form for `count` claims.
+    /// Returns the verb for `count` claims, in the singular or the plural.
     pub fn of(self, count: usize) -> &'static str {
         match self {
             Self::Holds if count != 1 => "hold",
@@ -199,12 +202,12 @@ impl Judgement {
     }
 }
 
-/// A finding of the audit.
+/// A problem found by the audit.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FindingRow {
     pub severity: Severity,
-    /// Check that failed.
+    /// Check that reported the problem.
     pub rule: String,
     #[serde(rename = "place")]
     pub position: String,

@@ -1,8 +1,8 @@
-//! Figures of the page.
+//! Figures on the page.
 //!
-//! An SVG is embedded as `<img src="data:image/svg+xml;base64,…">`, so that its ids and styles cannot collide with
-//! others, scripts never run, and nothing is loaded. `prefers-color-scheme` still works. The text cannot be selected,
-//! but the tables contain the same numbers.
+//! An SVG is embedded as `<img src="data:image/svg+xml;base64,…">`. Its ids and styles therefore cannot collide with
+//! those of other figures, its scripts never run, and nothing is loaded. `prefers-color-scheme` still works. The text
+//! cannot be selected, but the tables contain the same numbers.
 
 use serde::Serialize;
 
@@ -10,23 +10,23 @@ use super::data::{FigureView, PageArtifact};
 use super::html::base64;
 use crate::error::{Error, Result};
 
-/// Pixels per point, which makes figure text as large as table text.
+/// CSS pixels per point. At this scale, text in figures is as large as text in tables.
 const PIXELS: f64 = 1.5;
 
-/// Template values of a figure.
+/// Values for the template of a figure.
 #[derive(Debug, Serialize)]
 pub(super) struct PageFigure<'a> {
     label: &'a str,
     /// Alternative text for screen readers.
     says: String,
-    /// Size that the browser reserves before it decodes the image.
+    /// Width and height in pixels, which the browser reserves before it decodes the image.
     size: Option<(u32, u32)>,
-    /// Whether the figure needs a light background, because it has no dark theme.
+    /// Whether the figure needs a light background because it has no dark theme.
     sheet: bool,
     data: String,
 }
 
-/// Converts a figure to template values.
+/// Converts a figure to values for the template.
 ///
 /// # Errors
 /// Fails if the figure is not an SVG.
@@ -58,10 +58,9 @@ fn root(svg: &str) -> Option<&str> {
     }
 }
 
-/// Returns the size on the page, from the attributes or the view box.
+/// Returns the size of a figure on the page, in pixels. It is taken from the attributes or from the view box.
 ///
-/// The browser's default of 4/3 pixels per point would be too small, and a figure without a width would stretch to the
-/// page.
+/// The browser's default of 4/3 pixels per point would be too small, and a figure without a width would fill the page.
 fn size(root: &str) -> Option<(f64, f64)> {
     if let [Some(width), Some(height)] = ["width", "height"].map(|name| attribute(root, name).and_then(pixels)) {
         return Some((width, height));

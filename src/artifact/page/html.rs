@@ -1,11 +1,11 @@
-//! Escapes text for HTML, ids and URLs.
+//! Escaping of text for HTML, ids and URLs.
 
 use minijinja::{AutoEscape, Output, State, Value, escape_formatter};
 
 use crate::files::sha256;
 
-/// Escapes a value for an element or a quoted attribute, unless it is marked safe. Does not escape slashes, which makes
-/// the page a tenth smaller.
+/// Escapes a value for use in an element or a quoted attribute, unless it is marked as safe. Leaves slashes unescaped,
+/// which makes the page a tenth smaller.
 pub(super) fn escaped(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), minijinja::Error> {
     match value.as_str() {
         Some(text) if !value.is_safe() && *state.auto_escape() == AutoEscape::Html => {
@@ -16,8 +16,8 @@ pub(super) fn escaped(out: &mut Output<'_>, state: &mut State<'_, '_>, value: &V
     }
 }
 
-/// Percent-encodes every byte except letters, digits, `-._~` and those in `also`. The encoding is injective and valid
-/// in ids and URL fragments.
+/// Percent-encodes every byte except letters, digits, `-._~` and the characters in `also`. The encoding is injective,
+/// and the result is valid in ids and URL fragments.
 pub(super) fn encoded(text: &str, also: &str) -> String {
     text.bytes()
         .map(|byte| if is_plain(also, byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
@@ -28,7 +28,7 @@ fn is_plain(also: &str, byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.as_bytes().contains(&byte)
 }
 
-/// Returns the id of a cell's note. The id is short because every number links to it.
+/// Returns the id of the note for a cell. It is short because every number links to it.
 pub(super) fn cell_id(key: &str) -> String {
     format!("cell-{}", &sha256::of_bytes(key)[..12])
 }
@@ -38,7 +38,7 @@ pub(super) fn artifact_id(profile: &str, name: &str) -> String {
     format!("artifact-{}{slash}{}", encoded(profile, ""), encoded(name, ""))
 }
 
-/// Encodes bytes as base64 with padding (RFC 4648 §4).
+/// Encodes bytes in base64 with padding (RFC 4648 §4).
 pub(super) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn base64_is_that_of_the_rfc() {
-        // RFC 4648 §10.
+        // Test vectors from RFC 4648 §10.
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),
@@ -77,7 +77,7 @@ mod tests {
         let keys = ["a b", "a%20b", "a_b", "a/b", "a:b", "A/b", "ä", "a\"b", ""];
         let ids: std::collections::BTreeSet<String> = keys.iter().map(|key| cell_id(key)).collect();
         assert_eq!(ids.len(), keys.len());
-        // Expected hash: sha256sum of `a/b`.
+        // Expected hash computed with `sha256sum` for `a/b`.
         assert_eq!(cell_id("a/b"), "cell-c14cddc033f6");
         assert_ne!(artifact_id("a/b", "c"), artifact_id("a", "b/c"));
     }

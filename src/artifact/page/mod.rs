@@ -1,13 +1,14 @@
-//! The results page: tables, figures, claims, and the provenance of each number.
+//! Results page with tables, figures, claims, and the provenance of each number.
 //!
-//! The page is a single file that loads nothing. Its `Content-Security-Policy` only allows its own style and script, by
-//! hash, and embedded images. Data appears only as escaped text and attributes, never in the script.
+//! The page is a single file that loads nothing. Its `Content-Security-Policy` allows only embedded images and its own
+//! style and script, which are identified by their hashes. Data appears only as escaped text and attributes, never in
+//! the script.
 //!
-//! Without JavaScript, the page is static, with all notes at the end. With it, clicking a number opens its note, and
-//! the URL contains the note, sort order and filter, so that views can be shared.
+//! Without JavaScript, the page is static and all notes are at its end. With JavaScript, clicking a number opens its
+//! note. The URL then contains the open note, the sort order and the filter, so that views can be shared.
 //!
-//! Browsers that support `rel="expect"` paint the page once it is fully parsed, because the last row of a table may
-//! still widen its columns.
+//! Browsers that support `rel="expect"` paint the page only when it is fully parsed, because the last row of a table
+//! may still widen its columns.
 
 mod data;
 mod figure;
@@ -51,10 +52,10 @@ const SCRIPT: &str = include_str!("page.js");
 
 pub const PAGE: &str = "index.html";
 pub const AUDIT: &str = "audit.html";
-/// Figure that is shown before the main table.
+/// Name of the figure that precedes the main table.
 const OPENING: &str = "figure1";
 
-/// Renders the page as HTML, without the audit ([`render_audit`]).
+/// Renders the page as HTML, without the audit (see [`render_audit`]).
 ///
 /// # Errors
 /// Fails if two artifacts have the same profile and name, a row does not fit its table, or a figure is not an SVG.
@@ -89,7 +90,7 @@ pub fn render(page: &Page) -> Result<String> {
     filled("page.html", &values)
 }
 
-/// Renders the audit page.
+/// Renders the audit page as HTML.
 ///
 /// # Errors
 /// Fails if a template cannot be rendered.
@@ -103,10 +104,10 @@ pub fn render_audit(page: &Page) -> Result<String> {
     filled("audit.html", &values)
 }
 
-/// Returns the artifacts in page order.
+/// Returns the artifacts in the order of the page.
 ///
-/// The profile with the main table comes first. Within a profile, the opening figure and the main table precede the
-/// rest in paper order. Lists have no profile and appear with the first one.
+/// The profile with the main table comes first. Within a profile, the opening figure and the main table come before the
+/// other artifacts, which are in the order of the paper. Lists have no profile and are shown with the first one.
 fn in_order(page: &Page) -> Vec<&PageArtifact> {
     let mut shown: Vec<&PageArtifact> = page.artifacts.iter().collect();
     shown.sort_by_key(|artifact| {
@@ -160,7 +161,7 @@ struct PageValues<'a> {
     head_values: Head,
     profiles: Vec<section::PageProfile<'a>>,
     has_papers: bool,
-    /// Sections before the claims.
+    /// Sections that precede the claims.
     leading: &'a [section::Section<'a>],
     artifacts: &'a [section::Section<'a>],
     answer: Vec<String>,
@@ -189,7 +190,7 @@ fn filled(template: &str, values: &impl Serialize) -> Result<String> {
 fn render_template(template: &str, values: &impl Serialize) -> Result<String, minijinja::Error> {
     let mut templates = Environment::new();
     templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    // Misspelled names in a template must be errors, not empty text.
+    // A misspelled name in a template must be an error and not yield empty text.
     templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
     templates.set_formatter(html::escaped);
     for (name, source) in TEMPLATES {

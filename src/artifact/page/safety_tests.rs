@@ -1,4 +1,4 @@
-//! Tests that data cannot become markup, and that links have targets.
+//! Tests that data cannot become markup, and that every link has a target.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ pub(super) fn assert_links_lead_somewhere(html: &str) {
     }
 }
 
-// A browser blocks a style or script whose hash differs from the policy.
+// A browser blocks a style or script whose hash differs from the one in the policy.
 #[test]
 fn the_policy_has_the_hashes_of_the_style_and_the_script() {
     let html = render(&large_page(1)).unwrap();
@@ -42,7 +42,7 @@ fn the_policy_has_the_hashes_of_the_style_and_the_script() {
 #[test]
 fn no_text_of_the_data_is_markup() {
     let html = render(&hostile_page()).unwrap();
-    // The page template itself contains one of each.
+    // Each of these tags occurs once in the page template itself.
     for tag in ["<script", "</script", "<style", "</style", "<title", "</title"] {
         assert_eq!(html.matches(tag).count(), 1, "{tag}");
     }

@@ -1,17 +1,17 @@
-//! Pages for tests: a large one, and one whose texts look like markup.
+//! Sample pages for tests: a large one, and one whose texts look like markup.
 
 use super::*;
 use crate::artifact::audit::Severity;
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 
-/// Text that closes every context in which data is embedded.
+/// Text that would break out of every context in which data is embedded if it were not escaped.
 const HOSTILE: &str = "\"'><script>alert(1)</script></style></title><!--<img src=x onerror=alert(2)>{{body}}&amp;";
 
 fn hostile() -> String {
     HOSTILE.to_owned()
 }
 
-/// Builds a page with [`HOSTILE`] in every text field.
+/// Builds a page that has [`HOSTILE`] in every text field.
 pub(super) fn hostile_page() -> Page {
     Page {
         title: hostile(),
@@ -129,7 +129,7 @@ fn large_row(row: usize) -> Vec<SavedCell> {
     [depth, text_cell("LLM-Streamline"), text_cell("Linear Patch (Rotate)")].into_iter().chain(numbers).collect()
 }
 
-/// Builds a table with ten columns of numbers, each linked to its row's note.
+/// Builds a page with a table that has ten columns of numbers. Each number links to the note for its row.
 pub(super) fn large_page(rows: usize) -> Page {
     let names = ["Depth", "Criterion", "Recovery", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
     let columns = names.iter().enumerate().map(|(i, name)| SavedColumn {

@@ -1,6 +1,7 @@
-//! Template values of the page body.
+//! Values for the templates of the page body.
 //!
-//! The script shows one note at a time next to its number. Without the script, the notes stay at the end of the page.
+//! The script shows one note at a time, next to the number that it belongs to. Without the script, the notes stay at
+//! the end of the page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ use crate::artifact::{PaperPlace, printed};
 use crate::error::Result;
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedRow, SavedTable, capital};
 
-/// Counts of the values compared with the paper, by verdict.
+/// Number of values compared with the paper, by verdict.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(super) struct Tally {
     same: usize,
@@ -54,21 +55,22 @@ pub(super) struct Section<'a> {
     artifact: &'a PageArtifact,
     /// Whether the section comes before the claims.
     is_leading: bool,
-    /// Whether tables and figures are initially collapsed.
+    /// Whether tables and figures are collapsed initially.
     is_folded: bool,
     /// Whether the artifact is in the paper.
     is_in_paper: bool,
-    /// Summary of a collapsed section: `57 rows`.
+    /// Summary shown for a collapsed section, such as `57 rows`.
     extent: String,
     pub(super) tally: Tally,
     tables: Vec<PageTable>,
     figures: Vec<PageFigure<'a>>,
-    /// Provenance of the numbers: when they were computed, by which commit, and how long it took.
+    /// Provenance of the numbers as pairs of a name and a value: when and by which commit they were computed, and how
+    /// long it took.
     computed: Vec<(&'static str, String)>,
-    /// Claims about this artifact, with the ids of their rows.
+    /// Claims about this artifact, each with the id of its row.
     claims: Vec<(String, &'a ClaimRow)>,
     verdicts: Vec<Verdicts>,
-    /// Name, path and link of each file.
+    /// Name and path of each file, and the link to it if there is one.
     files: Vec<(&'a str, &'a str, Option<String>)>,
 }
 
@@ -77,11 +79,11 @@ pub(super) struct PageProfile<'a> {
     name: &'a str,
     tally: Tally,
     artifacts: Vec<ArtifactLink<'a>>,
-    /// Artifacts that are not in the paper.
+    /// Links to the artifacts that are not in the paper.
     beyond: Vec<ArtifactLink<'a>>,
 }
 
-/// Returns the profile of the main table, or else the first nonempty one.
+/// Returns the profile of the main table. If there is no main table, returns the first profile with a name.
 pub(super) fn first_profile(page: &Page) -> &str {
     let main = page.artifacts.iter().find(|artifact| artifact.name == page.headline);
     let named = page.artifacts.iter().find(|artifact| !artifact.profile.is_empty());
@@ -108,7 +110,7 @@ struct ArtifactLink<'a> {
     tally: Tally,
 }
 
-/// Builds the section of an artifact.
+/// Builds the section for an artifact.
 ///
 /// # Errors
 /// Fails like [`table::table`] and [`figure::figure`].
@@ -166,19 +168,19 @@ fn heading(artifact: &PageArtifact) -> &str {
     if artifact.title.is_empty() { &artifact.name } else { &artifact.title }
 }
 
-/// Returns the name of a table in the URL: `tiny/table2`.
+/// Returns the name of a table as used in the URL, such as `tiny/table2`.
 fn name(artifact: &PageArtifact) -> String {
     let slash = if artifact.profile.is_empty() { "" } else { "/" };
     format!("{}{slash}{}", artifact.profile, artifact.name)
 }
 
-/// Returns the link to a file, or `None` for absolute paths and URLs.
+/// Returns the link to a file, or `None` if the path is absolute or a URL.
 fn address(path: &str) -> Option<String> {
     let leaves = path.is_empty() || path.starts_with('/') || path.contains([':', '\\']);
     (!leaves).then(|| encoded(path, "/"))
 }
 
-/// Formats an origin as `690 results in 12 min of computing, TIME to TIME; commit 0123456789ab; MACHINE`.
+/// Formats an origin, for example `690 results in 12 min of computing, TIME to TIME; commit 0123456789ab; MACHINE`.
 fn computed(by: &ComputedBy) -> String {
     let time = match by.seconds {
         seconds if seconds < 100.0 => format!("{seconds:.1} s"),
@@ -222,7 +224,7 @@ fn link<'a>(section: &'a Section<'a>) -> ArtifactLink<'a> {
     }
 }
 
-/// Section that consists of a text-only table.
+/// Section that consists of a table without numbers.
 #[derive(Debug, Serialize)]
 pub(super) struct PageList {
     id: &'static str,
@@ -231,7 +233,7 @@ pub(super) struct PageList {
     table: PageTable,
 }
 
-/// Builds the section of all claims.
+/// Builds the section with all claims. Returns `None` if there are none.
 ///
 /// # Errors
 /// Fails like [`table::table`].
@@ -250,7 +252,7 @@ pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     ];
     let caption = "Each sentence of the paper as a check: in how many settings it is true of our numbers, and of those \
                    that the paper prints. Unknown: a number that it rests on is missing, or is no measurement.";
-    // Only numbers of the paper's own models can refute the paper.
+    // Only numbers measured on the paper's own models can refute the paper.
     let is_toy = claims.iter().any(|claim| !["", PAPER_PROFILE].contains(&claim.profile.as_str()));
     let caption = if is_toy { format!("{TOY_MODELS} {caption}") } else { caption.to_owned() };
     let rows = claims.iter().enumerate().map(|(at, claim)| claim_row(at, claim, several)).collect();
@@ -279,13 +281,13 @@ fn claim_row(at: usize, claim: &ClaimRow, has_several_profiles: bool) -> SavedRo
     }
 }
 
-/// Profile of the paper's own models.
+/// Profile that uses the paper's own models.
 const PAPER_PROFILE: &str = "paper";
-/// Caveat for claims that are judged on other models.
+/// Caveat for claims that are judged by results from other models.
 const TOY_MODELS: &str = "On small models a claim that fails is shown not to hold everywhere, but not to be false of \
                           the paper's models, and a claim that holds confirms it for these models alone.";
 
-/// Builds the section of all audit findings.
+/// Builds the section with all audit findings. Returns `None` if there are none.
 ///
 /// # Errors
 /// Fails like [`table::table`].
@@ -308,7 +310,7 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     list(("findings", "Findings", caption), &view)
 }
 
-/// Builds the section of omitted folders.
+/// Builds the section with the folders that were left out. Returns `None` if there are none.
 ///
 /// # Errors
 /// Fails like [`table::table`].
@@ -318,7 +320,8 @@ pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>>
     list(("left-out", "Left out", caption), &SavedTable::of_words(label_columns(&["Folder", "Why"], 1), &rows))
 }
 
-/// Returns text columns. The first labels a row, and rows can be filtered by the column with the index `choice`.
+/// Returns columns for text. The first column labels the rows, and rows can be filtered by the column with index
+/// `choice`.
 fn label_columns(names: &[&str], choice: usize) -> Vec<SavedColumn> {
     names
         .iter()
@@ -331,7 +334,7 @@ fn label_columns(names: &[&str], choice: usize) -> Vec<SavedColumn> {
         .collect()
 }
 
-/// Builds a section. Returns `None` if the table is empty.
+/// Builds a section with a single table. Returns `None` if the table is empty.
 fn list((id, title, caption): (&'static str, &'static str, String), view: &SavedTable) -> Result<Option<PageList>> {
     if view.rows.is_empty() {
         return Ok(None);
@@ -342,11 +345,11 @@ fn list((id, title, caption): (&'static str, &'static str, String), view: &Saved
 
 type Pairs = Vec<(String, String)>;
 
-/// Provenance note of a cell.
+/// Note on the provenance of a cell.
 #[derive(Debug, Serialize)]
 pub(super) struct Note<'a> {
     id: String,
-    /// Key of the cell, or `None` if the title shows the key.
+    /// Key of the cell, or `None` if the title already shows it.
     key: Option<&'a str>,
     title: &'a str,
     note: &'a CellNote,
@@ -354,24 +357,24 @@ pub(super) struct Note<'a> {
     inputs: Option<Use>,
 }
 
-/// Link that the script replaces with a shared note.
+/// Link that the script replaces with the text of a shared note.
 #[derive(Debug, Clone, Serialize)]
 struct Use {
     id: String,
     text: String,
 }
 
-/// Text shared by several notes.
+/// Note whose text is shared by several other notes.
 #[derive(Debug, Serialize)]
 pub(super) struct SharedNote<'a> {
     id: String,
-    /// Names and values of an origin.
+    /// Lines about an origin, as pairs of a name and a value.
     lines: Option<&'a Pairs>,
-    /// SHA-256 of input files, by path.
+    /// SHA-256 of each input file, keyed by path.
     inputs: Option<&'a BTreeMap<String, String>>,
 }
 
-/// Returns the notes that numbers in tables link to, and their shared parts.
+/// Returns the notes that numbers in tables link to, and the notes that these share.
 pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     let tables = page.artifacts.iter().flat_map(|artifact| &artifact.tables);
     let numbers = tables.flat_map(|table| &table.rows).flat_map(|row| &row.cells);
@@ -406,7 +409,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     (notes, makers.chain(inputs).collect())
 }
 
-/// Shortens a commit hash.
+/// Shortens a value if it starts with a commit hash.
 fn short(value: &str) -> &str {
     match value.split_at_checked(40) {
         Some((commit, _)) if commit.bytes().all(|byte| byte.is_ascii_hexdigit()) => &commit[..12],
@@ -414,7 +417,7 @@ fn short(value: &str) -> &str {
     }
 }
 
-/// Returns the 1-based index of an item, appending the item if it is new.
+/// Returns the 1-based index of an item in `known`. Appends the item if it is new.
 fn index_of<'a, T: PartialEq>(known: &mut Vec<&'a T>, one: &'a T) -> usize {
     let at = known.iter().position(|other| *other == one).unwrap_or_else(|| {
         known.push(one);

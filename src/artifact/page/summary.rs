@@ -1,4 +1,4 @@
-//! Summary of the page: its runs, and the verdict on each claim.
+//! Summary of the page: its runs and the verdict on each claim.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::data::{ClaimRow, FindingRow, Judgement, Page, PageArtifact};
 use crate::artifact::audit::Severity;
 
-/// Returns names and values for the page header, collected from the artifacts' records.
+/// Returns the names and values shown in the page header, collected from the records of the artifacts.
 pub(super) fn facts(page: &Page) -> Vec<(&'static str, String)> {
     let profiles: BTreeSet<&str> = page.artifacts.iter().map(|artifact| artifact.profile.as_str()).collect();
     let profiles: Vec<&str> = profiles.into_iter().filter(|profile| !profile.is_empty()).collect();
@@ -48,7 +48,7 @@ fn count_words(page: &Page, is: fn(&PageArtifact) -> bool, one: &str, many: &str
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Summarizes the outcome in one sentence per topic.
+/// Summarizes the outcome. Returns one sentence per topic.
 pub(super) fn answer(page: &Page) -> Vec<String> {
     let sentences = ClaimRow::by_sentence(&page.claims, |claim| claim.verdict);
     let words: Vec<String> =
@@ -59,7 +59,7 @@ pub(super) fn answer(page: &Page) -> Vec<String> {
     page.answer.iter().cloned().chain(claims).collect()
 }
 
-/// Provenance lines with the times at which an artifact's files were written.
+/// Names of the provenance lines that state when an artifact's files were written.
 pub(crate) const WRITING_STARTED: &str = "writing started";
 pub(crate) const WRITING_FINISHED: &str = "writing finished";
 
@@ -78,7 +78,7 @@ fn made_by<'p>(page: &'p Page, what: &str) -> BTreeSet<&'p str> {
     computed.filter(|value| !value.is_empty()).collect()
 }
 
-/// Formats `WHEN, by commit 0123456789ab`.
+/// Formats a time and its commits, for example `WHEN, by commit 0123456789ab`.
 fn by<'c>(when: &str, commits: impl Iterator<Item = &'c str>) -> String {
     let commits: BTreeSet<String> = commits.map(shortened).collect();
     let noun = if commits.len() == 1 { "commit" } else { "commits" };
@@ -91,7 +91,7 @@ fn shortened(commit: &str) -> String {
     format!("{}{rest}", hash.get(..12).unwrap_or(hash))
 }
 
-/// Formats `52 contradictions, 15 suspicions and 20 remarks`.
+/// Formats the number of findings by severity, for example `52 contradictions, 15 suspicions and 20 remarks`.
 pub(super) fn count_findings(findings: &[FindingRow]) -> String {
     let words = Severity::ALL.map(|severity| (finding_count(findings, severity), severity.name()));
     let words = words.into_iter().filter(|(count, _)| *count > 0);
@@ -105,10 +105,10 @@ fn finding_count(findings: &[FindingRow], severity: Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
-/// Strip with one square per claim, and verdict counts per sentence.
+/// Strip that shows one square per claim and counts the sentences by verdict.
 #[derive(Debug, Serialize)]
 pub(super) struct Strip<'a> {
-    /// Profile, or empty if there is only one.
+    /// Profile that the strip is for. Empty if there is only one.
     profile: &'a str,
     rows: [StripRow; 2],
 }
@@ -116,7 +116,7 @@ pub(super) struct Strip<'a> {
 #[derive(Debug, Serialize)]
 struct StripRow {
     name: &'static str,
-    /// Counts of the verdicts that occur.
+    /// Counts of those verdicts that occur.
     tally: Vec<Verdicts>,
     squares: Vec<Square>,
 }
@@ -129,7 +129,7 @@ struct Square {
     says: String,
 }
 
-/// Class, sign, count and verb of a verdict.
+/// CSS class, sign, count and verb for a verdict.
 pub(super) type Verdicts = (String, &'static str, usize, &'static str);
 
 pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {

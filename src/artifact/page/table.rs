@@ -1,4 +1,4 @@
-//! Tables of the page. The script sorts, filters and folds the rows.
+//! Tables on the page. The script sorts, filters and collapses their rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use super::html::cell_id;
 use crate::error::{Error, Result};
 use crate::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, SavedMark, SavedRow, SavedTable};
 
-/// Maximum text length of a column that does not wrap.
+/// Maximum length of the texts in a column that does not wrap.
 const PROSE: usize = 36;
 
-/// Minimum number of rows for a filter.
+/// Minimum number of rows for which a filter is offered.
 const FILTERED: usize = 6;
 
-/// Maximum number of rows of a table that does not scroll.
+/// Maximum number of rows in a table that does not scroll.
 const LONG: usize = 24;
 
 #[derive(Debug, Serialize)]
@@ -23,7 +23,7 @@ pub(super) struct PageTable {
     id: String,
     name: String,
     caption: String,
-    /// Whether the caption is only for screen readers, because the heading above shows its text.
+    /// Whether only screen readers get the caption, because the heading above already shows its text.
     is_hidden: bool,
     is_filtered: bool,
     /// Whether the rows scroll in a frame.
@@ -31,12 +31,12 @@ pub(super) struct PageTable {
     choices: Vec<RowChoice>,
     protocol: String,
     notes: Vec<String>,
-    /// Header rows: two if columns share a heading, one otherwise.
+    /// Header rows. There are two if columns share a heading, otherwise one.
     heads: Vec<Vec<HeaderCell>>,
     rows: Vec<PageRow>,
 }
 
-/// Filter of rows by the values of one column.
+/// Filter that selects rows by their value in one column.
 #[derive(Debug, Serialize)]
 struct RowChoice {
     name: String,
@@ -48,9 +48,9 @@ struct RowChoice {
 struct HeaderCell {
     text: String,
     class: String,
-    /// Printed index of the column, or `None` for a heading over several columns.
+    /// Index of the column, or `None` for a heading that spans several columns.
     column: Option<usize>,
-    /// Number of columns that the header cell spans. `rows` is the number of rows.
+    /// Number of columns that the header cell spans. `rows` is the number of header rows that it spans.
     columns: usize,
     rows: usize,
     higher_is_better: Option<bool>,
@@ -61,7 +61,7 @@ struct PageRow {
     id: Option<String>,
     group: Option<String>,
     group_class: &'static str,
-    /// Whether the group column labels the row.
+    /// Whether the cell in the group column labels the row.
     is_label: bool,
     ours: bool,
     cells: Vec<TableCell>,
@@ -72,18 +72,18 @@ struct TableCell {
     class: String,
     /// Whether the cell labels the row.
     is_label: bool,
-    /// Whether the cell shows the mark for rows of our method.
+    /// Whether the cell contains the mark for rows of our method.
     says_ours: bool,
-    /// Sort key of a numeric cell, if it differs from the text.
+    /// Sort key of a numeric cell, or `None` if it is the text.
     sort: Option<String>,
     text: String,
-    /// Deviation after `±`, shown below the number if space is short.
+    /// Deviation after `±`. It moves below the number if space is short.
     deviation: String,
     best: bool,
     second: bool,
-    /// Id of the note that the number opens.
+    /// Id of the note that opens when the number is clicked.
     link: Option<String>,
-    /// Target of a text that is a URL.
+    /// Link target of the text, or `None` if the text is not a URL.
     address: Option<String>,
     error: String,
     error_kind: String,
@@ -99,15 +99,15 @@ struct JudgedBeside {
     comparison: SavedComparison,
     sign: &'static str,
     word: &'static str,
-    /// Differences from the paper's protocol.
+    /// Differences from the paper's protocol, or `None` if it was followed.
     unlike: Option<String>,
 }
 
-/// Builds the template values of a table. `id` is unique on the page, `name` is used in the URL, and `title` replaces
-/// an empty caption.
+/// Builds the template values for a table. `id` must be unique on the page, and `name` is used in the URL. `title` is
+/// the caption if the table has none.
 ///
 /// # Errors
-/// Fails if a row does not have one cell per column.
+/// Fails if the number of cells in a row differs from the number of columns.
 pub(super) fn table(
     view: &SavedTable,
     (id, name): (String, String),
@@ -152,7 +152,7 @@ fn asked_columns(view: &SavedTable) -> SavedTable {
 }
 
 struct PageShape<'a> {
-    /// Name of the leading group column, if rows have groups.
+    /// Name of the group column in front, or `None` if rows have no groups.
     group: Option<&'a str>,
     /// Index of the label column, or `None` if the group column labels the rows.
     label: Option<usize>,
@@ -255,7 +255,7 @@ impl<'a> PageShape<'a> {
         if self.label.is_none() { "t g l" } else { "t g" }
     }
 
-    /// Returns the CSS class of a cell: `t` for text, `p` for prose, `l` for labels, none for numbers.
+    /// Returns the CSS class of a cell: `t` for text, `p` for prose, `l` for labels, and none for numbers.
     fn class(&self, index: usize, column: &SavedColumn, failed: bool) -> String {
         let kind = match (column.numeric, self.is_prose[index]) {
             (true, _) => "",
@@ -268,7 +268,8 @@ impl<'a> PageShape<'a> {
     }
 }
 
-/// Returns the label column: the declared one, or the last text before the first number.
+/// Returns the index of the label column. It is the column marked as such, or else the last text column before the
+/// first number.
 fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
     if let Some(says_so) = columns.iter().position(|column| column.label) {
         return Some(says_so);
@@ -278,14 +279,14 @@ fn label(columns: &[SavedColumn], has_group: bool) -> Option<usize> {
     text.or((first.is_none() || !has_group).then_some(0))
 }
 
-/// Returns a filter with the distinct texts of a column, or `None` if all texts are equal.
+/// Returns a filter for the distinct texts in a column, or `None` if all texts are equal.
 fn choice<'t>(name: &str, column: usize, texts: impl Iterator<Item = &'t str>) -> Option<RowChoice> {
     let mut seen = BTreeSet::new();
     let texts: Vec<String> = texts.filter(|text| !text.is_empty() && seen.insert(*text)).map(str::to_owned).collect();
     (texts.len() > 1).then(|| RowChoice { name: name.to_owned(), column, texts })
 }
 
-/// Returns the text if it is a URL.
+/// Returns the text as a link target, or `None` if it is not a URL.
 fn address(column: &SavedColumn, text: &str) -> Option<String> {
     (!column.numeric
         && text.starts_with("https://")
@@ -295,7 +296,7 @@ fn address(column: &SavedColumn, text: &str) -> Option<String> {
 
 fn sort_value(column: &SavedColumn, cell: &SavedCell) -> Option<String> {
     let text = cell.text.parse::<f64>().ok();
-    // A sort key is only needed if the printed text does not show the value.
+    // A sort key is needed only if the printed text does not determine the value.
     let decimals = cell.text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
     match cell.value.filter(|value| value.is_finite()) {
         _ if !column.numeric => None,

@@ -19,7 +19,7 @@ fn the_text_alternatives_say_what_the_print_does() {
     assert!(html.contains("<u>1.00</u></a><span class=\"vh\"> second</span>"));
     assert!(html.contains("<tr class=\"ours\">") && html.contains("<span class=\"vh\"> (ours)</span></th>"));
     assert!(html.contains("<td class=\"failed\">—</td>"));
-    // The cell is sorted by its value, not by its text.
+    // Rows are sorted by the value of the cell, not by its text.
     assert!(html.contains("<td data-v=\"7123456789\">7.1e9</td>"));
 }
 
@@ -82,7 +82,7 @@ fn a_caption_stands_once() {
     page.artifacts[0].caption = caption.into();
     page.artifacts[0].figures = vec![figure("LLaMA"), figure("OLMo")];
     let html = render(&page).unwrap();
-    // The alternative texts of figures also contain the caption.
+    // The alternative texts of the figures contain the caption too, so remove them first.
     let seen = without_ours(&html).replace(&format!("LLaMA. {caption}"), "").replace(&format!("OLMo. {caption}"), "");
     assert_eq!(seen.matches(caption).count(), 1);
     assert!(html.contains("<figcaption>LLaMA</figcaption>") && html.contains("width=\"5\" height=\"6\""));
@@ -166,7 +166,7 @@ fn page_begins_with_answer_figure_table_and_claims() {
     page.artifacts[0].provenance = vec![entry("machine", "a machine"), entry(WRITING_STARTED, "2026-01-01T00:00:00Z")];
     page.artifacts[0].provenance.push(entry(WRITING_FINISHED, "2026-01-01T00:10:00Z"));
     let other = PageArtifact { name: "table1".into(), title: "Table 1: it".into(), ..PageArtifact::default() };
-    // A list appears among the artifacts of the first profile.
+    // A list is shown among the artifacts of the first profile.
     page.artifacts[0].profile = "tiny".into();
     for name in ["beyond", "tableA4", "figure1", "table3"] {
         page.artifacts.push(PageArtifact { name: name.into(), ..page.artifacts[0].clone() });
@@ -194,7 +194,7 @@ fn page_begins_with_answer_figure_table_and_claims() {
     ];
     let places = parts.map(|text| html.find(text).unwrap_or_else(|| panic!("{text}")));
     assert!(places.is_sorted(), "{:?}", parts.iter().zip(places).collect::<Vec<_>>());
-    // Tables of the appendix and those beyond the paper are collapsed.
+    // Tables from the appendix and tables that are not in the paper are collapsed.
     assert_eq!(html.matches("<details class=\"folded\"><summary>Show 2 rows</summary>").count(), 2);
     assert!(html.contains("On small models a claim that fails"), "the caveat about small models");
     let rows: Vec<&str> = html

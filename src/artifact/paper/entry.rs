@@ -1,6 +1,7 @@
-//! Printed numbers with their locations.
+//! Numbers printed in the paper, with their locations.
 //!
-//! User files have one number per line, as in `data/paper/`, or one row per method and one column per task.
+//! A user file has either one number per line, like the files in `data/paper/`, or one row per method and one column
+//! per task.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use crate::files::regular;
 use crate::results::record::{Condition, DENSE, Record};
 use crate::{metric, recovery};
 
-/// Header of the one-number-per-line files.
+/// Header of files with one number per line.
 const HEAD: &str =
     "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std";
 
@@ -37,25 +38,25 @@ struct PaperLine {
     std: String,
 }
 
-/// A printed number, with its location.
+/// A printed number and its location.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PaperNumber {
-    /// Name of the table: `table2`.
+    /// Name of the table, such as `table2`.
     pub artifact: String,
     pub file: String,
-    /// Line number in the file, from 1.
+    /// Line number in the file, starting at 1.
     pub line: usize,
-    /// Value as printed, with trailing zeros. Empty if there is no value.
+    /// Value as printed, including trailing zeros. Empty if there is no value.
     pub printed: String,
     pub record: Record,
 }
 
 impl PaperNumber {
-    /// Parses a paper table's file.
+    /// Parses the file for a table of the paper.
     ///
     /// # Errors
-    /// Fails with file and line if the header is wrong, or if a line has the wrong number of columns, belongs to
-    /// another table, or contains an invalid field.
+    /// Fails with the file name and line number if the header is wrong. Also fails if a line has the wrong number of
+    /// columns, belongs to another table or contains an invalid field.
     pub fn parse(artifact: &str, text: &str) -> Result<Vec<Self>> {
         let file = format!("{artifact}.csv");
         let rows = lines(&file, text)?;
@@ -72,7 +73,7 @@ impl PaperNumber {
     /// Parses a user file in the same format.
     ///
     /// # Errors
-    /// Fails like [`Self::parse`].
+    /// Fails like [`Self::parse`], but reports the error as bad input.
     pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
         let rows = lines(file, text).map_err(bad)?;
         rows.into_iter().map(|(line, row)| Self::of(file, line, row).map_err(bad)).collect()
@@ -129,18 +130,18 @@ impl PaperNumber {
         self.printed.split_once('.').map_or(0, |(_, digits)| digits.len())
     }
 
-    /// Returns the unit of the last printed digit: 0.01 for two decimals.
+    /// Returns the value of one unit in the last printed digit, such as 0.01 for two decimals.
     pub fn unit(&self) -> f64 {
         0.1_f64.powi(i32::try_from(self.decimals()).unwrap_or(i32::MAX))
     }
 
-    /// Formats the location: `table2.csv:7`.
+    /// Formats the location as file and line, such as `table2.csv:7`.
     pub fn location(&self) -> String {
         format!("{}:{}", self.file, self.line)
     }
 }
 
-/// Turns an error about embedded data into an error about user input.
+/// Turns an error about embedded data into an error about bad input.
 fn bad(error: Error) -> Error {
     error.of_kind(ErrorKind::BadInput)
 }
@@ -150,7 +151,7 @@ fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
     if field.is_empty() {
         return Ok(None);
     }
-    // `parse` also accepts `inf`, signs and exponents.
+    // `parse` would also accept `inf`, signs and exponents.
     let plain = field.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     match field.parse() {
         Ok(number) if plain => Ok(Some(number)),
@@ -159,11 +160,12 @@ fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
 }
 
 impl PaperNumber {
-    /// Reads a file that contains the `wanted` columns. In a file with one row per method, the columns `labels` name
-    /// the method (by default the first column).
+    /// Reads a file that contains the `wanted` columns. If the file has one row per method, the columns in `labels`
+    /// name the method. By default, this is the first column.
     ///
     /// # Errors
-    /// Fails with file and line if the file cannot be read, a column is missing, or a cell is not a printed number.
+    /// Fails with file name and line number if the file cannot be read, a column is missing, or a cell is not a printed
+    /// number.
     pub fn read(path: &Path, labels: &[String], wanted: &[&str]) -> Result<Vec<Self>> {
         let file = path.display().to_string();
         let bytes = regular::read(path)?;
@@ -249,8 +251,8 @@ fn row(label: &str) -> Condition {
     }
 }
 
-/// Parses a cell into the printed number, its value, and the error after `±`. Returns `None` if the text is neither a
-/// number nor a placeholder.
+/// Parses a cell. Returns the number as printed, its value, and the error after `±`. Returns `None` if the text is
+/// neither a number nor a placeholder.
 fn number(cell: &str) -> Option<(String, Option<f64>, Option<f64>)> {
     let cell = cell.trim().trim_matches('*').trim();
     if ["", "-", "–", "—", "n/a", "N/A", "OOM"].contains(&cell) {

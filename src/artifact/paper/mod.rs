@@ -1,7 +1,7 @@
-//! Numbers of every table in the paper "Ghosted Layers", embedded in the program.
+//! Numbers from every table in the paper "Ghosted Layers", embedded in the program.
 //!
-//! `data/paper/*.csv` is transcribed from the paper's source, including errors, which the audit
-//! ([`crate::artifact::audit`]) reports. Accuracy and memory are in percent, latency in milliseconds. The mean
+//! `data/paper/*.csv` is transcribed from the paper's source, including its errors. The audit
+//! ([`crate::artifact::audit`]) reports these. Accuracy and memory are in percent, latency in milliseconds. The mean
 //! accuracy, which some tables call `average`, is always `acc_average`, as in [`crate::results::record`].
 
 mod entry;
@@ -11,7 +11,7 @@ pub use entry::PaperNumber;
 use crate::error::{Error, Result};
 use crate::results::record::Record;
 
-/// Returns the numbers of one table with their locations.
+/// Returns the numbers in a table with their locations.
 ///
 /// # Errors
 /// Fails if the table is unknown or the embedded data is invalid.
@@ -19,7 +19,7 @@ pub fn entries(artifact: &str) -> Result<Vec<PaperNumber>> {
     PaperTable::find(artifact)?.entries()
 }
 
-/// Returns the numbers of one table (`table2` to `tableA10`).
+/// Returns the numbers in a table (`table2` to `tableA10`).
 ///
 /// # Errors
 /// Fails like [`entries`].
@@ -27,7 +27,7 @@ pub fn records(artifact: &str) -> Result<Vec<Record>> {
     Ok(entries(artifact)?.into_iter().map(|entry| entry.record).collect())
 }
 
-/// Returns the numbers of all tables, without repeating aliases.
+/// Returns the numbers in all tables. Tables known under several names are included only once.
 ///
 /// # Errors
 /// Fails if the embedded data is invalid.
@@ -37,9 +37,9 @@ pub fn all() -> Result<Vec<PaperNumber>> {
 
 #[derive(Debug)]
 pub struct PaperTable {
-    /// Name in the paper's numbering: `table2` to `tableA10`.
+    /// Name of the table in the paper's numbering, from `table2` to `tableA10`.
     pub name: &'static str,
-    /// Names under which the paper repeats the same numbers.
+    /// Names of other tables in which the paper repeats the same numbers.
     pub aliases: &'static [&'static str],
     text: &'static str,
 }
@@ -73,10 +73,10 @@ pub fn tables() -> &'static [PaperTable] {
 }
 
 impl PaperTable {
-    /// Finds a table by name or alias.
+    /// Finds a table by its name or an alias.
     ///
     /// # Errors
-    /// Fails if the name is unknown, and suggests the closest one.
+    /// Fails if the name is unknown. The error suggests the closest name.
     pub fn find(name: &str) -> Result<&'static Self> {
         TABLES.iter().find(|table| table.name == name || table.aliases.contains(&name)).ok_or_else(|| {
             let names = TABLES.iter().flat_map(|table| [&[table.name], table.aliases].concat());
@@ -102,7 +102,7 @@ const LABELS: [(&str, &str); 6] = [
     ("qwen-3-14b", "Qwen-3-14B"),
 ];
 
-/// Returns the paper's label of a backbone, or `name` itself.
+/// Returns the label that the paper uses for a backbone. Returns `name` itself if the paper has no label for it.
 pub fn backbone_label(name: &str) -> &str {
     LABELS.iter().find(|(known, _)| *known == name).map_or(name, |(_, label)| label)
 }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn every_line_of_every_table_is_one_number() {
-        // Lines of the files without their headers, counted with `wc -l`.
+        // Number of lines in each file without its header, counted with `wc -l`.
         let wanted = [
             ("table2", 570),
             ("table3", 645),
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_number_keeps_its_condition_its_place_and_its_digits() {
-        // First row, sixth column of the paper's table 2: 45.00.
+        // The number in the first row and sixth column of the paper's table 2 is 45.00.
         let entry = &entries("table2").unwrap()[5];
         assert_eq!((entry.artifact.as_str(), entry.line, entry.printed.as_str()), ("table2", 7, "45.00"));
         assert_eq!(entry.decimals(), 2);
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!((condition.backbone.as_str(), condition.layers, condition.depth), ("llama-3-8b", 32, 0));
         assert_eq!((condition.criterion.as_str(), condition.recovery.as_str()), ("dense", "none"));
         assert_eq!((condition.finetuned, condition.calibration.as_str()), (false, "c4"));
-        // Table A8: 95.9 ± 0.2.
+        // Table A8 prints 95.9 ± 0.2.
         let latency = &records("tableA8").unwrap()[0];
         assert_eq!((latency.value, latency.error), (Some(95.9), Some(0.2)));
     }
@@ -154,7 +154,7 @@ mod tests {
     fn the_mean_accuracy_has_one_name() {
         let all = all().unwrap();
         assert!(all.iter().all(|entry| entry.record.metric != "average"));
-        // Rows of tables 2, 3, 4, 5, A4, A6, A7 and A10: 57 + 129 + 4 + 15 + 20 + 57 + 57 + 2.
+        // Number of rows in tables 2, 3, 4, 5, A4, A6, A7 and A10: 57 + 129 + 4 + 15 + 20 + 57 + 57 + 2.
         assert_eq!(all.iter().filter(|entry| entry.record.metric == "acc_average").count(), 341);
     }
 

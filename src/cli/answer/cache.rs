@@ -1,4 +1,4 @@
-//! Output of `ghostlab cache`: listing, verification and garbage collection of the store.
+//! Output of `ghostlab cache`, which lists, verifies and garbage-collects the store.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -196,7 +196,7 @@ impl DamagedFile {
         Self::of(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
     }
 
-    /// Creates the entry for a file. If the file could not be removed, the entry contains the removal error instead.
+    /// Creates the entry for a file. If removing the file failed, the entry contains that error instead.
     fn of(error: Error, removed: Result<()>, repair: bool) -> Self {
         let (removed, error) = match removed {
             Ok(()) => (repair, error),
@@ -248,7 +248,7 @@ impl Verified {
         Ok(Self { store, artifacts, damaged, strays, records, mended, removed: repair })
     }
 
-    /// Returns whether no damaged objects remain.
+    /// Returns whether no damaged objects, files or records remain.
     pub(crate) fn is_well(&self) -> bool {
         (self.removed || self.damaged.is_empty()) && self.strays.iter().chain(&self.records).all(|stray| stray.removed)
     }

@@ -1,4 +1,4 @@
-//! Output of commands that run work or write files.
+//! Output of commands that compute something or write files.
 
 use std::path::{Path, PathBuf};
 

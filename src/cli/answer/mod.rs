@@ -1,4 +1,4 @@
-//! Output of commands: one typed value, printed as text or, with `--json`, as JSON.
+//! Output of commands. Each command returns one typed value, which is printed as text or, with `--json`, as JSON.
 //!
 //! `ghostlab schema output` derives its schema from these types, so the schema always matches the output. Renaming or
 //! removing a field, or changing its meaning, requires a new [`SCHEMA`] version.
@@ -23,7 +23,7 @@ use serde_json::Value;
 use super::out;
 use crate::error::{Error, ErrorParts, Result};
 
-/// Version of the output schema. New fields do not change it.
+/// Version of the output schema. Adding fields does not change it.
 const SCHEMA: u32 = 1;
 
 /// Command-line option that selects the output format.
@@ -36,7 +36,7 @@ pub(super) struct Form {
     json: bool,
 }
 
-/// Whether `--json` was given. Set once, after the arguments are parsed.
+/// Whether `--json` was given. Set once after the arguments are parsed.
 static JSON: AtomicBool = AtomicBool::new(false);
 
 impl Form {
@@ -49,7 +49,7 @@ pub(super) fn json() -> bool {
     JSON.load(Relaxed)
 }
 
-/// Prints the output of a successful command: as JSON with `--json`, otherwise by calling `text`.
+/// Prints the output of a successful command. Prints it as JSON if `--json` was given, otherwise by calling `text`.
 pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
     match json() {
         true => out::print_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
@@ -146,11 +146,11 @@ impl Document {
 /// Prints an error as a JSON document.
 pub(super) fn failed(command: &str, error: &Error) {
     let failure = Failure { exit_code: error.exit_code(), parts: error.parts().clone() };
-    // Ignore write errors: the error is also printed to stderr.
+    // Ignore write errors, because the error is also printed to stderr.
     out::print_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
 }
 
-/// Returns the full names of all commands without subcommands, such as `run` or `cache ls`.
+/// Returns the full names of all commands that have no subcommands, such as `run` or `cache ls`.
 pub(super) fn commands() -> Vec<String> {
     fn walk(command: &clap::Command, before: &str, found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
@@ -170,7 +170,7 @@ pub(super) fn commands() -> Vec<String> {
 pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error) {
     let words: Vec<String> = words.skip(1).map_while(|word| word.into_string().ok()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).take_while(|word| *word != "--").collect();
-    // An option value may equal a command name, so use the first command on the line.
+    // The value of an option may equal the name of a command, so use the first command on the line.
     let rank = |command: &&String| {
         let places = command.split(' ').map(|part| words.iter().position(|word| *word == part));
         places.collect::<Option<Vec<_>>>().and_then(|places| places.first().copied())
@@ -188,7 +188,7 @@ pub(super) fn misused(words: impl Iterator<Item = OsString>, error: &clap::Error
     }
 }
 
-/// Descriptions of the enum tags that serde generates, which cannot have doc comments.
+/// Descriptions of the enum tags that serde generates. These tags cannot have doc comments.
 const TAGS: [(&str, &str); 5] = [
     ("command", "Command that produced the answer."),
     ("answer", "Outcome: an answer or an error."),

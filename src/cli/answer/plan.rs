@@ -152,7 +152,7 @@ pub(crate) struct Missing {
     pub(crate) reason: Reason,
 }
 
-/// Kind of a missing object, serialized as a name such as `selection`.
+/// Kind of the missing object, serialized as a name such as `selection`.
 pub(crate) struct MissingPart(pub(crate) Words);
 
 impl Serialize for MissingPart {
@@ -233,7 +233,7 @@ impl GridPlan {
     }
 }
 
-/// Counts the required, stored and missing objects of each kind, with the reasons for the missing ones.
+/// Counts the required, stored and missing objects of each kind. Also lists why objects are missing.
 pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, store: &Store) -> Vec<ArtifactCount> {
     let mut by_kind: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     for key in plan.keys() {
@@ -241,11 +241,11 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     }
     let mut counts = Vec::new();
     for (kind, keys) in stage::KINDS.into_iter().filter_map(|kind| Some((kind, by_kind.remove(&kind)?))) {
-        // Objects in the temporary overlay were written only to count tokens and will be discarded, so they count as
-        // missing.
+        // Objects in the temporary overlay count as missing. They were written only to count tokens and will be
+        // discarded.
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
-        // Skip the reason of objects that were never computed, because it explains nothing.
+        // For objects that were never computed, the reason explains nothing, so skip it.
         let lacking = missing.iter().filter(|key| !state.has(key));
         for reason in lacking.map(|key| reasons.of(key, state)).filter(|reason| *reason != Reason::First) {
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;
@@ -273,7 +273,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     counts
 }
 
-/// Returns the remaining jobs of a backbone, in order of execution.
+/// Returns the jobs that still have to run for a backbone, in order of execution.
 fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<PlannedJob> {
     let mut jobs = Vec::new();
     for (index, calibration) in backbone.calibrations.iter().enumerate() {
@@ -309,7 +309,7 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<Pla
     }
     for (index, prompt) in backbone.latencies.iter().enumerate() {
         if backbone.variants.iter().any(|variant| !state.has(&variant.latencies[index])) {
-            // All cells are timed together, so that latencies are comparable.
+            // All cells are timed in one job so that their latencies are comparable.
             let prompt = prompt.to_string();
             let cells = backbone.variants.len();
             jobs.push(PlannedJob::Time { backbone: job_name(backbone), prompt, cells });

@@ -95,7 +95,7 @@ pub(super) fn cost(estimate: &Estimate, plan: &Plan<'_>, store: &Store) -> PlanC
     PlanCost { cell_by_cell_flop: separate, shared_flop: shared, left_flop: left, run }
 }
 
-/// Estimates the FLOPs per second of a run as half the measured rate of a plain matrix product.
+/// Estimates the speed of a run in FLOPs per second. The estimate is half the measured speed of a plain matrix product.
 pub(crate) fn probe() -> f64 {
     const SIZE: usize = 768;
     let x = vec![1.0f32; SIZE * SIZE];
