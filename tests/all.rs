@@ -1,5 +1,5 @@
-//! Integration tests of the program, compiled into one test binary. One binary is linked only once, and its long tests
-//! run in parallel. `cargo test --release --test all latency::` runs the tests of `latency.rs`.
+//! Integration tests of the program, compiled into a single test binary. A single binary is linked only once, and its
+//! long tests run in parallel. `cargo test --release --test all latency::` runs only the tests in `latency.rs`.
 
 mod architecture;
 mod choices;

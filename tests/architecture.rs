@@ -1,4 +1,4 @@
-//! Checks the architecture layers against the imports between files. A module may only use modules of lower layers, and
+//! Checks the architecture layers by the imports between files. A module may use only modules in lower layers, and
 //! files must not import each other in cycles. A file may use anything from its parent `mod.rs`.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Modules of each crate, lowest layer first. A module may use only the modules before it.
+/// Modules of each crate, from the lowest layer to the highest. A module may use only the modules before it.
 const LAYERS: [(&str, &[&str]); 3] = [
     ("crates/kernels/src", &["linalg", "forward"]),
     (
@@ -65,16 +65,16 @@ const LAYERS: [(&str, &[&str]); 3] = [
         ],
     ),
 ];
-/// Crates without layers, which are only checked for import cycles.
+/// Crates that have no layers. They are checked only for import cycles.
 const FLAT: [&str; 3] = ["crates/definitions/src", "crates/hub/src", "crates/store/src"];
 
-/// Module path, as names from the crate root.
+/// Module path as a list of names, starting below the crate root.
 type Module = Vec<String>;
 
-/// Source text of a crate by module, without tests, comments and string literals.
+/// Source texts of a crate's modules, without tests, comments and string literals.
 struct Sources {
     files: BTreeMap<Module, String>,
-    /// Re-exported names of each module, with the paths that they refer to.
+    /// Names that each module re-exports, with the paths to which they refer.
     passed_on: BTreeMap<Module, BTreeMap<String, Module>>,
 }
 
@@ -109,7 +109,7 @@ impl Sources {
         sources
     }
 
-    /// Resolves a path used in a module to a path from the crate root. Returns `None` for other crates.
+    /// Resolves a path used in a module to a path from the crate root. Returns `None` for paths into other crates.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Module> {
         let (first, rest) = path.split_first()?;
         match first.as_str() {
@@ -137,7 +137,7 @@ impl Sources {
         }
     }
 
-    /// Returns the modules that each module uses.
+    /// Returns, for each module, the modules that it uses.
     fn imports(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
         self.files.iter().map(|(module, text)| (module, self.used_by(module, text))).collect()
     }
@@ -146,7 +146,7 @@ impl Sources {
         let mut paths = inline(text);
         for (public, tree) in uses(text) {
             let used = leaves(&tree).into_iter().map(|(path, _)| path);
-            // Re-exporting names of child modules does not count as using them.
+            // Re-exporting names from child modules does not count as using them.
             paths.extend(used.filter(|path| {
                 !(public && self.absolute(module, path).is_some_and(|absolute| absolute.starts_with(module)))
             }));
@@ -223,7 +223,7 @@ fn without_tests(text: &str) -> String {
     kept + rest
 }
 
-/// Returns the tree of each `use` item, with a flag that is set for re-exports.
+/// Returns the tree of each `use` item, and whether the item is a re-export.
 fn uses(text: &str) -> Vec<(bool, String)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("use ") {
@@ -235,7 +235,7 @@ fn uses(text: &str) -> Vec<(bool, String)> {
     found
 }
 
-/// Returns the paths in a `use` tree, with their `as` aliases.
+/// Returns the paths in a `use` tree, each with its `as` alias if it has one.
 fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
     let tree = tree.trim();
     let Some((before, inside)) = tree.split_once('{') else {
@@ -261,7 +261,7 @@ fn leaves(tree: &str) -> Vec<(Module, Option<String>)> {
         .collect()
 }
 
-/// Returns the `crate::`, `super::` and `self::` paths outside of `use` items.
+/// Returns the `crate::`, `super::` and `self::` paths that are not part of `use` items.
 fn inline(text: &str) -> Vec<Module> {
     let mut found = Vec::new();
     for begin in ["crate::", "super::", "self::"] {
@@ -362,7 +362,7 @@ fn every_test_file_is_compiled_into_its_crates_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let crates = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path());
     for tests in crates.chain([root.to_owned()]).map(|folder| folder.join("tests")) {
-        // Crates with a single test file need no `all.rs`.
+        // A crate with a single test file does not need `all.rs`.
         let Ok(program) = fs::read_to_string(tests.join("all.rs")) else { continue };
         let files = fs::read_dir(&tests).unwrap().map(|entry| entry.unwrap().path());
         for file in files
@@ -379,7 +379,7 @@ fn every_test_file_is_compiled_into_its_crates_tests() {
 fn every_test_file_that_ci_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let script = fs::read_to_string(root.join(".ci/run")).unwrap();
-    // `cargo test` succeeds even if a filter matches no test.
+    // `cargo test` succeeds even if a filter matches no test, so a misspelled filter would go unnoticed.
     let named: Vec<&str> = script.split_whitespace().filter_map(|word| word.strip_suffix("::")).collect();
     assert!(named.len() >= 9, "{named:?}");
     for name in named {

@@ -1,5 +1,5 @@
-//! Compares multiple-choice scores with lm-evaluation-harness (reference data `lm_eval`, log-likelihoods within 1e-4),
-//! and checks properties that hold for any backbone.
+//! Compares multiple-choice scores with those of lm-evaluation-harness (reference data `lm_eval`, log-likelihoods
+//! within 1e-4), and checks properties that must hold for any backbone.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use ghostlab::model::{Config, Decoder, Engine, LongRope, Operator, Products, Pro
 use ghostlab::results::harness_files;
 use serde_json::Value;
 
-/// Choices of a document, as (input, continuation) pairs.
+/// Choices for a document, as (input, continuation) pairs.
 type Document = Vec<(Vec<u32>, Vec<u32>)>;
 
 fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], budget: usize) -> Vec<Vec<Vec<Scored>>> {
@@ -40,7 +40,8 @@ fn scored(engine: &dyn Engine, programs: &[Program], documents: &[Document], bud
         .collect()
 }
 
-/// Reads the reference requests grouped by document, with the harness's log-likelihood and greedy flag of each.
+/// Reads the reference requests, grouped by document. Each comes with its log-likelihood and greedy flag from
+/// lm-evaluation-harness.
 fn golden(path: &Path) -> (Vec<Document>, Vec<Vec<(f64, bool)>>) {
     let text = std::fs::read_to_string(path).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -89,7 +90,7 @@ fn log_likelihoods_equal_the_harness() {
             }
         }
     }
-    // 180 with BOS, 180 without, and 20 of the older RACE version.
+    // There are 180 requests with BOS, 180 without, and 20 for the older version of RACE.
     assert_eq!(requests, [380; 2]);
 }
 
@@ -132,8 +133,8 @@ fn a_grid_s_accuracies_are_the_harness_s_to_the_last_digit() {
     assert_ne!(harness_files(&grid, &outcome.cells[1], "cell").unwrap()[0]["results"], files[0]["results"]);
 }
 
-/// Returns documents whose choices share a context, have equal inputs, share nothing, or have inputs that extend each
-/// other.
+/// Returns documents of different kinds: their choices share a context, have equal inputs, share nothing, or have
+/// inputs that are prefixes of each other.
 fn documents(vocab: u32) -> Vec<Document> {
     let text =
         |seed: u32, length: u32| -> Vec<u32> { (0..length).map(|i| (seed * 7919 + i * i * 31) % vocab).collect() };
@@ -144,7 +145,7 @@ fn documents(vocab: u32) -> Vec<Document> {
         vec![request(text(3, 20), 4, 1), request(text(4, 33), 9, 2)],
         vec![request(text(5, 40), 6, 1), request([&text(5, 40)[..], &[3]].concat(), 1, 2), request(text(5, 44), 2, 3)],
         vec![request(text(6, 1), 1, 9)],
-        // The branches have more rows than one query block holds.
+        // The branches have more rows than fit into one query block.
         (0..9).map(|i| request([text(7, 5), text(20 + i, 30)].concat(), 30, i)).collect(),
     ]
 }
@@ -166,11 +167,11 @@ fn programs(engine: &dyn Engine) -> Vec<Program> {
     ]
 }
 
-/// Covers every architecture fixture, unchanged and with RoPE types that depend on the sequence length.
+/// Covers all architecture fixtures, both unchanged and with RoPE types that depend on the sequence length.
 ///
-/// On the CPU engine, the scores of a document are bit-identical regardless of the other documents in the batch. This
-/// holds for f32 and bf16 and for weights that are loaded on demand. A choice that shares a prefix with others has the
-/// same score up to rounding, because attention sums over the prefix and the rest separately.
+/// On the CPU engine, the scores of a document are bit-identical whatever other documents are in the batch. This holds
+/// in f32 and bf16, and also if weights are loaded on demand. A choice that shares a prefix with others has the same
+/// score up to rounding, because attention sums over the prefix and the rest separately.
 #[test]
 fn document_alone_and_together_scores_the_same() {
     let mut models: Vec<_> = std::fs::read_dir(fixture("arch")).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -191,7 +192,7 @@ fn document_alone_and_together_scores_the_same() {
     }
 }
 
-/// Returns a model's config, and the same config with RoPE frequencies that change beyond 40 tokens.
+/// Returns a model's config, and copies of it with RoPE frequencies that change beyond 40 tokens.
 fn length_dependent(folder: &Path) -> Vec<Config> {
     let config = Config::read(folder).unwrap();
     let pairs = config.rotary_width / 2;
@@ -202,7 +203,8 @@ fn length_dependent(folder: &Path) -> Vec<Config> {
     ropes.map(|scaling| Config { rope: Rope { scaling, ..config.rope.clone() }, ..config.clone() }).into()
 }
 
-/// Returns the test documents plus a document of all their choices, each prefixed with the same token (like BOS).
+/// Returns the test documents, and one more document with all of their choices. There, every choice starts with the
+/// same token, as with BOS.
 fn begun_alike(vocab: u32) -> Vec<Document> {
     let mut documents = documents(vocab);
     documents.push(
@@ -215,7 +217,7 @@ fn begun_alike(vocab: u32) -> Vec<Document> {
     documents
 }
 
-/// Asserts that each document of a batch has bit-identical scores when it is scored alone.
+/// Asserts that each document in a batch gets bit-identical scores when it is scored alone.
 fn same_bits_alone(what: &str, engine: &dyn Engine) {
     let documents = begun_alike(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
@@ -226,7 +228,7 @@ fn same_bits_alone(what: &str, engine: &dyn Engine) {
     }
 }
 
-/// Asserts that each choice of a batch has the same score, up to rounding, when it is scored alone.
+/// Asserts that each choice in a batch gets the same score up to rounding when it is scored alone.
 fn near_alone(what: &str, engine: &dyn Engine) {
     let documents = begun_alike(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
@@ -250,7 +252,7 @@ fn shared_contexts_and_variants_change_nothing() {
             for (program, together) in programs.iter().zip(&together) {
                 for (document, together) in documents.iter().zip(together) {
                     for (choice, together) in document.iter().zip(together) {
-                        // With one program and one choice, the batch has no branches.
+                        // A batch with a single program and a single choice has no branches.
                         let alone =
                             scored(&*engine, std::slice::from_ref(program), &[vec![choice.clone()]], 512)[0][0][0];
                         let difference = (alone.log_likelihood - together.log_likelihood).abs();
@@ -286,7 +288,7 @@ fn what_the_model_itself_would_write_is_greedy() {
         let vocab = engine.config().vocab as u32;
         let mut text = vec![3, 1, 4, 1, 5];
         for _ in 0..4 {
-            // Of all single-token continuations, only the most likely one is greedy.
+            // Among all single-token continuations, only the most likely one is greedy.
             let all: Document = (0..vocab).map(|token| (text.clone(), vec![token])).collect();
             let scores = &scored(&*engine, &dense, &[all], 2048)[0][0];
             let greedy: Vec<usize> = (0..scores.len()).filter(|&token| scores[token].greedy).collect();

@@ -1,5 +1,5 @@
-//! Runs the command-line program on a tiny backbone that the test writes. Covers complete runs, repeated runs and
-//! invalid input.
+//! Tests of the command-line program on a tiny backbone written by the test: complete runs, repeated runs and invalid
+//! input.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -60,7 +60,7 @@ fn a_grid_without_the_axes_of_a_cut_scores_its_backbones() {
     let (head, rest) = stored.split_once("criterion:").unwrap();
     let dense = format!("{head}{}", &rest[rest.find("evaluate:").unwrap()..]);
     world.write("dense.yaml", &dense);
-    // The pruned grid has already scored the dense backbone.
+    // The run of the pruned grid has already scored the dense backbone.
     let plan = printed(&world, &["plan", "dense.yaml"]);
     assert!(plan.contains("1 complete, 0 to run") && !plan.contains("operator"), "{plan}");
     let store = ["--store", "other"];

@@ -1,10 +1,10 @@
-//! Snapshot tests of the output of each command on a small grid. `INSTA_UPDATE=always` updates the snapshots in
+//! Snapshot tests of each command's output on a small grid. `INSTA_UPDATE=always` updates the snapshots in
 //! `tests/snapshots`.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::world::World;
 
-/// Patterns for output that differs between runs or machines, with their replacements.
+/// Patterns for output that differs between runs or machines, and their replacements.
 const FILTERS: [(&str, &str); 14] = [
     (r"\d+\.\d  ok", "TIME  ok"),
     (r"(inodes: at most \d+;) \d+ free", "$1 NUMBER free"),
@@ -18,7 +18,7 @@ const FILTERS: [(&str, &str); 14] = [
     (r"ghostlab \d+\.\d+\.\d+[^\n]*", "ghostlab VERSION"),
     (r"(cpu|device|machine|processor|commit|built|kernels):( +)[^\n]+", "$1:$2MACHINE"),
     (r"process \d+-HASH", "process ID"),
-    // If the store is on an in-memory file system, `doctor` prints a note.
+    // `doctor` prints a note if the store is on an in-memory file system.
     (
         r"(ok  |note)  store: (\S+), on \w+, SIZE free(\n +→ in-memory file system[^\n]*)?",
         "ok    store: $2, on DISK, SIZE free",
@@ -26,7 +26,7 @@ const FILTERS: [(&str, &str); 14] = [
     (r" +(SIZE|TIME)", " $1"),
 ];
 
-/// Commands that run in this order in one folder, each with its own snapshot.
+/// Commands that run in this order in the same folder. Each has its own snapshot.
 const COMMANDS: [(&str, &[&str]); 33] = [
     ("unknown_command", &["rnu", "grid.yaml"]),
     ("unknown_option", &["run", "grid.yaml", "--resluts", "x"]),
@@ -63,7 +63,7 @@ const COMMANDS: [(&str, &[&str]); 33] = [
     ("init", &["init", "backbone", "--corpus", "train.txt", "--to", "first.yaml"]),
 ];
 
-/// Commands whose `-h` output is in the snapshot `console_help`. The empty command is the program itself.
+/// Commands whose `-h` output is in the snapshot `console_help`. The empty command stands for the program itself.
 const HELP: [&[&str]; 31] = [
     &[],
     &["init"],
@@ -105,7 +105,7 @@ fn help_of_every_command_is_in_its_snapshot() {
     settings(&world).bind(|| insta::assert_snapshot!("console_help", shown));
 }
 
-/// Returns the short help of a command, below its command line.
+/// Returns the short help for a command, below the command line that prints it.
 fn help(world: &World, command: &[&str]) -> String {
     let output = world.command(&[command, &["-h"]].concat()).env("COLUMNS", "120").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
@@ -133,7 +133,7 @@ fn every_command_prints_what_its_snapshot_shows() {
     }
 }
 
-/// Returns the insta settings of all snapshots in this file.
+/// Returns the insta settings used for all snapshots in this file.
 fn settings(world: &World) -> insta::Settings {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));

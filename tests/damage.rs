@@ -20,12 +20,12 @@ use serde_json::Value;
 const DAMAGE: f64 = 1e-5;
 const PERPLEXITY: f64 = 2e-6;
 
-/// Metric names in the grid and in the reference. The prefix `second_half_` restricts a metric to the second half of
-/// each window.
+/// Metric names, which are the same in the grid and in the reference. The prefix `second_half_` restricts a metric to
+/// the second half of each window.
 const MEASURES: [&str; 7] =
     ["kl_dense_variant", "kl_variant_dense", "same_top", "mean_dp", "mean_abs_dp", "rms_dp", "ppl_ratio"];
 
-/// Cell names, with the names of the same variants in the reference.
+/// Cell names, each with the name of the same variant in the reference.
 const VARIANTS: [(&str, &str); 3] = [
     ("tiny.explicit-4.ghosted", "cut:[7,11):normed-bias"),
     ("tiny.explicit-6.none", "cut:[3,9):none"),
@@ -35,7 +35,7 @@ const VARIANTS: [(&str, &str); 3] = [
 fn grid(folder: &std::path::Path, tasks: &[(&str, usize)]) -> Grid {
     let data = checkout().canonicalize().unwrap().join("data/tiny");
     let data = data.display();
-    // The two excluded metrics are reported even if the grid does not name them.
+    // The two metrics left out here are reported even if the grid does not name them.
     let named = MEASURES.iter().filter(|name| !["kl_dense_variant", "same_top"].contains(name));
     let halves = MEASURES.iter().map(|name| format!("second_half_{name}"));
     let metrics: Vec<String> = named.map(|name| (*name).to_owned()).chain(halves).collect();
@@ -89,7 +89,7 @@ fn compare(engine: EngineName, tasks: &[(&str, usize)]) {
     }
 }
 
-/// Compares a number with the reference. Returns whether the reference covers metrics of this kind.
+/// Compares a number with the reference. Returns whether the reference covers this kind of metric.
 fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> bool {
     let metric = &number.metric;
     let what = format!("{variant}, {}", metric.id);
@@ -102,7 +102,7 @@ fn compare_number(number: &Measurement, variant: &str, reference: &Value) -> boo
                 Some(name) => &expected["second_half"][name],
                 None => &expected[metric.name],
             };
-            // The reference has second-half metrics for some variants only.
+            // The reference has second-half metrics for only some of the variants.
             if let Some(expected) = expected.as_f64() {
                 assert_close(&what, found, expected, DAMAGE);
             }
@@ -137,7 +137,7 @@ fn damage_of_a_grid_by_candle_equals_the_reference() {
     compare(EngineName::Candle, &[("copa", 60)]);
 }
 
-/// Grid with and without a repair of one cut, several damage metrics, and enough windows for a paired test.
+/// Grid with one cut, unrepaired and repaired, several damage metrics, and enough windows for a paired test.
 const GRID: &str = "\
 backbones: {tiny: {path: backbone}}
 corpora:
@@ -179,7 +179,7 @@ fn damage_is_tested_in_pairs_verified_and_resumed() {
             score["metric_config"]["metric_id"] == "ppl_ratio" && score["metric_config"]["min_score"] == 0.0
         });
     assert!(ratio.is_some(), "{form:#}");
-    // All cells are cached, and `verify` works without the store.
+    // All cells are cached, and `verify` does not need the store.
     let plan = world.ghostlab(&["plan", "grid.yaml", "--json"]);
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
     assert_eq!(

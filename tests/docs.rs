@@ -1,5 +1,5 @@
-//! Checks the commands in README, CONTRIBUTING and docs/: the program accepts every line, and lines that need no
-//! network, GPU or scheduler also run.
+//! Checks the commands in the README, CONTRIBUTING and docs/. The program must accept every line. Lines that need no
+//! network, GPU or scheduler are also run.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod models;
@@ -16,10 +16,10 @@ use serde_json::Value;
 use crate::common::output::stderr;
 use crate::common::world::World;
 
-/// Maximum number of words of the README and `docs/` together.
+/// Maximum number of words in the README and `docs/` together.
 const MAX_WORDS: usize = 16_000;
 
-/// Returns the shell lines that call the program, as (page, arguments).
+/// Returns the shell lines that call the program, as pairs of page and arguments.
 fn lines() -> Vec<(String, Vec<String>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
@@ -37,7 +37,7 @@ fn lines() -> Vec<(String, Vec<String>)> {
     lines
 }
 
-/// Returns the arguments of a line that calls the program, directly or through cargo. Pipes and redirections are
+/// Returns the arguments in a line that calls the program, directly or through cargo. Pipes and redirections are
 /// dropped.
 fn call(line: &str) -> Option<Vec<String>> {
     let line = line.split(" | ").next()?.trim().trim_start_matches("source <(").trim_end_matches(')');
@@ -46,7 +46,7 @@ fn call(line: &str) -> Option<Vec<String>> {
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Returns the reason why a valid line is not run here, if any.
+/// Returns the reason why a valid line cannot be run here. Returns `None` if it can be.
 fn elsewhere(words: &[String]) -> Option<&'static str> {
     match words[0].as_str() {
         "fetch" => Some("network"),
@@ -63,7 +63,8 @@ fn has_one(words: &[String], wanted: &[&str]) -> bool {
     words.iter().any(|word| wanted.contains(&word.as_str()))
 }
 
-/// Creates the files that the docs assume: `grid.yaml`, `models/my-llama`, and the texts and tasks that they name.
+/// Creates the files that the docs assume to exist: `grid.yaml`, `models/my-llama`, and the texts and tasks that they
+/// name.
 fn world() -> World {
     let world = World::new();
     fs::create_dir_all(world.path("models")).unwrap();
@@ -108,7 +109,8 @@ fn every_line_of_the_pages_is_understood() {
     assert!(lines.len() > 25, "too few lines: {lines:?}");
     let world = World::new();
     for (page, words) in lines {
-        // Everything after `--` is passed to the scheduler. With `--help` last, all arguments before it must parse.
+        // Arguments after `--` are passed to the scheduler, so leave them out. A trailing `--help` makes the program
+        // parse all arguments before it and then exit.
         let command_words = words.iter().take_while(|word| *word != "--").map(String::as_str);
         let line: Vec<&str> = command_words.chain(["--help"]).collect();
         let output = world.ghostlab(&line);
@@ -119,7 +121,7 @@ fn every_line_of_the_pages_is_understood() {
 #[test]
 fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
     let world = world();
-    // This run creates the results that other lines show. The folders `a` and `b` are copies of them.
+    // This run creates the results that other lines show. The folders `a` and `b` are copies of these results.
     let output = world.ghostlab(&["run", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     for copy in ["a", "b"] {
@@ -135,7 +137,7 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
         if elsewhere(&words).is_some() {
             continue;
         }
-        // Adapt depths to the small backbone, and paths to the test folder.
+        // Adapt depths to the small backbone and paths to the test folder.
         let line: Vec<String> = words
             .iter()
             .map(|word: &String| {
@@ -143,7 +145,7 @@ fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
             })
             .collect();
         let words: Vec<&str> = line.iter().map(String::as_str).collect();
-        // Use the checkout's `experiments` folder.
+        // Use the `experiments` folder in the checkout.
         let experiments = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
         let output = world.command(&words).env("GHOSTLAB_EXPERIMENTS", experiments).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{page}: `ghostlab {}`\n{}", line.join(" "), stderr(&output));
@@ -179,14 +181,14 @@ fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
     }
 }
 
-/// Cargo's resolver only prefers compatible versions, so dependencies may need a newer compiler than the manifest says.
+/// Cargo's resolver merely prefers versions that support the stated compiler, so a dependency may need a newer one.
 #[test]
 fn stated_rust_version_builds_every_dependency() {
     let compiler = Command::new("rustc").arg("-vV").output().unwrap();
     let compiler = String::from_utf8(compiler.stdout).unwrap();
     let host = compiler.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // Exclude packages of other platforms, which are not downloaded.
+    // Exclude packages for other platforms, because they are not downloaded.
     let output = Command::new("cargo")
         .args(["metadata", "--format-version", "1", "--locked", "--offline", "--filter-platform", host])
         .current_dir(root)
@@ -204,7 +206,7 @@ fn stated_rust_version_builds_every_dependency() {
     assert!(readme.contains(&format!("({major}.{minor} or newer)")), "{needed_by} needs Rust {major}.{minor}");
 }
 
-/// Counts the words of the README and of all pages in `docs/`.
+/// Counts the words in the README and in all pages of `docs/`.
 fn words(root: &Path) -> usize {
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     let pages = docs.chain([root.join("README.md")]);

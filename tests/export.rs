@@ -1,4 +1,4 @@
-//! Exports cells to folders and files for other programs and reads them back. Also covers `score` on a single model.
+//! Exports cells to folders and files for other programs, and reads them back. Also tests `score` on a single model.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod doctor;
@@ -15,7 +15,7 @@ use crate::common::world::{World, records, table};
 use crate::common::{checkout, fixture, json};
 use serde_json::{Value, json};
 
-/// Returns a value from a column of the results table: of a recovery at depth 2, or of the dense backbone.
+/// Returns a value from a column of the results table, for a recovery at depth 2 or for the dense backbone.
 fn value(world: &World, recovery: &str, column: &str) -> f64 {
     let rows = table(&world.path("results/grid/results.csv"));
     let [depth, method, column] =
@@ -26,14 +26,14 @@ fn value(world: &World, recovery: &str, column: &str) -> f64 {
         .unwrap()
 }
 
-/// Exports a cell, expects success, and returns stdout.
+/// Exports a cell, asserts success, and returns stdout.
 fn export(world: &World, cell: &str, folder: &str, more: &[&str]) -> String {
     let output = world.ghostlab(&[&["export", "grid.yaml", cell, "--to", folder], more].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the results file in the JSON output of `score`.
+/// Returns the results file contained in the JSON output of `score`.
 fn score(world: &World, more: &[&str]) -> Value {
     let output = world.ghostlab(&[&["score"], more, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));

@@ -1,8 +1,8 @@
-//! Loads exported cells in Python. transformers must reproduce this program's logits, and lm-evaluation-harness its
-//! scores.
+//! Loads exported cells in Python. transformers must reproduce this program's logits, and lm-evaluation-harness must
+//! reproduce its scores.
 //!
-//! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with torch, transformers and lm_eval. `.ci/run`
-//! creates one.
+//! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter that has torch, transformers and lm_eval.
+//! `.ci/run` sets one up.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -27,7 +27,7 @@ use ghostlab_store::Store;
 use tempfile::TempDir;
 
 const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
-/// Tolerance that transformers itself uses for two f32 implementations of one model.
+/// Tolerance used by transformers itself when it compares two f32 implementations of a model.
 const TOLERANCE: f64 = 1e-4;
 
 fn python() -> Option<PathBuf> {
@@ -67,7 +67,7 @@ fn ghostlab(world: &TempDir, arguments: &[&str]) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Computes our logits at every position of a text.
+/// Computes our logits at every position in a text.
 fn logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64> {
     let batch = Batch::windows([ids]);
     let mut x = decoder.begin(&batch).unwrap();
@@ -80,10 +80,10 @@ fn logits(decoder: &Decoder, program: &Program, ids: &[u32]) -> Vec<f64> {
 #[test]
 fn transformers_matches_every_recovery_and_architecture() {
     let Some(python) = python() else { return };
-    // Use sixteen tokens per channel, and a ridge for ReplaceMe. Otherwise the maps become so large (the largest
-    // singular value is 600 on OLMo-2) that transformers in f32 differs by 1e-4 from transformers in f64.
-    // The grid covers every recovery at one cut, operators at two cuts, at each removed layer and at both ends of the
-    // model, and a trained operator.
+    // Use sixteen calibration tokens per channel, and a ridge for ReplaceMe. Otherwise, the maps become very large
+    // (largest singular value 600 on OLMo-2), and transformers in f32 differs by 1e-4 from transformers in f64. The
+    // grid covers every recovery at a single cut and a trained operator. It also has operators at two cuts, at each
+    // removed layer and at both ends of the model.
     let world = world(
         "backbone: [llama, qwen3, olmo2]\ncriterion: llm-streamline\ndepth: 4\n\
          recovery: [none, prune-and-comp, {name: prune-and-comp, granularity: scalar}, {name: replaceme-ls, alpha: 10}, \
@@ -113,13 +113,14 @@ fn transformers_matches_every_recovery_and_architecture() {
     script(&python, &arguments.collect::<Vec<_>>());
 
     let with_code = compare(&world, &plan, &grid, &store, &out);
-    // Derivation: 20 of the 23 cells remove whole layers. Six of them need no code: `none`, four folded repairs, and a
-    // folded repair at two cuts. On OLMo-2, the maps of ReplaceMe (LS, Cos, and at two cuts) and the scaling of the
-    // stream need code too. At layer 0 there is no earlier layer to fold a scale into.
+    // Of the 23 cells, 20 remove whole layers. Six of these need no code: `none`, four folded repairs, and a folded
+    // repair at two cuts. On OLMo-2, the maps of ReplaceMe (LS, Cos, and at two cuts) and the scaling of the stream
+    // need code too. At layer 0, there is no earlier layer into which a scale can be folded.
     assert_eq!(with_code, 2 * 14 + 18 + 3 * 3);
 }
 
-/// Compares transformers' logits of every pruned cell's folder with ours. Returns the number of folders with code.
+/// Compares our logits with those that transformers computes from the folder of each pruned cell. Returns the number of
+/// folders with code.
 fn compare(world: &TempDir, plan: &Plan<'_>, grid: &Grid, store: &Store, out: &Path) -> usize {
     let theirs = tensors(out);
     let mut with_code = 0;
@@ -150,7 +151,7 @@ fn largest_difference(ours: &[f64], theirs: &[f64]) -> f64 {
     ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-/// Creates a folder with random backbones, word tokenizers, a text, and a grid that uses them.
+/// Creates a folder that contains random backbones with word tokenizers, a text, and a grid that uses them.
 fn random_world(backbones: &[(String, PathBuf)], grid: &str) -> TempDir {
     let world = TempDir::new().unwrap();
     std::fs::create_dir_all(world.path().join("data/store")).unwrap();
@@ -179,8 +180,8 @@ fn words(count: usize, step: usize) -> Vec<String> {
     (0..count).map(|i| format!("w{}", i * step * (i + 7) % 299)).collect()
 }
 
-/// Exports all cells of a random world and compares transformers' logits with ours. Returns the numbers of cells and of
-/// folders with code.
+/// Exports all cells of a random world, and compares our logits with those of transformers. Returns the number of cells
+/// and the number of folders with code.
 fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
     ghostlab(world, &["export", "grid.yaml", "--to", "out", "--dtype", "f32"]);
     let grid = Grid::load(&world.path().join("grid.yaml"), None, &[]).unwrap();
@@ -191,7 +192,7 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
         .unwrap()
         .map(|dir| dir.unwrap().path().display().to_string())
         .collect();
-    // The text is longer than any attention window and any original context length. It is passed as token ids, because
+    // The text is longer than any attention window and any original context length. Pass it as token ids, because
     // transformers replaces some tokenizers.
     let ids: Vec<String> = words(100, 17).iter().map(|word| word.trim_start_matches('w').to_owned()).collect();
     let out = world.path().join("logits.safetensors");
@@ -204,7 +205,7 @@ fn compare_random(python: &Path, world: &TempDir) -> (usize, usize) {
 #[test]
 fn biases_and_windows_follow_the_kept_layers() {
     let Some(python) = python() else { return };
-    // In Qwen2, layers have an attention window from the third layer on.
+    // In Qwen2, layers from the third on have an attention window.
     let backbones = ["mistral", "qwen2"].map(|name| (name.to_owned(), common::fixture(&format!("arch/{name}"))));
     let world = random_world(
         &backbones,
@@ -216,7 +217,7 @@ fn biases_and_windows_follow_the_kept_layers() {
 }
 
 /// Covers every supported architecture, including features that transformers derives from the layer index: attention
-/// windows, and layers without rotary embeddings or without experts. The cuts are before and after such layers.
+/// windows, and layers without rotary embeddings or experts. There are cuts both before and after such layers.
 #[test]
 fn every_architecture_and_recovery_exports_as_computed() {
     let Some(python) = python() else { return };
@@ -257,8 +258,8 @@ fn every_architecture_and_recovery_exports_as_computed() {
     );
     let (cells, with_code) = compare_random(&python, &world);
     assert_eq!(cells, 19 * names.len());
-    // Nine recoveries with operators on the stream need code, and so do the two sublayer cuts. If an MLP ends in a
-    // norm, the scaling and the three maps of ReplaceMe also need code.
+    // The nine recoveries with operators on the stream need code, and so do the two sublayer cuts. If an MLP ends with
+    // a norm, the scaling and the three maps of ReplaceMe need code too.
     let behind_norms = configs.iter().filter(|config| config.ends_in_norm(Sublayer::Mlp)).count();
     assert_eq!(with_code, (9 + 2) * names.len() + 4 * behind_norms);
 }
@@ -309,17 +310,18 @@ fn lm_eval_scores_an_export_as_we_do_to_the_last_digit() {
             }
         }
     }
-    // There are two cells. Two tasks have two metrics and two have one, each with a standard error.
+    // There are two cells. Two tasks have two metrics each and two have one, and each metric comes with its standard
+    // error.
     assert_eq!(compared, 2 * (2 * 2 + 2) * 2);
 }
 
-/// Formats a proportion as a percentage with two decimals, like the results tables.
+/// Formats a proportion as a percentage with two decimals, as in the results tables.
 fn percent(value: &serde_json::Value) -> String {
     format!("{:.2}", 100.0 * value.as_f64().unwrap())
 }
 
-/// The problem sizes are too small for meaningful timings. Each part of the benchmark fails if the programs' results
-/// differ.
+/// Uses problem sizes that are too small for meaningful timings, and only checks results. Each part of the benchmark
+/// fails if the programs' results differ.
 #[test]
 fn peer_benchmark_runs_and_its_results_agree() {
     let Some(python) = python() else { return };
@@ -342,7 +344,7 @@ fn peer_benchmark_runs_and_its_results_agree() {
     for part in ["forward", "wide", "generate", "choices", "grid", "solve", "table2", "late"] {
         assert!(stdout.lines().any(|line| line.starts_with(&format!("| {part} |"))), "{part}: {stdout}");
     }
-    // If llama.cpp is unavailable, the report states that its part was skipped.
+    // If llama.cpp is unavailable, the report says that its part was skipped.
     assert!(stdout.contains("| llamacpp |") || stdout.contains("llamacpp: skipped: "), "{stdout}");
     let differ = "import sys; sys.path.insert(0, sys.argv[1]); from bench import difference; difference('x', [1.0], [1.1], 0.05)";
     let output = Command::new(&python).args(["-c", differ]).arg(root.join("tools/peers")).output().unwrap();

@@ -1,7 +1,7 @@
-//! Tests of faults during a run: damaged payloads, missing space or permission, file systems without links, kills,
-//! panics and signals at chosen moments, changed or irregular input files, leftovers of dead processes.
+//! Tests of faults during a run: damaged payloads, missing space or permissions, file systems without links, kills,
+//! panics and signals at chosen moments, changed or irregular input files, and leftovers of dead processes.
 //!
-//! Each kind of fault is a table with one case per line. `GHOSTLAB_FAULT` injects a fault at a chosen moment (see
+//! Each kind of fault has a table with one case per line. `GHOSTLAB_FAULT` injects a fault at a chosen moment (see
 //! `crates/store/src/fault.rs`).
 
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
@@ -22,10 +22,10 @@ use crate::common::output::{ended, stdout};
 use crate::common::world::World;
 use serde_json::json;
 
-/// Timeout that detects hangs. No run in these tests takes as long.
+/// Timeout for detecting hangs. It is longer than any run in these tests.
 const LONG: Duration = Duration::from_secs(240);
 
-/// Overrides for the smallest grid with every kind of artifact.
+/// Overrides that select the smallest grid with every kind of stored object.
 const SMALL: [&str; 6] = ["--set", "corpora.long.limit=5", "--set", "criterion=llm-streamline", "--set", "depth=2"];
 
 fn started(world: &World, arguments: &[&str], fault: &str) -> Child {
@@ -42,13 +42,13 @@ fn verified(world: &World) -> Option<i32> {
     world.ghostlab(&["cache", "verify"]).status.code()
 }
 
-/// Ids of a process on another machine (`FAR`) and of a dead process on this machine (`KILLED`). The pid of `KILLED`
-/// exceeds the system's maximum.
+/// Id of a process on another machine. `KILLED` is the id of a dead process on this machine, and its pid exceeds the
+/// system's maximum.
 const FAR: &str = "5-0123456789ab";
 
 const KILLED: &str = "99999999-0123456789ab";
 
-/// Writes the process record and the leases of a process on another machine.
+/// Writes the record and the leases of a process on another machine. Returns the path of the record.
 fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     let store = world.path("data/store");
     let text = json!({"id": id, "pid": 5, "system": "another boot", "started": 7, "beat": "00000000000000000007"});
@@ -62,7 +62,7 @@ fn plant_far(world: &World, id: &str, claims: &[&str]) -> PathBuf {
     record
 }
 
-/// Sets a file's modification time to ten minutes ago, which exceeds the lease timeout of shared file systems.
+/// Sets a file's modification time to ten minutes ago. This is longer than the lease timeout on shared file systems.
 fn age(path: &Path) {
     fs::File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(600)).unwrap();
 }
@@ -107,7 +107,7 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
     let world = World::large();
     world.runs(&SMALL);
     let tables = world.tables();
-    // Derived objects are removed too, so that the run reads the damaged object.
+    // The objects derived from a damaged object are deleted, so that the run has to read it.
     let kinds = [
         ("scores", &[][..]),
         ("operator", &["scores"]),
@@ -130,13 +130,13 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
             assert!(world.tables() == tables, "{kind}: the tables differ");
         }
     }
-    // The last round damaged all token files, and its run replaced them. Nothing else is damaged.
+    // The last round damaged all token files, and the run replaced them. Nothing else is damaged.
     let verified = world.ghostlab(&["cache", "verify"]);
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
-/// Returns the stage of a stored file, followed by its file name without digits. `of one` stands for an object in a
-/// single file, and `of many` for a pack of several objects.
+/// Returns the stage of a stored file, followed by its file name without digits. `of one` stands for a file that holds
+/// a single object, and `of many` for a pack of several objects.
 fn sort_of(path: &Path) -> String {
     let stage = path.ancestors().map(file_name).find(|name| name.contains("-v")).unwrap();
     let what = match file_name(path) {
@@ -168,20 +168,20 @@ fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
         ("emptied", &|path: &Path| fs::write(path, "").unwrap()),
     ];
     for (number, sort) in sorts.iter().enumerate() {
-        // Damage each kind in two ways, so that every kind of damage is covered.
+        // Damage each kind of file in two of the four ways, so that every way is covered.
         for (how, spoil) in [spoils[number % 4], spoils[(number + 1) % 4]] {
             payload_files(&world).iter().filter(|path| sort_of(path) == *sort).for_each(|path| spoil(path));
-            // An artifact that is deleted completely counts as never computed.
+            // An object whose files are all deleted counts as never computed.
             let seen = if how == "lost" && sort.contains(" of ") { 0 } else { 5 };
             assert_eq!(verified(&world), Some(seen), "{sort} {how}");
             world.runs(&SMALL);
             assert!(world.tables() == tables, "{sort} {how}: the tables differ");
-            // Objects that a finished run does not read may still be damaged.
+            // Objects that a finished run does not read may still be damaged, so repair them.
             assert_eq!(world.ghostlab(&["cache", "verify", "--repair"]).status.code(), Some(0), "{sort} {how}");
             assert_eq!(verified(&world), Some(0), "{sort} {how}");
             world.runs(&SMALL);
             assert!(world.tables() == tables, "{sort} {how}: the tables differ after the repair");
-            // Activations are not recomputed until they are needed.
+            // Activations are recomputed only when they are needed. Delete the operators, which need them.
             if !stage_exists(&world, "activations") {
                 fs::remove_dir_all(stage(&world, "operator")).unwrap();
                 world.runs(&SMALL);

@@ -1,4 +1,4 @@
-//! Tests of fine-tuning end to end. All methods of a boundary share one pass, killed trainings resume, and methods
+//! End-to-end tests of fine-tuning. All methods at a boundary share one pass, killed trainings resume, and methods
 //! without anything to train are refused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -10,7 +10,7 @@ use ghostlab_store::{Found, ObjectKind, Store};
 
 const STEPS: usize = 40;
 
-/// Creates a world whose grid removes one of four layers, with the given recoveries.
+/// Creates a world whose grid removes one of four layers and uses the given recoveries.
 fn world(recoveries: &str) -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -25,7 +25,7 @@ fn tuned(name: &str) -> String {
     format!("{{name: {name}, finetune: {{sequences: {STEPS}, length: 32}}}}")
 }
 
-/// Reads the stored payloads of one kind, except JSON files, which contain timings.
+/// Reads the stored payloads of one kind. JSON files are left out, because they contain timings.
 fn stored(world: &World, kind: ObjectKind) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries() {
@@ -44,7 +44,7 @@ fn perplexities(world: &World) -> BTreeMap<String, f64> {
     let rows = table(&world.path("results/grid/results.csv"));
     let method = column_index(&rows, "recovery");
     let value = column_index(&rows, "ppl test@64");
-    // The comma in a trained method's name splits its cell, so count columns from the end.
+    // The name of a trained method contains a comma that splits its cell, so count columns from the end.
     let from_end = rows[0].len() - value;
     rows[1..].iter().map(|row| (row[method].clone(), row[row.len() - from_end].parse().unwrap())).collect()
 }
@@ -66,7 +66,7 @@ fn methods_of_a_boundary_share_a_pass_and_keep_untrained() {
         .map(|(_, bytes)| bytemuck::pod_collect_to_vec::<u8, f64>(&bytes))
         .collect();
     assert_eq!(losses.iter().map(Vec::len).collect::<Vec<_>>(), [STEPS; 2]);
-    // Losses of a random backbone need not decrease. Tests of ghostlab-core cover the losses of a trained one.
+    // On a random backbone, losses need not decrease. The tests in ghostlab-core check the losses on a trained one.
     assert!(losses.iter().flatten().all(|loss| loss.is_finite() && *loss > 0.0), "{losses:?}");
     let perplexities = perplexities(&world);
     assert_eq!(perplexities.len(), 4, "expected the dense backbone, the solved operator and two trained ones");
@@ -83,7 +83,7 @@ fn trainings_on_one_text_share_its_pass_and_files() {
     let one = "{corpus: train, sequences: 8, length: 64}";
     let trained = format!("{{corpus: train, sequences: {STEPS}, length: 32}}");
     assert!(grid.contains(one));
-    // The third calibration uses the text on which the other two train.
+    // The third calibration uses the same text on which the other two train.
     let grid =
         grid.replace(one, &format!("{one}\n  - {{corpus: train, sequences: 8, length: 64, seed: 1}}\n  - {trained}"));
     world.write("grid.yaml", grid);
@@ -112,7 +112,7 @@ fn trainings_on_one_text_share_its_pass_and_files() {
 
 fn start_worker(world: &World) -> std::process::Child {
     let mut command = world.command(&["worker", "grid.yaml", "--events", "--threads", "1"]);
-    // Slow down the teacher, so that all workers reach the shard while it is computed.
+    // Slow down the teacher, so that all workers reach the shard while it is being computed.
     command.env("GHOSTLAB_FAULT", "slow@teach:700").stdout(std::process::Stdio::piped());
     command.stderr(std::process::Stdio::piped()).spawn().unwrap()
 }
@@ -129,10 +129,10 @@ fn killed_training_resumes_to_identical_bytes() {
     let output = killed.command(&["run", "grid.yaml"]).env("GHOSTLAB_FAULT", "kill@train:26").output().unwrap();
     assert!(!output.status.success());
     assert!(!stored(&killed, stage::distilled::KIND).is_empty(), "a checkpoint remains");
-    // Garbage collection keeps the checkpoint.
+    // Garbage collection must keep the checkpoint.
     assert!(killed.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]).status.success());
     let log = killed.runs(&[]);
-    // A checkpoint is written after every two steps. The process was killed in step 26.
+    // A checkpoint is written after every second step. The process was killed in step 26.
     assert!(log.contains("resuming fine-tuning after step 24 of 40"), "{log}");
     assert_eq!(stored(&killed, stage::distilled::KIND), stored(&undisturbed, stage::distilled::KIND));
     assert_eq!(killed.tables(), undisturbed.tables());

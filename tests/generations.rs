@@ -1,5 +1,5 @@
-//! Tests of generated answers end to end. Answers are identical after kills, do not depend on the number of documents,
-//! and equal those of lm-evaluation-harness.
+//! End-to-end tests of generated answers. The answers are identical after kills, do not depend on the number of
+//! documents, and equal those of lm-evaluation-harness.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 
@@ -11,7 +11,7 @@ use ghostlab::pipeline::stage::{self, generations};
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
 
-/// Creates a world with 200 prompts, which form four chunks.
+/// Creates a world with 200 prompts, which are split into four chunks.
 fn generating(evaluate: &str) -> World {
     let world = World::new();
     world.write("rows.jsonl", (0..200).map(|i| format!("{}\n", question_row(i))).collect::<String>());
@@ -38,7 +38,7 @@ fn question_row(i: usize) -> Value {
     json!({"question": format!("w{i} w{} w{}", i * 7 % 299, i * 31 % 299), "answer": format!("#### w{}", i % 9)})
 }
 
-/// Reads all stored answers, sorted by key hash.
+/// Reads all stored answers, sorted by the hashes of their keys.
 fn stored(world: &World) -> Vec<(String, Vec<generations::GeneratedText>)> {
     let items = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     let mut all: Vec<_> = items
@@ -70,7 +70,7 @@ fn killed_generation_resumes_to_identical_answers() {
     world.runs(&[]);
     let one = stored(&undisturbed);
     let other = stored(&world);
-    // The dense backbone, and two cuts with two recoveries each.
+    // There is one object for the dense backbone, and one for each of two recoveries at two cuts.
     assert_eq!(one.len(), 5);
     assert!(one.iter().all(|(_, texts)| texts.len() == 200 && texts.iter().all(|text| text.tokens > 0)));
     assert!(one == other, "answers differ");
@@ -109,18 +109,18 @@ fn a_plan_counts_the_keys_and_values_of_what_is_generated() {
     let heads = config["head_dim"]
         .as_u64()
         .unwrap_or(config_value(&config, "hidden_size") / config_value(&config, "num_attention_heads"));
-    // Bytes per token of the f32 KV caches of the dense backbone, and of two cuts with two recoveries each. A batch has
-    // 64 prompts.
+    // Bytes that one token takes in the f32 KV caches of the dense backbone and of two recoveries at each of two cuts.
+    // A batch has 64 prompts.
     let token =
         8 * config_value(&config, "num_key_value_heads") * heads * (layers + 2 * (layers - 1) + 2 * (layers - 2));
     let [few, many] = [12, 90].map(|new| planned_memory(&world, new, &[]));
     assert!(many - few >= 64 * 78 * token, "{many} {few}");
-    // The KV cache stays within its share of the memory limit.
+    // The KV cache must stay within its share of the memory limit.
     let [few, many] = [12, 240].map(|new| planned_memory(&world, new, &["--memory", "0.12"]));
     assert!(many - few < 64 * 228 * token, "{many} {few}");
 }
 
-/// Returns the planned memory in bytes, for at most `new` generated tokens per answer.
+/// Returns the planned memory in bytes if at most `new` tokens are generated per answer.
 fn planned_memory(world: &World, new: usize, more: &[&str]) -> u64 {
     let text = std::fs::read_to_string(world.path("answers.yaml")).unwrap();
     let (before, rest) = text.split_once("max_gen_toks: ").unwrap();
@@ -159,7 +159,7 @@ fn bundled_backbones_generate_answers_and_last_words() {
                 .map(|key| file["results"][task][key].as_f64().unwrap_or_else(|| panic!("{file:#}")));
             assert!(value > 3.0 * error && value > 0.25, "{name}, {task}, {metric}: {value} ± {error}");
         }
-        // The task list names a task with several scores only once.
+        // A task with several scores appears only once in the task list.
         assert_eq!(file["config"]["tasks"].as_array().unwrap().len(), 2, "{}", file["config"]);
     }
 }
@@ -182,7 +182,7 @@ fn what_cannot_be_generated_is_refused_before_anything_runs() {
     world.refuses(&[], 3, &["the rows of a task are missing", "answers.yaml", "pass `--rows`"]);
 }
 
-/// Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`, which `.ci/run` installs.
+/// Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter that has `lm_eval`, which `.ci/run` installs.
 #[test]
 fn answers_and_their_scores_are_those_of_the_harness() {
     let Some(python) = common::python::python("lm_eval") else { return };
@@ -190,7 +190,7 @@ fn answers_and_their_scores_are_those_of_the_harness() {
     for name in ["llama", "qwen3", "olmo2"] {
         let world = World::new();
         let backbone = checkout.join("data/tiny").join(name);
-        // Write synthetic rows in the schema of GSM8K, with two few-shot examples before each question.
+        // Write synthetic rows in the schema of GSM8K. Each question has two few-shot examples before it.
         let made = [world.folder.path(), &backbone];
         common::python::printed(&mut common::python::script(&python, "golden_answers.py", made));
         world.write(
@@ -208,7 +208,7 @@ fn answers_and_their_scores_are_those_of_the_harness() {
         let theirs: Vec<&str> =
             golden["answers"].as_array().unwrap().iter().map(|answer| answer.as_str().unwrap()).collect();
         let ours = stored(&world);
-        // The harness used the dense backbone, which is one of the two models.
+        // lm-evaluation-harness used the dense backbone, which is one of our two models.
         let best = ours
             .iter()
             .map(|(_, texts)| texts.iter().zip(&theirs).filter(|(ours, theirs)| ours.text == **theirs).count())

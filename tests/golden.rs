@@ -1,5 +1,5 @@
-//! Checks stage versions. A stage whose output changes needs a new version. Otherwise, stored objects of the old code
-//! would be reused.
+//! Checks the versions of stages. A stage whose output changes needs a new version. Otherwise, objects stored by the
+//! old code would be reused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,11 +11,11 @@ use ghostlab::pipeline::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::{Value, json};
 
-/// Relative tolerance, above the rounding differences between instruction sets. Changing half of the weights by one ulp
-/// changes no number by more than 2e-7. Real changes of a stage exceed the tolerance.
+/// Relative tolerance. It exceeds the rounding differences between instruction sets: changing half of the weights by
+/// one ulp changes no number by more than 2e-7. Real changes to a stage exceed the tolerance.
 const TOLERANCE: f64 = 1e-5;
 
-/// Collects the stages of an object and its inputs from the object's key, with their versions.
+/// Collects the stages, with versions, that an object's key names for the object and its inputs.
 fn stages(key: &Value, found: &mut BTreeSet<String>) {
     let Value::Object(map) = key else { return };
     if let (Some(Value::String(kind)), Some(version)) = (map.get("kind"), map.get("version")) {
@@ -24,7 +24,7 @@ fn stages(key: &Value, found: &mut BTreeSet<String>) {
     map.values().for_each(|value| stages(value, found));
 }
 
-/// Formats an object's key without versions, hashes and input names.
+/// Formats an object's key, leaving out versions, hashes and input names.
 fn name(key: &Value) -> String {
     match key {
         Value::Object(map) => {
@@ -38,13 +38,13 @@ fn name(key: &Value) -> String {
     }
 }
 
-/// Collects all numbers of a JSON value except times, in order.
+/// Collects all numbers in a JSON value in order, except times.
 fn numbers(value: &Value, found: &mut Vec<f64>) {
     match value {
         Value::Number(number) => found.push(number.as_f64().unwrap()),
         Value::Array(items) => items.iter().for_each(|item| numbers(item, found)),
         Value::Object(map) => {
-            // A condition number mostly reflects the rounding of its smallest singular value.
+            // A condition number mostly reflects how its smallest singular value was rounded.
             map.iter()
                 .filter(|(key, _)| !key.contains("seconds") && *key != "condition")
                 .for_each(|(_, value)| numbers(value, found));
@@ -53,7 +53,7 @@ fn numbers(value: &Value, found: &mut Vec<f64>) {
     }
 }
 
-/// Summarizes a payload as a few numbers.
+/// Condenses a payload to a few numbers.
 fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     let values: Vec<f64> = match file.rsplit('.').next().unwrap() {
         "json" => {
@@ -69,7 +69,7 @@ fn payload(file: &str, bytes: &[u8]) -> Vec<f64> {
     summary(&values)
 }
 
-/// Summarizes exact bytes by their length and 32 bits of their hash.
+/// Condenses bytes that must match exactly to their length and 32 bits of their hash.
 fn exact(bytes: &[u8]) -> Vec<f64> {
     let hash = ghostlab::files::sha256::of_bytes(bytes);
     vec![bytes.len() as f64, f64::from(u32::from_str_radix(&hash[..8], 16).unwrap())]
@@ -79,20 +79,20 @@ fn summary(values: &[f64]) -> Vec<f64> {
     vec![values.len() as f64, weighted_sum(values, f64::abs), weighted_sum(values, |v| v * v)]
 }
 
-/// Returns a sum weighted by position, so that swapped numbers are detected. With `map` as the absolute value, values
-/// cannot cancel and leave only rounding errors.
+/// Returns a sum in which each value is weighted by its position, so that swapped numbers are detected. If `map` takes
+/// absolute values, values cannot cancel and leave only rounding errors.
 fn weighted_sum(values: &[f64], map: fn(f64) -> f64) -> f64 {
     values.iter().enumerate().map(|(i, &v)| map(v) * (1.0 + (i % 7) as f64)).sum()
 }
 
-/// Outputs of one kind of artifact by name, with their stages.
+/// Outputs of one kind of stored object, by name, and the stages that produced them.
 #[derive(Default)]
 struct Outputs {
     values: BTreeMap<String, Vec<f64>>,
     stages: BTreeSet<String>,
 }
 
-/// Computes the outputs of each stage on a small grid with all kinds of methods.
+/// Computes the outputs of every stage on a small grid that uses all kinds of methods.
 fn outputs() -> BTreeMap<&'static str, Outputs> {
     let world = World::large();
     world.runs(&["--set", "recovery=[none, prune-and-comp, replaceme-ls, linearpatch-rotate, ghosted]"]);
@@ -119,7 +119,7 @@ fn outputs() -> BTreeMap<&'static str, Outputs> {
         let kind = stage::KINDS.into_iter().find(|kind| key["kind"] == kind.name()).unwrap();
         let of_kind = outputs.entry(kind.name()).or_default();
         stages(key, &mut of_kind.stages);
-        // Skip the most likely tokens, because two tokens of nearly equal probability may swap.
+        // Skip the most likely tokens, because two tokens with nearly equal probabilities may swap.
         for file in artifact.payloads().filter(|file| *file != "likeliest.u32") {
             let values = payload(file, &artifact.read(file).unwrap());
             let before = of_kind.values.insert(format!("{} {file}", name(&key["of"])), values);
@@ -152,7 +152,7 @@ fn a_stage_that_gives_another_output_has_another_version() {
             .collect();
         let same = changed.is_empty() && stored["outputs"].as_object().is_some_and(|all| all.len() == values.len());
         if stored["stages"] == json!(stages) {
-            // New outputs need no version bump, but `GHOSTLAB_BLESS` must be set to record them.
+            // New outputs do not require a new version, but `GHOSTLAB_BLESS` must be set to record them.
             let added = changed.iter().all(|name| stored["outputs"].get(name.as_str()).is_none());
             assert!(
                 same || (added && std::env::var_os("GHOSTLAB_BLESS").is_some()),

@@ -1,6 +1,6 @@
-//! Tests of half precision on a real backbone. In bf16 and f16, the perplexity must be within 0.5 % of f32, and at
-//! least 98 % of the answers on six tasks must be the same. The test on candle's CPU device is slow, and is ignored by
-//! default.
+//! Tests of half precision on a real backbone. In bf16 and f16, the perplexity must be within 0.5 % of the f32 value,
+//! and at least 98 % of the answers on six tasks must be the same. The test on candle's CPU device is slow and is
+//! ignored by default.
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
@@ -19,15 +19,15 @@ use ghostlab::tasks::{Bos, DocumentLimit, Task};
 use ghostlab_definitions::tokens::tokenised;
 use ghostlab_definitions::{FileRows, Setting, native};
 
-/// Number of windows of 512 tokens, and number of documents per task. They suffice to detect a difference of 0.5 % and
-/// one changed answer in fifty.
+/// Number of windows of 512 tokens. Together with `DOCUMENTS`, the number of documents per task, it suffices to detect
+/// a difference of 0.5 % and one changed answer in fifty.
 const WINDOWS: usize = 8;
 const DOCUMENTS: f64 = 25.0;
 
 const TASKS: [&str; 6] =
     ["hellaswag.jsonl", "boolq.jsonl", "arc_easy.parquet", "openbookqa.parquet", "rte.jsonl", "copa.jsonl"];
 
-/// Choices of a task's documents, as (input, continuation).
+/// Choices for the documents of a task, as (input, continuation) pairs.
 type Documents = Vec<Vec<(Vec<u32>, Vec<u32>)>>;
 
 fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
@@ -44,7 +44,7 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
         .collect()
 }
 
-/// Returns the index of the most likely choice of each document.
+/// Returns the index of the most likely choice for each document.
 fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
     let borrowed: Vec<Vec<TokenisedChoice<'_>>> = documents
         .iter()
@@ -63,7 +63,7 @@ fn answers(engine: &dyn Engine, documents: &Documents) -> Vec<usize> {
         .collect()
 }
 
-/// Test data for a comparison with f32.
+/// Data on which half precision is compared with f32.
 struct Exam {
     backbone: PathBuf,
     config: Config,

@@ -1,5 +1,5 @@
-//! Damaged and malicious inputs: seeded mutations of every kind of input file, and program runs on files crafted to
-//! break it. `just fuzz` runs the long version. `GHOSTLAB_FUZZ_ROUNDS` sets the number of rounds here, and
+//! Tests of damaged and malicious inputs: seeded mutations of every kind of input file, and runs of the program on
+//! files crafted to break it. `just fuzz` runs the long version. `GHOSTLAB_FUZZ_ROUNDS` sets the number of rounds, and
 //! `GHOSTLAB_FUZZ_SEED` the seed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -14,7 +14,7 @@ use crate::common::world::World;
 use serde_json::json;
 use targets::{FuzzTarget, TARGETS};
 
-/// SplitMix64 generator, which is small and portable.
+/// Small and portable random number generator (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Tokens that are likely to break parsers of any format.
+/// Strings that are likely to break a parser of any format.
 const WORDS: [&str; 24] = [
     "18446744073709551615",
     "-1",
@@ -62,7 +62,7 @@ const WORDS: [&str; 24] = [
 fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..1 + random.below(4) {
-        // Prefer positions near the beginning, because headers determine how the rest is parsed.
+        // Prefer positions near the beginning, because the header determines how the rest is parsed.
         let reach = if random.below(2) == 0 { bytes.len() } else { bytes.len().min(600) };
         let at = random.below(reach);
         let end = at + random.below((bytes.len() - at).min(40) + 1);
@@ -96,7 +96,7 @@ fn attack(target: &FuzzTarget) {
         let other = random.below(seeds.len());
         let data = mutated(&seeds[seed], &seeds[other], &mut random);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(&data))) {
-            // Save the input, so that it can become a seed.
+            // Save the input, so that it can be added to the seeds.
             let kept = std::env::temp_dir().join(format!("ghostlab-{}-{round}", target.name));
             std::fs::write(&kept, &data).unwrap();
             let text = panic.downcast_ref::<String>().map_or("", String::as_str);
@@ -139,7 +139,7 @@ fn call_waiting_for_cpu_is_not_taken_for_a_hang() {
     let seconds = Duration::from_secs;
     assert_eq!(targets::watch::charged(seconds(500), seconds(450)), seconds(50));
     assert_eq!(targets::watch::charged(seconds(500), seconds(600)), Duration::ZERO);
-    // If no time was spent waiting for a CPU, the whole wall time counts.
+    // If the call never waited for a CPU, all of the wall-clock time counts.
     assert_eq!(targets::watch::charged(seconds(121), Duration::ZERO), seconds(121));
     if cfg!(target_os = "linux") {
         let before = targets::watch::waited().unwrap();
@@ -213,8 +213,8 @@ fn absurd_number_is_refused_before_use() {
 
 #[test]
 fn impossible_sizes_are_refused_before_reading_text() {
-    // With 64 tokens each, `many` sequences need 10 GB for token ids, and `most` sequences need another 1.1 TB per
-    // activation site.
+    // With 64 tokens per sequence, `many` sequences need 10 GB for token ids. `most` sequences also need 1.1 TB for
+    // each activation site.
     let many = "20000000";
     let most = "67108864";
     for (set, memory, words) in [
@@ -244,7 +244,7 @@ fn fine_tuned(count: &str) -> String {
     format!("recovery={{name: ghosted, finetune: {{sequences: {count}, length: 64}}}}")
 }
 
-/// Drops the amount of free memory, which may change between two runs.
+/// Drops the lines with the amount of free memory, which may change between two runs.
 fn without_free_memory((code, log): (Option<i32>, String)) -> (Option<i32>, Vec<String>) {
     (code, log.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect::<Vec<_>>())
 }
@@ -253,7 +253,7 @@ fn without_free_memory((code, log): (Option<i32>, String)) -> (Option<i32>, Vec<
 fn oversized_unpacked_file_is_refused_until_limit_is_raised() {
     let world = World::large();
     let task = std::fs::read_to_string(world.path("copa.jsonl")).unwrap();
-    // Each file has a few kilobytes compressed and 6 MB uncompressed.
+    // Each file takes a few kilobytes compressed and 6 MB uncompressed.
     for (name, set, text) in [
         ("one.jsonl.gz", "corpora.test.path", text_row(2_000_000)),
         ("many.jsonl.gz", "corpora.test.path", text_row(100).repeat(20_000)),

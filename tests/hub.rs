@@ -1,4 +1,4 @@
-//! Runs the program against a local fake of the Hugging Face Hub. Files that a grid names are fetched, pinned, verified
+//! Runs the program against a local fake of the Hugging Face Hub. Files named by a grid are fetched, pinned, verified
 //! and used.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
@@ -22,7 +22,7 @@ use serde_json::Value;
 
 const MODEL: &str = "meta/tiny";
 
-/// Returns the files that the fake hub serves: the world's backbone, with its weights as a large file.
+/// Returns the files that the fake hub serves: the world's backbone, whose weights are served as a large file.
 fn files(world: &World) -> Vec<Served> {
     vec![
         small_backbone_file(world, "config.json"),
@@ -40,7 +40,7 @@ fn small_backbone_file(world: &World, name: &str) -> Served {
     small(name, &String::from_utf8(backbone_file(world, name)).unwrap())
 }
 
-/// Runs the program with this hub and a cache in the world's folder.
+/// Runs the program with the given hub and a cache inside the world's folder.
 fn ghostlab(world: &World, hub: &str, arguments: &[&str], more: &[(&str, &str)]) -> Output {
     let mut command = world.command(arguments);
     for name in
@@ -52,7 +52,8 @@ fn ghostlab(world: &World, hub: &str, arguments: &[&str], more: &[(&str, &str)])
     command.envs(more.iter().copied()).output().unwrap()
 }
 
-/// Asserts the exit code, and that neither the output nor any file contains the token. Returns the output.
+/// Asserts that the exit code is `code`, and that neither the output nor any file contains the token. Returns the
+/// output.
 fn ended(world: &World, output: &Output, code: i32) -> String {
     let log = both(output);
     assert_eq!(output.status.code(), Some(code), "{log}");
@@ -73,7 +74,7 @@ fn ended(world: &World, output: &Output, code: i32) -> String {
     log
 }
 
-/// Creates a world whose backbone exists only on the hub.
+/// Creates a world whose backbone is available only from the hub.
 fn world_of_a_hub_model() -> (World, Vec<Served>) {
     let world = World::new();
     let files = files(&world);
@@ -120,7 +121,7 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
     let healthy = run(&world, &server, &["doctor", "grid.yaml"], 0);
     assert!(healthy.contains("4 layers, hidden size 64") && healthy.contains("to pin meta/tiny"), "{healthy}");
 
-    // Once pinned, fetching sends no requests, as in offline mode.
+    // Once the files are pinned, fetching sends no requests, just like offline mode.
     let pinned = run(&world, &server, &["fetch", "grid.yaml", "--lock"], 0);
     assert!(pinned.contains(COMMIT) && pinned.contains("wrote hub.lock"), "{pinned}");
     let lock = json(&world.path("hub.lock"));
@@ -211,7 +212,7 @@ fn dataset_is_fetched_by_name_configuration_and_split() {
     let record = json(&world.path("results/grid/run.json"));
     assert_eq!(record["grid"]["definitions"]["made"]["hub"]["repository"], "datasets/org/texts@main");
 
-    // With a revision, a local folder replaces the dataset if it exists.
+    // With a revision, the dataset comes from the hub unless there is a local folder, which is then used instead.
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("shots: 1", "shots: 1, data: rows, revision: main"));
     run(&world, &server, &["run", "grid.yaml"], 0);

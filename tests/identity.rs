@@ -16,16 +16,16 @@ use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 use serde_json::Value;
 
-/// Identity of a number, with the key, journal and lease names derived from it.
+/// Identity of a number, and the key, journal name and lease name derived from it.
 struct Named {
     identity: Identity,
     key: String,
-    /// Name of the scoring journal. `None` for a latency.
+    /// Name of the scoring journal; `None` for a latency.
     journal: Option<String>,
     calibrating: String,
 }
 
-/// Returns all measurements of a setting's last cell.
+/// Returns the identity and the derived names for each measurement of a setting's last cell.
 fn named(setting: &Setting) -> Vec<Named> {
     let mut request = EngineRequest::default();
     let mut overrides = Vec::new();
@@ -110,7 +110,7 @@ fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
     }
 }
 
-/// Returns whether two identities differ in a setting below one of the given paths.
+/// Returns whether two identities differ in a setting at or below one of the given paths.
 fn unlike(one: &Identity, other: &Identity, parts: &[&str]) -> bool {
     one.differs(other).iter().any(|differ| parts.iter().any(|part| differ.path.is_of(part)))
 }
@@ -124,7 +124,7 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
             let what = pair.what;
             let measure = &a.flat_settings();
             assert_eq!(one.key != other.key, a != b, "key, {what}: {measure:?}");
-            // All variants of a backbone share the scoring journal of a text.
+            // The scoring journal for a text is shared by all variants of a backbone.
             assert_eq!(
                 one.journal != other.journal,
                 one.journal.is_some() && unlike(a, b, &["model", "engine", "measure"]),
@@ -132,7 +132,7 @@ fn keys_journals_and_leases_differ_exactly_when_settings_do() {
             );
             assert_eq!(
                 one.calibrating != other.calibrating,
-                // Quantizing the weights after a repair was computed does not change the calibration.
+                // Quantizing the weights after a repair is computed does not change the calibration.
                 unlike(a, b, &["model.content", "model.tokenizer", "engine", "calibration"]),
                 "claim, {what}"
             );
@@ -151,7 +151,7 @@ fn keys(answer: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Returns the store keys in the output of `plan --json`, `explain --json` and `explain` for a setting.
+/// Returns the store keys that occur in the output of `plan --json`, `explain --json` and `explain` for a setting.
 fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
     let plan = output(setting, &["plan", "grid.yaml"], &["--json"]);
     let answer: Value = serde_json::from_str(&plan).unwrap();
@@ -174,7 +174,7 @@ fn json_keys(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Collects the names of cells that remain to run.
+/// Collects the names of the cells that still have to run.
 fn names(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
@@ -207,7 +207,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
         assert!(grid.contains(line));
         let more = line.replace('}', &format!(", operator_sequences: {count}}}"));
         world.write("grid.yaml", grid.replace(line, &more));
-        // Cost estimates require tokenized corpora, so run the grid once.
+        // Estimating costs requires tokenized corpora, so run the grid once.
         world.runs(&[]);
         let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
         let store = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap();
@@ -233,7 +233,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
     };
     let one = naive("8")[1];
     let three = naive(several)[1];
-    // Both grids need one pass. Solving the operators costs little in comparison.
+    // Both grids need one pass, and solving more operators adds little to its cost.
     assert!(three < 3.0 * one && three > one, "{one} {three}");
 }
 

@@ -1,4 +1,4 @@
-//! Tests of `init`, which writes a first grid for the models in a folder and reports the models that it skips.
+//! Tests of `init`, which writes a first grid for the models in a folder and reports the models that it leaves out.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -7,7 +7,8 @@ use std::process::Output;
 use crate::common::fixture;
 use crate::common::world::World;
 
-/// Creates a folder `models` with usable models, one of them in an organization's folder, and unusable models.
+/// Creates a folder `models` with unusable models and usable ones. One of the usable models is in an organization's
+/// folder.
 fn world() -> World {
     let world = World::new();
     std::fs::create_dir_all(world.path("models/org")).unwrap();
@@ -64,7 +65,7 @@ fn written_grid_plans_at_once_and_names_omissions() {
             assert!(is_reported, "{model} {reason}: {text}");
         }
     }
-    // The grid defines each backbone, and its comments list the possible values of each key.
+    // The grid defines every backbone. Its comments list the possible values for each key.
     assert!(text.contains("plain: {path: models/plain}") && text.contains("\"7b\": {path: "), "{text}");
     for words in [
         "shortgpt",
@@ -84,8 +85,8 @@ fn written_grid_plans_at_once_and_names_omissions() {
     let (plan, _) = said(&world, &["plan", "grid.yaml", "--json"], 0);
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let grid = &plan["answer"]["grids"][0];
-    // The grid has three backbones. Each has a dense cell, and cells with four repairs at each depth that the comments
-    // list.
+    // The grid has three backbones. Each has a dense cell, and at each depth that the comments list, cells with four
+    // recoveries.
     let depths: Vec<&str> = text.lines().filter(|line| line.contains(" of its ")).collect();
     assert_eq!(depths.len(), 3, "{text}");
     assert_eq!(grid["cells"], grid["cells_to_run"].as_array().unwrap().len());
@@ -128,7 +129,7 @@ fn texts_of_ones_own_are_taken_and_their_windows_fit() {
     assert!(joined.split_whitespace().eq(train.split_whitespace()), "the parts do not add up to the text");
     let (run, _) = said(&world, &["run", "one.yaml", "--set", "depth=1", "--set", "recovery=[none]"], 0);
     assert!(run.contains("ppl train-scored@"), "{run}");
-    // Existing split files are reused. Other files with the same names are kept.
+    // Files from an earlier split are reused. Other files with the same names are not overwritten.
     said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "again.yaml"], 0);
     world.write("train-scored.jsonl", "mine");
     let (_, log) = said(&world, &["init", "backbone", "--corpus", "train.txt", "--to", "more.yaml"], 2);
@@ -147,7 +148,7 @@ fn text_of(world: &World, name: &str) -> String {
 #[test]
 fn gguf_file_is_taken_as_a_model() {
     let world = world();
-    // Use a tokenizer that GGUF can represent.
+    // Use a tokenizer that can be stored in a GGUF file.
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama");
     world.write(
         "grid.yaml",
@@ -176,7 +177,7 @@ fn folder_without_model_is_refused_with_reasons() {
     assert!(log.contains("truncated or damaged"), "{log}");
     let (_, log) = said(&world, &["init", "nosuch"], 3);
     assert!(log.contains("nosuch"), "{log}");
-    // Cover all known architectures with the fixtures.
+    // Use the fixtures to cover all known architectures.
     let known = std::fs::read_dir(fixture("arch")).unwrap().map(|item| item.unwrap().path());
     for folder in known.filter(|folder| folder.join("config.json").is_file()) {
         let name = format!("known/{}", folder.file_name().unwrap().to_str().unwrap());

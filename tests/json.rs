@@ -1,4 +1,4 @@
-//! Checks that the output of every command with `--json` satisfies one schema.
+//! Checks that the `--json` output of every command conforms to one schema.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod validator;
@@ -17,7 +17,7 @@ fn schema() -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Runs a command with `--json`, checks its exit code, validates its output against the schema, and returns it.
+/// Runs a command with `--json` and checks its exit code. Validates the output against the schema and returns it.
 fn document(world: &World, schema: &Value, arguments: &[&str], code: i32) -> Value {
     let output = world.ghostlab(&[arguments, &["--json"]].concat());
     let log = String::from_utf8(output.stderr).unwrap();
@@ -46,7 +46,7 @@ fn published_schema_is_current_and_describes_every_field() {
     let kept = common::json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/output.schema.json"));
     assert!(kept == schema, "docs/output.schema.json is stale; run `ghostlab schema output > docs/output.schema.json`");
     fn mute(root: &Value, schema: &Value, at: &str, found: &mut Vec<String>) {
-        // The description of a single-property variant also documents that property.
+        // If a variant has a single property, the description of the variant documents the property too.
         let variant = at.ends_with("/oneOf")
             && is_described(schema)
             && schema["properties"].as_object().is_some_and(|schema| schema.len() == 1);
@@ -131,7 +131,7 @@ fn check_plan_with_results(world: &World, schema: &Value) {
     let done = answer(world, schema, &["plan", "grid.yaml"], "plan");
     assert_eq!((&done["grids"][0]["cells_complete"], &done["grids"][0]["cost"]["run"]), (&json!(9), &Value::Null));
     assert!(text(world, &["plan", "grid.yaml"]).contains("9 complete, 0 to run"));
-    // The old and new values of a changed setting have their JSON types instead of being strings.
+    // The old and new values of a changed setting keep their JSON types and are not turned into strings.
     let changed = answer(world, schema, &["plan", "grid.yaml", "--set", "calibration.seed=7"], "plan");
     let reason = &changed["grids"][0]["cells_to_run"][0]["missing"][0]["reason"];
     assert_eq!(reason["why"], "changed", "{changed:#}");
@@ -170,7 +170,7 @@ fn check_explanation(world: &World, schema: &Value) {
     }
 }
 
-/// Checks the output of `compare` for two runs. Its numbers must equal the stored ones bit for bit.
+/// Checks the output of `compare` for two runs. Its numbers must be bit-identical to the stored ones.
 fn check_comparison(world: &World, schema: &Value) {
     world.runs(&["--set", "calibration.seed=7", "--set", "name=other"]);
     let mut folder = std::fs::read_dir(world.path("results")).unwrap().map(|item| item.unwrap().path());
@@ -234,7 +234,7 @@ fn commands_that_do_something_tell_it_by_the_schema() {
         (&json!("out"), &json!(false))
     );
     check_reports(&world, &schema);
-    // A run with an unfinished cell gives a valid answer with a separate exit code.
+    // A run with an unfinished cell still returns a valid answer, but has an exit code of its own.
     let long =
         [&["run", "grid.yaml"], &small[..], &["--set", "backbone=tiny", "--stored", "--set", "calibration.seed=9"]]
             .concat();
@@ -243,7 +243,7 @@ fn commands_that_do_something_tell_it_by_the_schema() {
     assert_eq!(lacking["failed"], json!([]), "{lacking}");
 }
 
-/// Checks commands that describe results, the program or its inputs.
+/// Checks the commands that describe results, the program or its inputs.
 fn check_reports(world: &World, schema: &Value) {
     let verified = answer(world, schema, &["verify", "results"], "verify");
     assert_eq!((&verified["seed"], &verified["folders"][0]["name"]), (&json!(0), &json!("grid")));
@@ -322,7 +322,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
         let output = world.ghostlab(&[arguments, &["--json"]].concat());
         assert!(String::from_utf8(output.stderr).unwrap().contains("error: "), "stderr has no error text");
     }
-    // A report of damaged objects is a valid answer with a separate exit code.
+    // A report on damaged objects is a valid answer, but has an exit code of its own.
     world.runs(&["--set", "depth=1", "--set", "recovery=[none]"]);
     let listing = answer(&world, &schema, &["cache", "ls"], "cache ls");
     let key = listing["artifacts"][0]["key"].as_str().unwrap();
@@ -330,7 +330,7 @@ fn errors_are_documents_too_and_keep_their_exit_codes() {
     let folder_path = world.path(folder["folder"].as_str().unwrap());
     let mut payloads = std::fs::read_dir(&folder_path).into_iter().flatten().map(|item| item.unwrap().path());
     let payload = payloads.find(|path| !path.ends_with("meta.json"));
-    // A small object is a single file instead of a folder.
+    // A small object is stored as a single file and not as a folder.
     std::fs::write(payload.unwrap_or(folder_path), "x").unwrap();
     let verified = document(&world, &schema, &["cache", "verify"], 5)["answer"].take();
     assert_eq!((&verified["damaged"][0]["key"], &verified["removed"]), (&json!(key), &json!(false)));

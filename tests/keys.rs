@@ -1,6 +1,6 @@
-//! Pins the names under which work is stored, recorded and leased. A changed name invalidates all stored work, so no
-//! name may change by accident. After an intended change, `GHOSTLAB_BLESS=1 cargo test --release --test all keys::`
-//! updates the fixture.
+//! Pins the names under which work is stored, recorded and leased. A changed name makes all work stored under the old
+//! one useless, so no name may change by accident. After an intended change, `GHOSTLAB_BLESS=1 cargo test --release
+//! --test all keys::` updates the fixture.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -23,15 +23,15 @@ use ghostlab::{criterion, recovery};
 use ghostlab_store::{Key, Store};
 use serde_json::{Map, Value, json};
 
-/// Number of hash digits that the fixture stores for each key.
+/// Number of hash digits stored in the fixture for each key.
 const DIGITS: usize = 12;
 
-/// Stage versions of the fixture. Keys of a stage with a newer version are expected to differ and are not compared
-/// until the fixture is updated. (`tests/golden.rs` checks versions.)
+/// Stage versions recorded in the fixture. If a stage has a newer version, its keys are expected to differ, and are not
+/// compared until the fixture is updated. (`tests/golden.rs` checks the versions.)
 static PINNED: OnceLock<Value> = OnceLock::new();
 const MOVED_ON: &str = "moved-on";
 
-/// Returns whether the stage of a key or of one of its inputs has another version than in the fixture.
+/// Returns whether the stage of a key, or of one of its inputs, has a version that differs from the fixture's.
 fn moved_on(key: &Value) -> bool {
     let Value::Object(map) = key else { return false };
     let is_moved = map.get("kind").is_some_and(|kind| PINNED.get().unwrap()[kind.as_str().unwrap()] != map["version"]);
@@ -42,12 +42,12 @@ fn short(key: &Key) -> String {
     if moved_on(&key.readable()) { MOVED_ON.to_owned() } else { key.hash()[..DIGITS].to_owned() }
 }
 
-/// Returns `name`, or a placeholder if a stage version in the tokens key has changed.
+/// Returns `name`, or a placeholder if the tokens key contains a stage version that has changed.
 fn named(tokens: &Key, name: String) -> String {
     if moved_on(&tokens.readable()) { MOVED_ON.to_owned() } else { name }
 }
 
-/// Returns a short hash of a latency's key without its machine, which depends on where the test runs.
+/// Returns a short hash of a latency's key. The machine is left out, because it depends on where the test runs.
 fn of_latency(key: &Key) -> String {
     let mut readable = key.readable();
     readable["of"].as_object_mut().unwrap().remove("machine").unwrap();
@@ -55,7 +55,7 @@ fn of_latency(key: &Key) -> String {
     if moved_on(&readable) { MOVED_ON.to_owned() } else { hash[..DIGITS].to_owned() }
 }
 
-/// Formats a method with its options, independently of cell names.
+/// Formats a method with its options. The format does not depend on cell names.
 fn method<M: MethodAxis + ?Sized>(method: &Method<M>) -> String {
     fn with(name: &str, options: &Map<String, Value>) -> String {
         let options: Vec<String> = options
@@ -96,7 +96,7 @@ fn names_of(target: &EvalTarget) -> String {
     }
 }
 
-/// Formats the keys of a variant: `selection 0123…, operator 4567…, scores 89ab… cdef…`.
+/// Formats the keys of a variant, as in `selection 0123…, operator 4567…, scores 89ab… cdef…`.
 fn variant(variant: &Variant) -> Value {
     let mut kinds: Vec<(&str, String)> = Vec::new();
     for key in variant.keys() {
@@ -115,7 +115,7 @@ fn variant(variant: &Variant) -> Value {
 }
 
 /// Returns the keys of intermediate objects: activation and similarity shards, trials, teacher shards and the
-/// checkpoint. Also returns the tokens key and the lease names.
+/// checkpoint. Also returns the key of the tokens and the lease names.
 fn members(backbone_plan: &BackbonePlan) -> Value {
     let key_parts = backbone_plan.key_parts();
     let pairs = BTreeSet::from([
@@ -145,13 +145,13 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
     })
 }
 
-/// Returns the keys, journal names and lease names of all work of a grid, by backbone and cell.
+/// Returns the keys, journal names and lease names for all work in a grid, by backbone and cell.
 fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::look_at(folder.path(), stage::WORDS).unwrap();
     let grid = Grid::load(grid, profile, &[]).unwrap();
     let [engine, device, dtype] = engine;
-    // Request the engine explicitly, because keys contain the engine and the default depends on the machine.
+    // Request the engine explicitly. Keys contain the engine, and the default engine depends on the machine.
     let request = EngineRequest {
         engine: Some(engine.parse::<EngineName>().unwrap()),
         device: Some(device.parse::<DeviceName>().unwrap()),
@@ -180,14 +180,14 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     Value::Object(backbones)
 }
 
-/// Methods added after the grid of all methods was pinned. They need a separate grid, because the key of a timing
-/// depends on all variants timed together with it.
+/// Methods added after the grid with all methods was pinned. They need a grid of their own, because the key of a timing
+/// depends on all variants that are timed together.
 const NEWER: [&str; 2] = ["lorp", "mean"];
 
-/// Methods whose keys `keys.json` does not pin.
+/// Methods whose keys are not pinned in `keys.json`.
 const UNPINNED: [&str; 1] = ["merge"];
 
-/// Writes a grid of every older criterion with every older recovery.
+/// Writes a grid that combines every older criterion with every older recovery.
 fn write_grid_of_methods(world: &World) {
     let criteria: Vec<String> = criterion::described()
         .into_iter()
@@ -201,12 +201,12 @@ fn write_grid_of_methods(world: &World) {
 }
 
 /// Returns whether a criterion supports only depths in sublayers. Criteria with required options cannot be built here,
-/// but count layers.
+/// but they all remove whole layers.
 fn needs_sublayers(name: &str) -> bool {
     criterion::build(name, &Map::new()).is_ok_and(|rule| !rule.units().contains(&DepthUnit::Layers))
 }
 
-/// Writes a grid of all criteria that remove sublayers.
+/// Writes a grid with all criteria that remove sublayers.
 fn write_grid_of_sublayers(world: &World) {
     let all = criterion::described().into_iter().map(|method| method.name).filter(|name| needs_sublayers(name));
     world.write(
@@ -224,7 +224,7 @@ fn write_grid_of_sublayers(world: &World) {
     );
 }
 
-/// Writes a grid of the newer methods, and of newer options of older methods.
+/// Writes a grid with the newer methods, and with newer options of older methods.
 fn write_grid_of_newer_methods(world: &World) {
     let criteria = ["llm-streamline", "lorp", "{name: lorp, clusters: 2}"].map(str::to_owned);
     let recoveries =
@@ -247,7 +247,7 @@ fn write_grid_of_damage(world: &World) {
     );
 }
 
-/// Writes a grid of the given methods that evaluates a text, a task and latencies, with several calibrations.
+/// Writes a grid with the given methods. It evaluates a text, a task and latencies, and has several calibrations.
 fn write_grid(world: &World, criteria: &[String], recoveries: &[String]) {
     world.write(
         "grid.yaml",
@@ -305,7 +305,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
     let grid = world.path("grid.yaml");
     now.insert("methods".to_owned(), names(&grid, None, engine));
     let other = names(&grid, None, ["candle", "cpu", "bf16"]);
-    // A few cells suffice for another engine, because all keys of a kind are built the same way.
+    // A few cells suffice for another engine, because all keys of one kind are built in the same way.
     let cells = other["tiny"]["cells"].as_object().unwrap().iter().take(4);
     let cells: Map<String, Value> = cells.map(|(name, cell)| (name.clone(), cell.clone())).collect();
     now.insert("candle".to_owned(), json!({"cells": cells, "members": other["tiny"]["members"]}));
@@ -321,7 +321,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
         std::fs::write(&path, serde_json::to_string_pretty(&renewed).unwrap() + "\n").unwrap();
     }
     let mut found = Vec::new();
-    // Entries that the fixture lacks belong to new methods, and are not compared.
+    // Entries that are missing in the fixture belong to new methods and are not compared.
     moved("keys.json", &json(&path)["keys"], Some(&now), &mut found);
     assert!(
         found.is_empty(),
@@ -330,7 +330,7 @@ fn no_name_of_stored_or_claimed_work_moves_unawares() {
         found.len(),
         found[..found.len().min(5)].join("\n")
     );
-    // Changes due to a new stage version were excluded above. They are pinned once the fixture is updated.
+    // Changes caused by a new stage version were left out above. They are pinned once the fixture is updated.
     assert_eq!(json(&path)["stages"], json!(stages), "renew tests/fixtures/keys.json with GHOSTLAB_BLESS=1");
 }
 

@@ -1,4 +1,4 @@
-//! Tests of latency measurements end to end. Latencies are reused only on the machine that measured them, and are
+//! End-to-end tests of latency measurements. Latencies are reused only on the machine where they were measured, and are
 //! stored with their raw times.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -13,7 +13,7 @@ use ghostlab::pipeline::stage;
 use ghostlab_store::{LeaseResult, Store};
 use polars::prelude::{ParquetReader, SerReader};
 
-/// Creates a world whose grid measures latencies for prompts, and a perplexity.
+/// Creates a world whose grid measures a perplexity, and the latencies for the given prompts.
 fn world(prompts: &str) -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -21,7 +21,8 @@ fn world(prompts: &str) -> World {
     world
 }
 
-/// Returns the column `name` of the results table by recovery, with the key `dense` for the dense backbone.
+/// Returns the values in the column `name` of the results table, by recovery. The key for the dense backbone is
+/// `dense`.
 fn column(world: &World, name: &str) -> BTreeMap<String, String> {
     let rows = table(&world.path("results/grid/results.csv"));
     let method = column_index(&rows, "recovery");
@@ -52,7 +53,7 @@ fn times_speedups_and_memory_join_scores_and_parquet() {
             let ratio = number(&times["dense"]) / number(time);
             assert!((number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio, "{recovery}: {ratio} {speedups:?}");
         }
-        // 2 of 4 layers are removed. A full operator has 64² numbers of 4 bytes.
+        // Two of the four layers are removed. A full operator consists of 64² numbers with 4 bytes each.
         let bytes = column(&world, &format!("peak_memory_mb {prompt}"));
         let percent = column(&world, &format!("peak_memory_percent {prompt}"));
         assert_eq!(number(&percent["dense"]), 100.0);
@@ -67,8 +68,8 @@ fn times_speedups_and_memory_join_scores_and_parquet() {
         }
     }
     let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
-    // Five variants, one of them also with its diagonal operator applied per channel, are timed on 2 prompts in 10
-    // counted rounds. A noisy machine adds rounds that are not counted.
+    // Five variants are timed on 2 prompts in 10 counted rounds each. One of them is also timed with its diagonal
+    // operator applied channel-wise. A noisy machine adds rounds that are not counted.
     assert_eq!(frame.column("counts").unwrap().bool().unwrap().sum(), Some(6 * 2 * 10));
     assert!(frame.height() >= 6 * 2 * 10);
     let table = std::fs::read_to_string(world.path("results/grid/results.md")).unwrap();
@@ -90,14 +91,14 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
     }
     let predicted = column(&world, "decode_predicted 24×2+5");
     assert_eq!(number(&predicted["dense"]), 1.0);
-    // 2 of 4 layers are removed, but the head remains.
+    // Two of the four layers are removed, but the head remains, so the speedup stays below 2.
     assert!(number(&predicted["none"]) > 1.2 && number(&predicted["ghosted"]) < number(&predicted["none"]));
     let heads = table(&world.path("results/grid/results.csv")).swap_remove(0);
     assert!(!heads.contains(&"decode_tps 24×2".to_owned()), "{heads:?}");
     let frame = ParquetReader::new(File::open(world.path("results/grid/latency.parquet")).unwrap()).finish().unwrap();
     let what = frame.column("what").unwrap().str().unwrap();
     let decoded = what.iter().filter(|mode| *mode == Some("decode")).count();
-    // Five variants, one of them also with its diagonal operator applied per channel.
+    // There are five variants. One of them is also timed with its diagonal operator applied channel-wise.
     assert!(
         decoded >= 6 * 10 && what.iter().filter(|mode| *mode == Some("prefill")).count() >= 2 * 6 * 10,
         "{decoded}"
@@ -112,7 +113,7 @@ fn decoding_is_timed_after_the_prompt_on_both_engines() {
     assert!(other.contains("time tiny over 16×1+2"), "{other}");
 }
 
-/// Replaces a text in the grid file.
+/// Replaces a piece of text in the grid file.
 fn replace_in_grid(world: &World, from: &str, to: &str) {
     let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", text.replace(from, to));
@@ -127,14 +128,14 @@ fn time_is_reused_only_on_the_machine_that_measured_it() {
     let again = world.runs(&["--set", "name=grid", "--set", "depth=1"]);
     assert!(!again.contains("time tiny"), "{again}");
     assert_eq!(column(&world, "prefill_ms 16×1"), kept);
-    // Another number of threads counts as another machine.
+    // A different number of threads counts as a different machine.
     let threads = if std::thread::available_parallelism().unwrap().get() == 1 { "2" } else { "1" };
     let mut command = world.command(&["run", "grid.yaml", "--set", "name=grid", "--set", "depth=1"]);
     let other = command.env("RAYON_NUM_THREADS", threads).output().unwrap();
     let log = String::from_utf8(other.stderr).unwrap();
     assert!(other.status.success() && log.contains("time tiny over 16×1"), "{log}");
     assert!(!log.contains("tiny on test"), "scores must be cached: {log}");
-    // An additional variant changes the set of variants that are timed together.
+    // An additional variant changes the set of variants timed together, so all of them are timed again.
     let more =
         world.runs(&["--set", "name=grid", "--set", "depth=1", "--set", "recovery=[none, ghosted, prune-and-comp]"]);
     assert!(more.contains("time tiny over 16×1"), "{more}");
@@ -160,7 +161,7 @@ fn retime_measures_times_again_and_nothing_else() {
     let third = world.runs(&grid);
     assert!(!third.contains("time tiny over"), "{third}");
     assert_eq!(column(&world, "prefill_ms 16×1"), anew);
-    // If one timing is missing, all variants are timed again for its prompt, but not for other prompts.
+    // If a single timing is missing, all variants are timed again for its prompt but not for other prompts.
     let prompts = ["prefill_ms 16×1", "prefill_ms 16×2"];
     let before = prompts.map(|prompt| column(&world, prompt));
     let folders = std::fs::read_dir(world.path("data/store/latency-v4")).unwrap();
@@ -186,7 +187,7 @@ fn times_in_an_older_form_are_reported_never_read() {
     let world = world("{length: 16}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     world.runs(&grid);
-    // Rename the folder, as if the previous version had written its objects.
+    // Rename the folder, so that it looks as if the previous version had written its objects.
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
     let again = world.runs(&grid);

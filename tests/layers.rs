@@ -1,4 +1,4 @@
-//! Compares `ghostlab layers` with grids that remove one layer or sublayer.
+//! Compares `ghostlab layers` with grids that remove a single layer or sublayer.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::world::World;
@@ -26,7 +26,7 @@ fn answer(world: &World, arguments: &[&str]) -> Value {
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].take()
 }
 
-/// Returns the candidate of rank 1, in the notation of `explain`.
+/// Returns the candidate with rank 1, in the notation of `explain`.
 fn first_ranked(columns: &[Value], criterion: &str) -> Value {
     let columns = columns.iter().filter(|column| column["criterion"] == criterion);
     let mut scores = columns.flat_map(|column| {

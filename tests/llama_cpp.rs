@@ -1,7 +1,7 @@
 //! Compares llama.cpp with transformers and with this program on exported GGUF files: logits, tokenization, generated
 //! text, and perplexities of quantized files.
 //!
-//! Skipped with a message unless `GHOSTLAB_LLAMA_CPP` names an interpreter with xllamacpp. `.ci/run` creates one.
+//! Skipped with a message unless `GHOSTLAB_LLAMA_CPP` names an interpreter that has xllamacpp. `.ci/run` sets one up.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -28,7 +28,7 @@ fn llama_cpp(python: &Path, arguments: &[&Path]) {
     common::python::printed(&mut common::python::script(python, "llama_cpp.py", arguments));
 }
 
-/// Returns llama.cpp's logits at all positions of the sequences.
+/// Returns the logits that llama.cpp computes at all positions in the sequences.
 pub(crate) fn theirs(python: &Path, world: &World, file: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     world.write("ids.json", json!(ids).to_string());
     llama_cpp(python, &[Path::new("logits"), file, &world.path("ids.json"), &world.path("logits.f32")]);
@@ -42,7 +42,7 @@ pub(crate) fn success(world: &World, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns a prompt continued greedily by `count` tokens with llama.cpp.
+/// Returns the prompt followed by `count` tokens that llama.cpp generates greedily.
 pub(crate) fn generated(python: &Path, world: &World, file: &Path, prompt: &[u32], count: usize) -> Vec<u32> {
     world.write("prompt.json", json!(prompt).to_string());
     let [prompt, out] = ["prompt.json", "out.json"].map(|name| world.path(name));
@@ -55,7 +55,7 @@ fn ids(name: &str) -> Vec<Vec<u32>> {
     ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap()
 }
 
-/// Creates a world from a fixture backbone with a byte-level tokenizer.
+/// Creates a world with a fixture backbone and a byte-level tokenizer.
 fn world(backbone: &str) -> World {
     let world = World::new();
     for file in ["config.json", "model.safetensors"] {
@@ -65,7 +65,7 @@ fn world(backbone: &str) -> World {
     world
 }
 
-/// Returns the bundled tokenizer, reduced to its first 300 tokens.
+/// Returns the bundled tokenizer, cut down to its first 300 tokens.
 pub(crate) fn small_tokenizer() -> Value {
     let mut tokenizer = json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/llama/tokenizer.json"));
     let model = tokenizer["model"].as_object_mut().unwrap();
@@ -78,14 +78,14 @@ pub(crate) fn small_tokenizer() -> Value {
     tokenizer
 }
 
-/// The expected logits are those of transformers, stored with the fixtures. llama.cpp sums in another order than our
-/// kernels, both in f32.
+/// The expected logits come from transformers and are stored with the fixtures. llama.cpp sums in a different order
+/// than our kernels, but both compute in f32.
 #[test]
 fn llama_cpp_matches_transformers_for_each_architecture() {
     let Some(python) = python() else { return };
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
         let world = world(name);
-        // llama.cpp has no attention windows for Qwen2. The windows of the fixture are shorter than its texts, so
+        // llama.cpp ignores the attention windows of Qwen2. The fixture's windows are shorter than its texts, so
         // disable them.
         let windowless = name == "qwen2";
         if windowless {
@@ -102,8 +102,8 @@ fn llama_cpp_matches_transformers_for_each_architecture() {
             let theirs = theirs(&python, &world, &file, &ids(name));
             let error = relative_error(&theirs, &expected);
             assert!(error <= tolerance, "{name} {numbers}: {error:e}");
-            // Also compare with our logits on the same file. They differ because llama.cpp rounds activations to the
-            // type of the weights before products.
+            // Also compare with our logits on the same file. They differ slightly, because llama.cpp rounds activations
+            // to the type of the weights before each product.
             let ours = logits(&file, &ids(name));
             let error = relative_error(&theirs, &ours);
             let limit = if numbers == "f32" { 1e-5 } else { tolerance };
@@ -113,7 +113,7 @@ fn llama_cpp_matches_transformers_for_each_architecture() {
     }
 }
 
-/// Writes a small backbone of random weights with the given config options.
+/// Writes a small backbone with random weights and the given config options.
 fn random(world: &World, class: &str, layers: usize, options: &Value) {
     let gemma = class.starts_with("Gemma");
     let fused = class.starts_with("Phi");
@@ -174,8 +174,9 @@ fn random(world: &World, class: &str, layers: usize, options: &Value) {
     world.write("backbone/tokenizer.json", small_tokenizer().to_string());
 }
 
-/// Covers architectures without a committed model, on random weights. Other tests compare our logits with transformers.
-/// Windows are shorter than the texts, so that a window in a wrong layer would be detected.
+/// Covers architectures for which no model is committed, with random weights. Other tests compare our logits for them
+/// with those of transformers. Windows are shorter than the texts, so that a window in the wrong layer would be
+/// noticed.
 #[test]
 fn llama_cpp_matches_layers_by_position_and_rope_type() {
     let Some(python) = python() else { return };
@@ -210,14 +211,14 @@ fn llama_cpp_matches_layers_by_position_and_rope_type() {
         let world = World::new();
         random(&world, class, layers, &options);
         let expected = logits(&world.path("backbone"), &ids);
-        // ggml computes GELU with a lookup table in f16.
+        // ggml computes GELU with an f16 lookup table.
         let limit = if class.starts_with("Gemma") { 2e-3 } else { 1e-5 };
         for (numbers, tolerance) in [("f32", limit), ("q8_0", 5e-2)] {
             let file = world.path(&format!("{numbers}.gguf"));
             success(&world, &["export", "grid.yaml", "dense", "--gguf", numbers, "--to", file.to_str().unwrap()]);
             let theirs = theirs(&python, &world, &file, &ids);
             let file_logits = logits(&file, &ids);
-            // The folder has unrounded weights, so it is only comparable with the f32 file.
+            // The weights in the folder are not rounded, so it can only be compared with the f32 file.
             let folder_logits = [("the folder's", &expected)].into_iter().filter(|_| numbers == "f32");
             for (whose, logits) in folder_logits.chain([("the file's", &file_logits)]) {
                 let error = relative_error(&theirs, logits);
@@ -232,7 +233,7 @@ fn llama_config_with(scaling: &Value) -> Value {
     json!({"model_type": "llama", "rope_theta": 10000.0, "rope_scaling": scaling})
 }
 
-/// Models that a GGUF file cannot represent are rejected before writing.
+/// Models that a GGUF file cannot represent are rejected before anything is written.
 #[test]
 fn what_llama_cpp_would_compute_otherwise_is_refused() {
     for (class, layers, options, found) in [
@@ -273,7 +274,7 @@ fn what_llama_cpp_would_compute_otherwise_is_refused() {
     }
 }
 
-/// Returns this program's logits at all positions of the sequences.
+/// Returns the logits that this program computes at all positions in the sequences.
 fn logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     let decoder = Decoder::load(backbone).unwrap();
     let trunk = Program::trunk(decoder.config().layers);
@@ -290,8 +291,8 @@ fn logits(backbone: &Path, ids: &[Vec<u32>]) -> Vec<f64> {
     all
 }
 
-/// Compares the tokenizers of the real and the bundled backbones on 10,000 lines of real and bundled texts, and each
-/// named pre-tokenizer on hand-picked words.
+/// Compares the tokenizers of the real and the bundled backbones on 10,000 lines from real and bundled texts. Compares
+/// each named pre-tokenizer on hand-picked words.
 #[test]
 fn llama_cpp_tokenizes_10000_lines_as_the_original() {
     let Some(python) = python() else { return };
@@ -336,7 +337,7 @@ fn llama_cpp_tokenizes_10000_lines_as_the_original() {
         llama_cpp(&python, &[Path::new("tokens"), &file, &world.path("lines.json"), &world.path("tokens.json")]);
         let theirs: Vec<Vec<u32>> = serde_json::from_value(json(&world.path("tokens.json"))).unwrap();
         let original = Tokenizer::load(world.path("backbone/tokenizer.json")).unwrap();
-        // Also check the tokenizer that this program reads from the GGUF file.
+        // Also check the tokenizer that this program reads back from the GGUF file.
         let tokenizer = Tokenizer::load(&file).unwrap();
         assert_eq!(theirs.len(), lines.len(), "{name}");
         for (line, theirs) in lines.iter().zip(&theirs) {
@@ -356,7 +357,7 @@ fn split_with_bytes(pattern: &str) -> Value {
     json!({"type": "Sequence", "pretokenizers": [step, byte_level(false)]})
 }
 
-/// llama.cpp and this program must compute the same perplexity from a real model that is exported and quantized.
+/// llama.cpp and this program must compute the same perplexity from a real model after it is exported and quantized.
 #[test]
 fn quantised_file_scores_and_generates_as_llama_cpp() {
     let Some(python) = python() else { return };
@@ -386,11 +387,11 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
         let ours = document["answer"]["lm_eval"]["results"]["text@256"]["perplexity,none"].as_f64().unwrap();
         let theirs = perplexity(&theirs(&python, &world, &file, &windows), &windows, 4096);
         println!("{quantised}: {ours} in ghostlab, {theirs} in llama.cpp");
-        // llama.cpp rounds activations to 8 bits before products with quantized weights.
+        // llama.cpp rounds activations to 8 bits before multiplying them with quantized weights.
         let tolerance = if quantised == "f16" { 1e-3 } else { 1e-2 };
         assert!((ours / theirs - 1.0).abs() <= tolerance, "{quantised}: {ours} in ghostlab, {theirs} in llama.cpp");
     }
-    // Compare greedy continuations from the same file.
+    // Compare the greedy continuations that both programs generate from the same file.
     let count = 24_usize;
     let theirs = generated(&python, &world, &full, &windows[0][..24], count);
     let mut ids = windows[0][..24].to_vec();
@@ -402,7 +403,7 @@ fn quantised_file_scores_and_generates_as_llama_cpp() {
     assert_eq!(ids, theirs);
 }
 
-/// Quantizes the matrices of a GGUF file with candle.
+/// Quantizes the matrices in a GGUF file with candle.
 fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
     let dtype = match name {
         "q8_0" => GgmlDType::Q8_0,
@@ -426,7 +427,7 @@ fn quantise(from: &Path, to: &Path, name: &str) -> PathBuf {
     to.to_owned()
 }
 
-/// Computes the perplexity like `score`, as the exponential of the mean loss over windows. The first token of each
+/// Computes the perplexity as `score` does: the exponential of the mean loss over windows. The first token in each
 /// window is not scored.
 fn perplexity(logits: &[f64], windows: &[Vec<u32>], vocab: usize) -> f64 {
     let mut rows = logits.chunks_exact(vocab);

@@ -1,8 +1,8 @@
-//! Compares tasks that are defined in the format of lm-evaluation-harness with the harness itself.
-//! `tools/harness_scores.py` generates definitions and rows, and runs `simple_evaluate` on a bundled backbone. Requests
-//! must be byte-identical, log-likelihoods within 1e-3, and scores and standard errors within the resulting bounds.
+//! Compares this program with lm-evaluation-harness on tasks that are defined in its format. `tools/harness_scores.py`
+//! generates definitions and rows, and runs `simple_evaluate` on a bundled backbone. Requests must be byte-identical.
+//! Log-likelihoods must agree within 1e-3, and scores and standard errors within the bounds that follow from this.
 //!
-//! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`, which `.ci/run` installs.
+//! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter that has `lm_eval`, which `.ci/run` installs.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -20,9 +20,9 @@ use ghostlab_definitions::metric::Metric;
 use ghostlab_definitions::{Definition, Library};
 use serde_json::{Value, json};
 
-/// Maximum difference in nats between log-likelihoods that two programs compute in f32.
+/// Maximum difference in nats between log-likelihoods computed by two programs in f32.
 const LIKELIHOOD: f64 = 1e-3;
-/// Chat template with special tokens, roles and trimmed contents.
+/// Chat template that uses special tokens and roles, and trims contents.
 const CHAT: &str = "{{ bos_token }}{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] | trim }}\n\
     {% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
 
@@ -36,7 +36,7 @@ fn model(world: &World) -> PathBuf {
     model
 }
 
-/// Runs `score` on all definitions with the requested settings. Returns its results file and each task's samples.
+/// Runs `score` on all definitions with the requested settings. Returns the results file, and the samples of each task.
 fn scored(world: &World, out: &Path, asked: &Value, system: &str) -> (Value, BTreeMap<String, Vec<Value>>) {
     let [results, samples] =
         ["results.json", "samples"].map(|what| world.path(&format!("{what}-{}-{}", asked["shots"], asked["chat"])));
@@ -72,12 +72,13 @@ fn json_lines(path: &Path) -> Vec<Value> {
     fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Parses a number, which may be a string.
+/// Parses a number that may be given as a string.
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| value.as_str().unwrap().parse().unwrap())
 }
 
-/// Returns the arguments of a request, which are lists in the harness's results and named in sample files.
+/// Returns the arguments of a request. lm-evaluation-harness returns them as lists, but its sample files give them
+/// names.
 fn arguments(recorded: &Value) -> Vec<Vec<String>> {
     match recorded {
         Value::Array(all) => all.iter().map(|one| one.as_array().unwrap().iter().map(text_of).collect()).collect(),
@@ -91,7 +92,7 @@ fn text_of(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-/// Flattens nested answers into a list of texts.
+/// Flattens nested answers to a list of texts.
 fn flat(answers: &Value) -> Vec<String> {
     match answers {
         Value::Array(items) => items.iter().flat_map(flat).collect(),
@@ -146,7 +147,7 @@ fn requests_scores_errors_and_groups_equal_lm_eval() {
     assert!(likelihoods > 1000 && groups >= 24, "{likelihoods} {groups}");
 }
 
-/// Numbers of compared values. Every score has a standard error.
+/// Counts of compared values. Each score is compared together with its standard error.
 #[derive(Default)]
 struct Compared {
     likelihoods: usize,
@@ -154,7 +155,7 @@ struct Compared {
     groups: usize,
 }
 
-/// Compares the fields of samples that must be equal.
+/// Compares those fields of the samples that must be equal.
 fn compare_rows(what: &str, ours: &[Value], theirs: &[Value]) {
     assert_eq!(ours.len(), theirs.len(), "{what}: samples");
     for key in ["doc_id", "doc_hash", "prompt_hash", "target_hash", "filter", "metrics", "doc"] {
@@ -162,7 +163,7 @@ fn compare_rows(what: &str, ours: &[Value], theirs: &[Value]) {
     }
 }
 
-/// Compares the requests and answers of samples. Returns the number of compared log-likelihoods.
+/// Compares the requests and answers in the samples. Returns the number of log-likelihoods compared.
 fn compare_answers(what: &str, ours: &[Value], theirs: &[Value]) -> usize {
     let mut likelihoods = 0;
     for (row, theirs) in ours.iter().zip(theirs) {
@@ -175,7 +176,8 @@ fn compare_answers(what: &str, ours: &[Value], theirs: &[Value]) -> usize {
             match (one.parse::<f64>(), two.parse::<f64>()) {
                 (Ok(one), Ok(two)) => {
                     likelihoods += 1;
-                    // The tolerance grows with the likelihood, because long texts sum over many windows.
+                    // The tolerance grows with the magnitude of the log-likelihood, because long texts are sums over
+                    // many windows.
                     let tolerance = LIKELIHOOD.max(LIKELIHOOD * two.abs() / 500.0);
                     near(&what, one, two, tolerance);
                 }
@@ -186,7 +188,7 @@ fn compare_answers(what: &str, ours: &[Value], theirs: &[Value]) -> usize {
     likelihoods
 }
 
-/// Scores of a task in both programs.
+/// Scores for a task from both programs.
 struct MetricScores<'a> {
     ours: &'a Value,
     theirs: &'a Value,
@@ -202,7 +204,8 @@ impl MetricScores<'_> {
         near(&format!("{what}, {key}"), one, two, tolerance);
     }
 
-    /// Compares a standard error. `samples` and `draws` are the harness's items and its number of bootstrap draws.
+    /// Compares a standard error. `samples` are the items scored by lm-evaluation-harness, and `draws` is its number of
+    /// bootstrap draws.
     fn compare_error(&self, what: &str, metric: &Metric, samples: &[Value], draws: usize) {
         let key = format!("{}_stderr,none", metric.kind.name());
         let one = &self.ours[&key];
@@ -210,7 +213,7 @@ impl MetricScores<'_> {
         match (two.as_f64(), metric.aggregation) {
             (None, _) => assert_eq!((one, two), (&json!("N/A"), &json!("N/A")), "{what}, {key}"),
             (Some(two), Aggregation::Mean) => near(&format!("{what}, {key}"), number(one), two, 1e-12),
-            // Recompute from the harness's items with its number of bootstrap draws.
+            // Recompute the error from the items and the number of bootstrap draws used by lm-evaluation-harness.
             (Some(two), aggregation) => {
                 let items: Vec<Item> = samples.iter().map(|sample| item(&sample[metric.kind.name()])).collect();
                 let one = aggregation.error(&items, draws).unwrap().unwrap();
@@ -220,7 +223,7 @@ impl MetricScores<'_> {
     }
 }
 
-/// Converts a metric's value in one of the harness's samples.
+/// Converts the value of a metric in a sample from lm-evaluation-harness.
 fn item(value: &Value) -> Item {
     match value {
         Value::Array(pair) => Item::Labels(serde_json::from_value(pair[0].clone()).unwrap(), pair[1].as_i64().unwrap()),
@@ -228,7 +231,7 @@ fn item(value: &Value) -> Item {
     }
 }
 
-/// Compares the scores of task groups. Returns the number of compared values.
+/// Compares the scores of task groups. Returns the number of values compared.
 fn compare_groups(setting: &str, ours: &Value, theirs: &Value) -> usize {
     let mut count = 0;
     for group in ["made_inner", "made_outer"] {
@@ -290,7 +293,7 @@ fn definition_grid_runs_once_and_new_metric_is_free() {
     assert!(!log.contains("tokens/s"), "{log}");
     assert_eq!(harness_results(&world)["results"]["made"]["acc,none"], first["results"]["made"]["acc,none"]);
     assert!(harness_results(&world)["results"]["made"]["acc_norm,none"].is_number());
-    // `score` gives the same requests and answers.
+    // `score` produces the same requests and answers.
     let output = world.ghostlab(&[
         "score",
         "backbone",
@@ -311,7 +314,7 @@ fn definition_grid_runs_once_and_new_metric_is_free() {
     let lines: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let mean = lines.iter().map(|line| line["acc"].as_f64().unwrap()).sum::<f64>() / 6.0;
     assert_eq!((lines.len(), json!(mean)), (6, first["results"]["made"]["acc,none"].clone()));
-    // `verify` recomputes the folder.
+    // `verify` recomputes the folder successfully.
     let output = world.ghostlab(&["verify", "results/grid", "--share", "100%"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -1,5 +1,5 @@
-//! Tests of memory limits. `plan` predicts the peak, layers that are loaded on demand stay within the limit, and runs
-//! that cannot fit are rejected instead of being killed.
+//! Tests of memory limits. `plan` predicts the peak, layers loaded on demand stay within the limit, and runs that
+//! cannot fit are rejected before the system kills them.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 const C: usize = 1024;
 const F: usize = 8192;
 const VOCAB: usize = 320;
-/// Bytes of one layer in f32, without its norms.
+/// Size of one layer in f32 in bytes, without its norms.
 const LAYER: u64 = 4 * (4 * C * C + 3 * C * F) as u64;
 
-/// Replaces the world's backbone by one with wide layers, and its grid by one that only removes a layer. The weights
-/// are zeros in a sparse file, because the scores do not matter.
+/// Replaces the world's backbone with one that has wide layers, and its grid with one that only removes a layer. The
+/// weights are zeros in a sparse file, because the scores do not matter.
 fn wide(world: &World, layers: usize) {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,
@@ -58,7 +58,7 @@ fn wide(world: &World, layers: usize) {
     );
 }
 
-/// Returns the peak bytes that `plan` predicts.
+/// Returns the peak memory in bytes that `plan` predicts.
 fn told(world: &World, limits: &[&str]) -> f64 {
     let output = world.ghostlab(&[&["plan", "grid.yaml"], limits].concat());
     let text = String::from_utf8(output.stdout).unwrap();
@@ -69,7 +69,7 @@ fn told(world: &World, limits: &[&str]) -> f64 {
         * [("kB", 1e3), ("MB", 1e6), ("GB", 1e9)].iter().find(|(unit, _)| words.clone().next() == Some(unit)).unwrap().1
 }
 
-/// Runs the grid, and returns its peak memory in bytes, as measured by the system.
+/// Runs the grid. Returns its peak memory in bytes as measured by the system.
 fn held(world: &World, limits: &[&str]) -> f64 {
     world.runs(limits);
     let text = std::fs::read_to_string(world.path("results/grid/run.json")).unwrap();
@@ -109,7 +109,7 @@ fn within_addresses(world: &World, bytes: u64) -> Output {
 fn job_beyond_process_limits_is_refused_not_killed() {
     let world = World::new();
     wide(&world, 2);
-    // The allocator reserves 1 GiB of address space if the limit permits it, and the program needs about 0.3 GB more to
+    // The allocator reserves 1 GiB of address space if the limit allows it, and the program needs another 0.3 GB to
     // start. A layer takes 117 MB.
     let output = within_addresses(&world, 1_400_000_000);
     let text = String::from_utf8(output.stderr).unwrap();

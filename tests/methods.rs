@@ -1,4 +1,4 @@
-//! Tests of criteria, recoveries and the store end to end: all combinations, degenerate backbones, and repeated runs.
+//! End-to-end tests of criteria, recoveries and the store: all combinations, degenerate backbones, and repeated runs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod repair;
@@ -53,7 +53,8 @@ fn methods_beyond_the_paper_run_or_are_refused() {
     let log = world.runs(&grid);
     assert!(log.contains("37 of 37 cells cached"), "{log}");
     assert_eq!(records(&written(&world, &log)), rows, "operators from the store differ");
-    // A single-block cut has no earlier operator, so a sequential repair equals ghosted.
+    // A single-block cut has no earlier operator to take into account, so `sequential` gives the same result as
+    // `ghosted`.
     let score = rows[0].iter().position(|name| name.starts_with("ppl")).unwrap();
     let scores: BTreeMap<&str, &str> = rows
         .iter()
@@ -104,7 +105,7 @@ fn a_stored_calibration_is_used_again_until_something_changes() {
         bytes[100] ^= 1;
         std::fs::write(shard, bytes).unwrap();
     }
-    // Operators and scores are stored, so only a new method reads the activations.
+    // Operators and scores are stored, so the damaged activations are read only for a new method.
     let (count, log) = passes(&world, &["--set", "recovery=[{name: ghosted, boundary: layer}]", "--set", "depth=1"]);
     assert!(count == 1 && log.contains("a stored object is damaged"), "{log}");
     assert_eq!(passes(&world, &[]).0, 0);
@@ -127,7 +128,7 @@ fn two_ways_to_write_one_method_are_one_cell_and_one_key() {
     let rows = results(&world, &log);
     let labels: Vec<&str> = rows[1..].iter().map(|row| row[5].as_str()).collect();
     assert_eq!(labels[1..3], ["ghosted(solver=normal)", "ghosted(solver=svd)"], "labels do not follow the grid");
-    // Patterns match equivalent spellings of a method.
+    // A pattern matches a method however it is spelled.
     let log = world.runs(&["--set", "exclude=[{recovery: {name: ghosted, solver: normal}}]"]);
     assert_eq!(results(&world, &log).len(), 1 + 1 + 2 * 3);
 }
@@ -143,8 +144,8 @@ fn operator_sequences_matter_only_to_methods_that_use_them() {
     ];
     world.runs(&grid);
     let log = world.runs(&[&grid[..], &["--set", "calibration.operator_sequences=4"]].concat());
-    // The run recomputes all cells of `ghosted`, and those of `linearpatch-diag` unless the criterion removes one
-    // block.
+    // The run recomputes all cells with `ghosted`. It recomputes those with `linearpatch-diag` unless the criterion
+    // removes a single block.
     assert!(log.contains("15 of 21 cells cached"), "{log}");
 }
 
@@ -162,9 +163,9 @@ fn a_key_names_the_versions_of_all_that_it_is_made_from() {
 #[test]
 fn linearpatch_sequences_follow_the_criterion_not_layers() {
     let world = World::new();
-    // ShortGPT keeps the last of the four layers, so the three removed layers are adjacent although it is not a block
-    // criterion. The official code fits LinearPatch's scales on the operator sequences for ShortGPT, and on all
-    // sequences for a block criterion.
+    // ShortGPT is not a block criterion. It keeps the last of the four layers here, so the three removed layers happen
+    // to be adjacent. The official code fits LinearPatch's scales on the operator sequences for ShortGPT, and on all
+    // sequences for block criteria.
     let few = last_perplexity(&world, "shortgpt", "3", "2");
     let all = last_perplexity(&world, "shortgpt", "3", "8");
     assert_ne!(few, all);
@@ -214,13 +215,13 @@ fn layer_before_a_region_absorbs_all_its_maps() {
     let [none, factors, squares, cosines, factors_by_layer, squares_by_layer, cosines_by_layer] = value[..] else {
         panic!("{rows:?}")
     };
-    // The ratios of a region's layers multiply to the region's ratio.
+    // The product of the ratios of a region's layers equals the ratio of the whole region.
     assert!((factors / factors_by_layer - 1.0).abs() < 1e-5 && factors != none, "{factors} {factors_by_layer}");
     assert!((squares / squares_by_layer - 1.0).abs() > 1e-4, "{squares} {squares_by_layer}");
     assert!((cosines / cosines_by_layer - 1.0).abs() > 1e-6, "{cosines} {cosines_by_layer}");
 }
 
-/// Returns the path of the results table that a log names. Runs with other settings write to other folders.
+/// Returns the path of the results table named in a log. Runs with different settings write to different folders.
 fn written(world: &World, log: &str) -> PathBuf {
     let (_, after) = log.split_once("; wrote ").unwrap();
     world.path(&format!("{}.csv", after.split_once(".csv").unwrap().0))
@@ -254,7 +255,7 @@ fn every_criterion_and_every_recovery_gives_a_row() {
     ]);
     let log = String::from_utf8(output.stderr).unwrap();
     let rows = std::fs::read_to_string(written(&world, &log)).unwrap();
-    // If a criterion removes layer 0, ReplaceMe has no layer to change. No other cell may fail.
+    // If a criterion removes layer 0, there is no layer that ReplaceMe could change. No other cell may fail.
     for line in rows.lines().filter(|line| line.contains("failed: ")) {
         assert!(line.contains("replaceme") && line.contains("no layer before layer 0"), "{line}");
     }
@@ -276,20 +277,20 @@ fn second_pass_and_little_memory_keep_perplexities() {
         RunSettings { batch_tokens: Some(1), ..RunSettings::default() },
     ] {
         for (ours, expected) in perplexities(&grid, &grid.cells, settings).iter().zip(&expected) {
-            // Matrix products with other batch sizes round differently.
+            // Matrix products round differently at other batch sizes.
             let tolerance = if settings.batch_tokens == Some(1) { 1e-4 } else { 1e-6 };
             common::assert_close(&format!("{settings:?}"), *ours, *expected, tolerance);
         }
     }
 }
 
-/// Returns the notes of the first row of a recovery method.
+/// Returns the notes in the first row with the given recovery.
 fn note(rows: &[Vec<String>], recovery: &str) -> String {
     let notes = rows[0].iter().position(|name| name == "notes").unwrap();
     rows.iter().find(|row| row[5] == recovery).unwrap()[notes].clone()
 }
 
-/// Runs the grid and returns its number of calibration passes and its log.
+/// Runs the grid. Returns the number of calibration passes and the log.
 fn passes(world: &World, more: &[&str]) -> (usize, String) {
     let output = world.run(more);
     let log = String::from_utf8(output.stderr).unwrap();
@@ -297,7 +298,7 @@ fn passes(world: &World, more: &[&str]) -> (usize, String) {
     (log.matches("one pass").count(), log)
 }
 
-/// Returns the distinct parents of the stored objects of a kind that derive from a criterion.
+/// Returns the distinct parents of the stored objects that have the given kind and derive from the given criterion.
 fn parents(stored: &[InventoryItem], kind: &str, stage: &str) -> Vec<String> {
     let keys = stored
         .iter()
@@ -331,7 +332,7 @@ fn last_perplexity(world: &World, criterion: &str, depth: &str, operator_sequenc
         format!("calibration=[{{corpus: train, sequences: 8, operator_sequences: {operator_sequences}, length: 64}}]"),
     ];
     let log = world.runs(&set.iter().flat_map(|assignment| ["--set", assignment]).collect::<Vec<_>>());
-    // Read as CSV, because lists of layers contain commas.
+    // Parse the file as CSV, because lists of layers contain commas.
     let rows = records(&written(world, &log));
     let column = rows[0].iter().position(|name| name == "ppl test@64").unwrap();
     rows.last().unwrap()[column].clone()

@@ -1,5 +1,5 @@
-//! Tests of how the files next to a model's weights affect its answers. Unless a test names another source, expected
-//! values come from lm-evaluation-harness 0.4.13 with transformers 5.24, in f32 at batch size 1.
+//! Tests of how the files next to a model's weights affect its answers. Unless a test names another source, the
+//! expected values were computed with lm-evaluation-harness 0.4.13 and transformers 5.24, in f32 at batch size 1.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;
@@ -9,7 +9,7 @@ use crate::common::shared;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
-/// Tolerance for log-likelihoods in nats. The harness's numbers have four decimals.
+/// Tolerance for log-likelihoods in nats. The values from lm-evaluation-harness are given to four decimals.
 const LIKELIHOOD: f64 = 2e-4;
 const LIKELIHOODS: &str = "output_type: loglikelihood\ndoc_to_text: '{{q}}'\nmetric_list: [{metric: perplexity}]\n";
 const NO_CONTEXT: &str =
@@ -17,7 +17,7 @@ const NO_CONTEXT: &str =
 const WHOLE_TEXTS: &str = "output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: '{{q}}'\n\
     metric_list: [{metric: word_perplexity}]\n";
 
-/// Creates a world with a copy of a model, in which some files are replaced.
+/// Creates a world with a copy of a model in which some files are replaced.
 fn with_model(model: &Path, files: &[(&str, Value)]) -> World {
     let world = World::new();
     fs::create_dir(world.path("model")).unwrap();
@@ -35,7 +35,7 @@ fn generating(new: usize) -> String {
     )
 }
 
-/// Scores one row per question with the definition. Returns the answer of each row, and stderr.
+/// Uses the definition to score one row per question. Returns the answer for each row, and stderr.
 fn asked(world: &World, definition: &str, questions: &[&str], more: &[&str]) -> (Vec<Value>, String) {
     let target = if definition.contains("doc_to_target") { "" } else { "doc_to_target: ' happy'\n" };
     world.write(
@@ -56,7 +56,7 @@ fn asked(world: &World, definition: &str, questions: &[&str], more: &[&str]) -> 
     (lines.collect(), log)
 }
 
-/// Returns the first number or string of an answer.
+/// Returns the first number or string in an answer.
 fn first(answer: &Value) -> &Value {
     match answer {
         Value::Array(items) => first(&items[0]),
@@ -81,8 +81,8 @@ fn texts(answers: &[Value]) -> Vec<&str> {
     answers.iter().map(|answer| first(answer).as_str().unwrap()).collect()
 }
 
-/// Two of five documents exceed the context length up to which `longrope` uses its short factors. All documents begin
-/// with the BOS token, so they share a prefix in a batch.
+/// Two of the five documents exceed the context length up to which `longrope` uses its short factors. All documents
+/// start with the BOS token, so they share a prefix in a batch.
 #[test]
 fn longrope_document_scores_by_its_own_length() {
     let Some(model) = shared("cases/turn4/longrope-lengths/model") else { return };
@@ -101,7 +101,8 @@ fn longrope_document_scores_by_its_own_length() {
     }
 }
 
-/// `<s>` is the BOS token only in config.json, so the tokenizer's EOS token is the prefix of an empty context.
+/// Only config.json names `<s>` as the BOS token, so the tokenizer's EOS token is used as the prefix of an empty
+/// context.
 #[test]
 fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
     let Some(model) = shared("oracles/stories260k") else { return };
@@ -122,7 +123,7 @@ fn null_bos_leaves_the_prefix_to_the_tokenizers_eos() {
             assert!(!log.contains("for empty contexts"), "{log}");
         }
     }
-    // If the tokenizer names neither BOS nor EOS, the program uses config.json and prints a note.
+    // If the tokenizer names neither BOS nor EOS, the program falls back to config.json and prints a note.
     let world = with_model(
         &model,
         &[("tokenizer.json", tokenizer_without_processor(&model)), ("tokenizer_config.json", json!({}))],
@@ -138,14 +139,14 @@ fn tokenizer_without_processor(model: &Path) -> Value {
     file
 }
 
-/// Tokens 512 and 513 have embedding rows, but no entry in tokenizer.json.
+/// Tokens 512 and 513 have embedding rows, but are not listed in tokenizer.json.
 #[test]
 fn added_tokens_of_files_beside_are_one_token_each() {
     let Some(model) = shared("cases/turn4/added-tokens/model") else { return };
     let questions = ["<|im_start|>user Once upon<|im_end|>", "Lily <|im_end|> ran", "Nothing special here"];
     let letters = [-9.405, -10.674, -6.9894];
     let tokens = [-15.7245, -7.3083, -6.9894];
-    // Added tokens that are not special are matched in the normalized text.
+    // Added tokens that are not special are matched in the text after normalization.
     let normalised = [-7.2064, -9.2695, -6.9894];
     let tokenizer_config: Value =
         serde_json::from_slice(&fs::read(model.join("tokenizer_config.json")).unwrap()).unwrap();
@@ -176,7 +177,7 @@ fn added_tokens_of_files_beside_are_one_token_each() {
         let world = with_model(&model, &files);
         let (answers, _) = asked(&world, LIKELIHOODS, &questions, &[]);
         near(what, &answers, &expected);
-        // Changed files change the keys, so stored results are not reused.
+        // Changing these files changes the keys, so stored results are not reused.
         if what == "none" {
             let config = with_key(&tokenizer_config, "added_tokens_decoder", token_decoder());
             world.write("model/tokenizer_config.json", config.to_string());
@@ -202,7 +203,7 @@ fn token_decoder() -> Value {
     json!({"512": special_token("<|im_start|>"), "513": special_token("<|im_end|>")})
 }
 
-/// `.` is token 426.
+/// Token 426 is `.`, so generation stops at the end of a sentence.
 #[test]
 fn generation_stops_at_the_end_tokens_of_generation_config() {
     let Some(model) = shared("oracles/stories260k") else { return };
@@ -220,13 +221,13 @@ fn generation_stops_at_the_end_tokens_of_generation_config() {
     }
 }
 
-/// Greedy answers without generation settings.
+/// Greedy answers if there are no generation settings.
 const PLAIN: [&str; 3] = [
     ", there was a little girl named Lily. She loved to play outside in the park. One day, she saw",
     "the park. They saw a big box with a big box. Lily was very happy. She wanted to play with it,",
     "was a big, red ball. He liked to play with his ball. He liked to play with his ball. He liked",
 ];
-/// Contents of `generation_config.json`, with the answers of transformers.
+/// Contents of `generation_config.json`, each with the answers that transformers generates.
 const GENERATION_SETTINGS: [(&str, [&str; 3]); 15] = [
     (r#"{}"#, PLAIN),
     (r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20}"#, PLAIN),

@@ -1,5 +1,5 @@
-//! Tests of `tools/new.sh`, which adds a method, metric or stage as one file and one line. `crates/core` and `src/pipeline/stage`
-//! compile the templates and run their tests.
+//! Tests of `tools/new.sh`, which adds a method, metric or stage by creating one file and adding one line.
+//! `crates/core` and `src/pipeline/stage` compile the templates and run their tests.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// Creates a checkout with the files that the script touches.
+/// Creates a checkout that contains the files touched by the script.
 fn checkout() -> TempDir {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = TempDir::new().unwrap();

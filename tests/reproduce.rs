@@ -1,4 +1,4 @@
-//! Tests of `ghostlab reproduce`, `report` and `compare` end to end, on a tiny backbone that the test writes.
+//! End-to-end tests of `ghostlab reproduce`, `report` and `compare` on a tiny backbone written by the test.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -31,7 +31,8 @@ const GRID: &str = "criterion: llm-streamline\nrecovery: [none, ghosted]\n\
 const SHARED: &str = "corpora:\n  train-train: {path: ../../train.txt, rule: wikitext2}\n  \
     test: {path: ../../test.jsonl, rule: ptb, limit: 5}\nevaluate:\n  perplexity: [{corpus: test, length: 64}]\n";
 
-/// Creates experiments on a backbone of this name: the table `mini`, the figure `figure1` and the list `methods`.
+/// Creates experiments on a backbone with the given name: the table `mini`, the figure `figure1` and the list
+/// `methods`.
 fn experiments(backbone: &str) -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -69,7 +70,7 @@ fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     }
 }
 
-/// Returns the files below a folder with their modification times.
+/// Returns the files below a folder, each with its modification time.
 fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
     let mut found = BTreeMap::new();
     for path in fs::read_dir(folder).unwrap().map(|item| item.unwrap().path()) {
@@ -96,7 +97,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     assert!(log.contains(nothing) && again.contains("A small table"), "{log}");
     assert_eq!(again, first);
     assert!(times(&world.path("results")) == before, "a file was written");
-    // Missing files are created again.
+    // Missing files are written again.
     let anew = || {
         let output = made(&world, &mini);
         assert!(!output.contains(nothing), "{output}");
@@ -107,7 +108,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     anew();
     assert!(world.path("results/mini/tiny/mini.md").is_file());
     assert!(made(&world, &mini).contains(nothing));
-    // A file changed by a user is not replaced silently.
+    // A file that the user changed is not replaced silently.
     let csv = world.path("results/mini/tiny/mini.csv");
     let all_tables = tables.clone();
     fs::write(&csv, "mine").unwrap();
@@ -116,7 +117,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     assert!(both(&refused).contains("mini.csv"), "{}", both(&refused));
     fs::write(&csv, all_tables).unwrap();
     assert!(made(&world, &mini).contains(nothing));
-    // Damage to a stored object is detected even if its length is unchanged.
+    // Damage to a stored object is noticed even if its length is unchanged.
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
     let mut bytes = fs::read(&pack).unwrap();
@@ -124,7 +125,7 @@ fn finished_artifact_is_rebuilt_only_after_a_change() {
     bytes[middle] ^= 4;
     fs::write(&pack, bytes).unwrap();
     anew();
-    // A changed description invalidates the results.
+    // Results are out of date once the description of the artifact changes.
     assert!(made(&world, &mini).contains(nothing));
     world.write(
         "experiments/mini.yaml",
@@ -204,7 +205,7 @@ fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     page.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap_or_else(|| panic!("no {start}")).0
 }
 
-/// Reads the files below a folder that belong to a record, by path.
+/// Reads the files below a folder that are part of a record, by path.
 fn kept(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let Ok(listing) = fs::read_dir(world.path(folder)) else { return found };

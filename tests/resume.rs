@@ -1,5 +1,5 @@
-//! Tests that no work is lost or repeated: killed runs, repeated runs, concurrent processes, relevant and irrelevant
-//! changes.
+//! Tests that no work is lost or repeated: killed runs, repeated runs, concurrent processes, and changes that do or do
+//! not affect results.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -20,8 +20,8 @@ fn of_kind<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["event"] == kind).collect()
 }
 
-/// Counts the tokens that a run computed. Excludes operator solving, which rereads its tokens if an operator is
-/// missing.
+/// Counts the tokens that a run computed. Excludes those read to solve operators, because they are read again if an
+/// operator is missing.
 fn computed(events: &[Value]) -> u64 {
     let solving: Vec<&Value> = of_kind(events, "started")
         .into_iter()
@@ -38,13 +38,13 @@ fn started(world: &World, more: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Fault points at which successive runs are killed, counted from where each run resumes. The first kills hit drafts
-/// and artifacts of texts, calibration and operators, and the later ones chunks of the three scoring jobs. Enough work
-/// is left for each kill, regardless of how many chunks a journal contains.
+/// Fault points at which successive runs are killed. Each is counted from where the run resumes. The first kills hit
+/// drafts and stored objects for texts, calibration and operators. The later ones hit chunks of the three scoring jobs.
+/// Enough work is left for each kill, however many chunks a journal contains.
 const KILLS: &str = "draft:1 commit:1 record:1 commit:3 draft:6 commit:8 record:10 commit:20 \
                      score:1 journal:1 score:1 journal:1 score:1 commit:2";
 
-/// Runs the grid until it is killed at a fault point of `crates/store/src/fault.rs`.
+/// Runs the grid until it is killed at a fault point (see `crates/store/src/fault.rs`).
 fn killed_at(world: &World, point: &str) {
     let mut command = world.command(&["run", "grid.yaml"]);
     let output = command.env("GHOSTLAB_FAULT", format!("kill@{point}")).output().unwrap();
@@ -111,7 +111,7 @@ fn killed_calibration_resumes_at_the_next_shard() {
     let undisturbed = long_world();
     let world = long_world();
     let full_run = events(&undisturbed.run(&["--events"]));
-    // The first shard stores its sums last, as the sixth artifact, so this kill comes after them.
+    // The first shard stores its sums last, as its sixth object. This kill comes just after them.
     killed_at(&world, "commit:7");
     let stored = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries();
     assert!(
@@ -128,11 +128,11 @@ fn killed_calibration_resumes_at_the_next_shard() {
         calibrated_tokens(&again)
     );
     assert!(undisturbed.tables() == world.tables(), "the tables differ");
-    // Activations of boundaries that no selection chose are removed again.
+    // Activations at boundaries that no selection chose are removed again.
     assert_eq!(undisturbed.path("data/store").join("drafts").read_dir().unwrap().count(), 0);
 }
 
-/// Creates a world whose calibration has five shards: 320 sequences of 1024 tokens, with 64 channels.
+/// Creates a world whose calibration consists of five shards: 320 sequences of 1024 tokens, with 64 channels.
 fn long_world() -> World {
     let world = World::new();
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -167,7 +167,7 @@ fn ctrl_c_finishes_the_chunk_and_nothing_of_it_is_lost() {
     assert!(shown.contains("): interrupted"), "{shown}");
     let second = events(&world.run(&["--events"]));
     let total = computed(&events(&World::large().run(&["--events"])));
-    // An interrupted shard of a calibration pass restarts. All scores are kept.
+    // An interrupted shard of a calibration pass (8 × 64 tokens) starts over. All scores are kept.
     assert!(computed(&first) + computed(&second) <= total + 8 * 64, "chunks were computed twice");
 }
 
@@ -183,20 +183,20 @@ fn a_second_run_computes_nothing_whatever_was_touched_or_moved() {
         assert!(world.tables() == tables);
     };
     again(&world);
-    // Comments, blank lines and key order do not change the grid's meaning.
+    // Comments, blank lines and the order of keys do not change what a grid means.
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     let grid = grid.replace("# A comment.\n", "# Another one.\n\n\n");
     let corpora = &grid[grid.find("corpora").unwrap()..grid.find("tasks").unwrap()];
     let rest = grid.clone();
     world.write("grid.yaml", rest.replacen(corpora, "", 1) + corpora);
     again(&world);
-    // Move modification times far into the future.
+    // Set modification times far in the future.
     for name in ["backbone/model.safetensors", "backbone/config.json", "train.txt", "data/store/store.json"] {
         let file = std::fs::File::options().append(true).open(world.path(name)).unwrap();
         file.set_modified(std::time::SystemTime::now() + Duration::from_secs(3_000_000_000)).unwrap();
     }
     again(&world);
-    // Move the whole folder, including the store.
+    // Move the whole folder together with the store.
     let moved = World { folder: tempfile::tempdir().unwrap() };
     copy(world.folder.path(), moved.folder.path());
     again(&moved);

@@ -1,4 +1,4 @@
-//! Tests of `ghostlab search`: results, reuse of stored scores, and rejected input.
+//! Tests of `ghostlab search`: results, reuse of stored scores, and rejected inputs.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -19,7 +19,8 @@ use ghostlab::search::{FIRST_DOCUMENTS, FIRST_WINDOWS, held_out_items};
 use serde_json::Value;
 use simulation::{KnownObjective, KnownScores, candidates, simulate};
 
-/// Grid of six candidates that remove one layer, scored on windows of a text. Some candidates may be duplicates.
+/// Grid with six candidates that remove one layer and are scored on windows of a text. Some candidates may be
+/// duplicates.
 const GRID: &str = "backbones:\n  tiny: {path: backbone}\n\
     corpora:\n  train: {path: train.txt, rule: wikitext2}\n  long: {path: long.jsonl, rule: ptb}\n\
     tasks:\n  copa: {path: copa.jsonl}\n\
@@ -39,7 +40,7 @@ fn searched(world: &World, more: &[&str]) -> Value {
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"].clone()
 }
 
-/// Runs a command that is killed when it starts to score a chunk. Returns whether it was killed.
+/// Runs a command with a fault that kills it as soon as it scores a chunk. Returns whether it was killed.
 fn scores_anything(world: &World, arguments: &[&str]) -> bool {
     let output = world.command(arguments).env("GHOSTLAB_FAULT", "kill@score:1").output().unwrap();
     assert!(matches!(output.status.code(), None | Some(0)), "{}", stderr(&output));
@@ -65,7 +66,7 @@ fn race_and_held_out_items_are_disjoint() {
     let world = world();
     let answer = searched(&world, &[]);
     let found = &answer["searches"][0];
-    // Score the same cells on all windows, with `run` on the same file and a separate store.
+    // Score the same cells on all windows, using `run` on the same file with a separate store.
     let output = world.ghostlab(&["run", "search.yaml", "--store", "other"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let results = StoredResults::read(&world.path("results/search")).unwrap();
@@ -99,13 +100,13 @@ fn race_and_held_out_items_are_disjoint() {
     check_report(&world, winner);
 }
 
-/// Item indices in the order of the race. Items from position `last` on are held out.
+/// Indices of the items in the order of the race. The items from position `last` on are held out.
 struct ItemOrder<'a> {
     order: &'a [usize],
     last: usize,
 }
 
-/// Checks the winner's lead over unrepaired removal of its layers, on race items and on held-out items.
+/// Checks the winner's lead over plain removal of its layers, both on the items of the race and on the held-out items.
 fn check_lead(found: &Value, results: &StoredResults, winner: &str, items: &ItemOrder<'_>) {
     let ItemOrder { order, last } = *items;
     let candidates = found["candidates"].as_array().unwrap();
@@ -122,7 +123,7 @@ fn check_lead(found: &Value, results: &StoredResults, winner: &str, items: &Item
     }
 }
 
-/// Checks the differences between candidates and their rivals, which are computed on the items on which both were
+/// Checks the differences between candidates and their rivals. They are computed on the items on which both were
 /// scored.
 fn check_differences(found: &Value, results: &StoredResults, winner: &str, order: &[usize]) {
     let candidates = found["candidates"].as_array().unwrap();
@@ -141,7 +142,7 @@ fn check_differences(found: &Value, results: &StoredResults, winner: &str, order
     }
 }
 
-/// Checks the files of the report.
+/// Checks the files that make up the report.
 fn check_report(world: &World, winner: &str) {
     let written: Vec<String> = files(world).into_keys().filter(|name| name.starts_with("search")).collect();
     assert_eq!(written, ["search.json", "search.md"]);
@@ -168,8 +169,8 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
     assert!(scores_anything(&world, &["search", "search.yaml"]), "the search was killed before it scored anything");
     searched(&world, &[]);
     assert!(!scores_anything(&world, &["search", "search.yaml"]), "the second search scored again");
-    // Another significance level needs no other items in the first round, and a subset of the candidates is already
-    // scored.
+    // A different significance level needs the same items in the first round, and the candidates are a subset of those
+    // already scored. So nothing is scored.
     assert!(!scores_anything(
         &world,
         &["search", "search.yaml", "--set", "recovery=[none]", "--set", "search.alpha=0.5"]
@@ -262,7 +263,8 @@ fn one_line_searches_a_model_and_writes_the_winner_as_a_folder() {
     let output = world.ghostlab(&line);
     assert!(matches!(output.status.code(), Some(0 | 4)), "{}", stderr(&output));
     let stdout = String::from_utf8_lossy(&output.stdout);
-    // A pass takes half a millisecond, so the pruned model may measure as slower on a busy machine (exit code 4).
+    // A pass takes only half a millisecond, so the pruned model may be measured as slower on a busy machine (exit code
+    // 4).
     if output.status.code() == Some(0) {
         assert!(stdout.contains("exported to out"), "{stdout}");
         let card = std::fs::read_to_string(world.path("out/README.md")).unwrap();
@@ -317,7 +319,7 @@ fn what_cannot_be_searched_is_one_error_before_anything_runs() {
 
 #[test]
 fn impossible_candidates_are_left_out_by_name() {
-    // LLM-Streamline keeps the first and last of four layers, so it cannot remove three.
+    // LLM-Streamline keeps the first and the last of the four layers, so it cannot remove three.
     let world = world();
     let answer = searched(&world, &["--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     let found = &answer["searches"][0];
@@ -325,11 +327,11 @@ fn impossible_candidates_are_left_out_by_name() {
     assert_eq!(cells_of(found, "left_out"), ["llm-streamline at 3 layers"]);
     let reason = found["left_out"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("`llm-streamline` keeps the first and the last layer"), "{reason}");
-    // The exhaustive grid of the same file also reports that this candidate is left out.
+    // `run` on the same file also reports that this candidate is left out.
     let output = world.ghostlab(&["run", "search.yaml", "--set", "search.budget.layers=3", "--set", "recovery=[none]"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("Left out: llm-streamline at 3 layers of `tiny`"), "{}", stderr(&output));
-    // If one of two budgets has no candidate, nothing runs.
+    // If there is no candidate for one of two budgets, nothing runs.
     for budget in ["3", "[1, 3]"] {
         let budget = format!("search.budget.layers={budget}");
         let output =
@@ -337,7 +339,7 @@ fn impossible_candidates_are_left_out_by_name() {
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         assert!(stderr(&output).contains("keeps the first and the last layer"), "{}", stderr(&output));
     }
-    // The same error occurs with a budget and a criterion on the command line.
+    // The error is the same if the budget and the criterion are given on the command line.
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--budget"];
     let output = world.ghostlab(&[&line[..], &["layers=3", "--criteria", "llm-streamline"]].concat());
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
@@ -347,7 +349,7 @@ fn cells_of<'a>(found: &'a Value, list: &str) -> Vec<&'a str> {
     found[list].as_array().unwrap().iter().map(|entry| entry["cell"].as_str().unwrap()).collect()
 }
 
-/// Returns the distinct candidates of a recorded artifact for one backbone and depth, with their scores and programs.
+/// Returns the distinct candidates in a recorded artifact for one backbone and depth, with their scores and programs.
 fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
     let stored = StoredResults::read(folder).unwrap();
     let run = json(&folder.join("run.json"));
@@ -369,8 +371,8 @@ fn known(folder: &Path, backbone: &str, depth: usize) -> KnownScores {
 
 #[test]
 fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
-    // Uses 40 item orders. `cargo bench --bench search` uses 200 for all grids, with results in
-    // benches/results/simulated.
+    // This test uses 40 orders of the items. `cargo bench --bench search` uses 200 and covers all grids. Its results
+    // are in benches/results/simulated.
     for (backbone, depth) in [("tiny-llama", 6), ("tiny-qwen3", 6), ("tiny-olmo2", 4), ("tiny-olmo2", 6)] {
         let known = known(&checkout().join("results/table2/tiny"), backbone, depth);
         assert_eq!((known.paths.len(), known.objectives.len()), (8, 1));
@@ -378,7 +380,7 @@ fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
         assert!(simulated.cover >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.near >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.items < 0.5, "{backbone} {depth}: {simulated:?}");
-        // If each search separates the tie with probability 0.05, the probability that more than 7 of 40 do so is below
+        // If each search separates the tie with probability 0.05, more than 7 of 40 do so with a probability below
         // 0.001.
         assert!(simulated.parted <= 7.0 / 40.0, "{backbone} {depth}: {simulated:?}");
     }

@@ -1,4 +1,4 @@
-//! Tests of shell integration: completion, manual pages, verbosity and colors.
+//! Tests of the shell integration: completion, manual pages, verbosity and colors.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -12,7 +12,7 @@ use crate::common::world::World;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ghostlab");
 
-/// Finds a shell on the PATH. Panics if bash is missing.
+/// Finds a shell on the PATH. Returns `None` if it is missing, unless it is bash, which is required.
 fn shell(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file());
@@ -23,7 +23,7 @@ fn shell(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Runs a script in a shell with `ghostlab` on the PATH, and returns its output.
+/// Runs a script in a shell that has `ghostlab` on its PATH, and returns the output.
 fn said(world: &World, shell: &Path, arguments: &[&str], script: &str) -> String {
     let bin = Path::new(PROGRAM).parent().unwrap();
     let path = std::env::join_paths(
@@ -81,7 +81,8 @@ fn shells_complete_commands_and_options() {
 #[test]
 fn cell_names_are_single_shell_words_and_resolve() {
     let (world, Some(bash)) = (World::new(), shell("bash")) else { return };
-    // Use two values on each axis, so that names contain every part, and a backbone with a space in its name.
+    // Use two values on each axis, so that names contain all possible parts, and a backbone whose name contains a
+    // space.
     let axes = [
         ("  tiny: {path: backbone}", "  tiny: {path: backbone}\n  my model: {path: backbone}"),
         ("backbone: [tiny]", "backbone: [tiny, my model]"),
@@ -104,7 +105,7 @@ fn cell_names_are_single_shell_words_and_resolve() {
     let cells = plan["answer"]["grids"][0]["cells_to_run"].as_array().unwrap();
     let names: Vec<&str> = cells.iter().map(|cell| cell["cell"].as_str().unwrap()).collect();
     assert_eq!(names.len(), 2 * (1 + 4 * 3 * 8), "{names:?}");
-    // bash must pass unquoted names unchanged.
+    // bash must pass the names on unchanged even though they are not quoted.
     let typed = names.iter().map(|name| format!("printf '%s\\n' {name}")).collect::<Vec<_>>().join("\n");
     let arrived = said(&world, &bash, &["--norc", "-c"], &typed);
     assert_eq!(arrived.lines().collect::<Vec<_>>(), names);
@@ -142,7 +143,7 @@ fn manual_pages_name_every_command_and_option() {
         left.extend(inner.into_iter().map(|word| [&command[..], &[word]].concat()));
         seen += 1;
     }
-    // The folder also contains the list of written files.
+    // The folder also contains a list of the files written.
     let paths = std::fs::read_dir(&pages).unwrap().map(|entry| entry.unwrap().path());
     let written: Vec<_> = paths.filter(|path| path.extension().is_some_and(|extension| extension == "1")).collect();
     assert_eq!(seen, written.len(), "expected one page per command");
@@ -161,7 +162,8 @@ fn help_of(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the commands listed in a help text, which are indented by two spaces between the usage and the options.
+/// Returns the commands listed in a help text. They are indented by two spaces and stand between the usage and the
+/// options.
 fn commands_in(text: &str) -> Vec<String> {
     let list = text.split_once("Usage:").unwrap().1.split("\nOptions:").next().unwrap().lines().skip(1);
     let names = list.filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next().map(str::to_owned));
@@ -195,7 +197,7 @@ fn quiet_keeps_results_and_errors_verbose_adds_reasons() {
     assert!(!cell_lines(&loud).is_empty());
     let (_, _, log) = run(&world, &["run", "grid.yaml", "-v", "--set", "calibration.seed=7", "--set", "depth=1"]);
     assert!(log.contains("seed: 0 → 7"), "{log}");
-    // Errors and failed cells are printed even with `--quiet`.
+    // `--quiet` does not suppress errors and failed cells.
     let (code, _, log) = run(&world, &["plan", "gird.yaml", "--quiet"]);
     assert!(code == Some(3) && log.starts_with("error: grid file not found\n  where:    gird.yaml\n"), "{log}");
     world.write(
@@ -230,7 +232,8 @@ fn without_colours(text: &str) -> String {
 #[test]
 fn colours_follow_the_option_and_change_no_text() {
     let world = World::new();
-    // Outside a checkout, the first command reports where it writes the bundled data.
+    // Outside a checkout, the first command reports where it writes the bundled data. Run one now, so that the outputs
+    // below are equal.
     doctor(&world, &["nosuch"], &[]);
     for arguments in [&[][..], &["nosuch"], &["--help"], &["--nosuch"]] {
         let with = |more: &[&str], set: &[(&str, &str)]| doctor(&world, &[arguments, more].concat(), set);
@@ -261,7 +264,7 @@ fn doctor(world: &World, arguments: &[&str], set: &[(&str, &str)]) -> String {
     String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
 }
 
-/// Drops the lines about free memory and disk space, which vary between calls.
+/// Drops the lines on free memory and disk space, which vary between calls.
 fn without_free_space(text: &str) -> String {
     text.lines().filter(|line| !line.contains("free")).collect::<Vec<_>>().join("\n")
 }

@@ -1,5 +1,5 @@
-//! Tests of workers on a real single-machine Slurm, which `tools/slurm.sh start` starts (it prints SLURM_CONF). Covers
-//! cluster events, and compares the tables with those of one process.
+//! Tests of workers under a real Slurm on a single machine, which `tools/slurm.sh start` sets up (it prints
+//! SLURM_CONF). They cover cluster events, and compare the tables with those computed by a single process.
 //!
 //! Skipped with a message if Slurm is not running. `GHOSTLAB_SLURM_TESTS=require` makes the tests fail instead.
 #![cfg(unix)]
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(200);
 
-/// Lock held exclusively by tests that change the whole cluster.
+/// Lock that is held exclusively by tests that change the whole cluster.
 static CLUSTER: RwLock<()> = RwLock::new(());
 
 macro_rules! beside_others {
@@ -39,7 +39,7 @@ macro_rules! alone {
     };
 }
 
-/// Returns `Some` if a Slurm that `tools/slurm.sh` started is running.
+/// Returns `Some` if a Slurm started by `tools/slurm.sh` is running.
 fn slurm() -> Option<()> {
     let is_private = std::env::var("SLURM_CONF")
         .is_ok_and(|conf| fs::read_to_string(conf).is_ok_and(|text| text.contains("ClusterName=ghostlab\n")));
@@ -66,7 +66,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Creates a world with a text of forty chunks, and a cluster profile.
+/// Creates a world with a text that has forty chunks, and with a cluster profile.
 fn world() -> World {
     let world = World::new();
     let mut words = String::new();
@@ -84,13 +84,13 @@ fn world() -> World {
     world
 }
 
-/// Job ids of a submission: the array and the report.
+/// Job ids of a submission: the worker array and the report.
 struct Submitted {
     array: String,
     report: String,
 }
 
-/// Submits the world's grid, with a delay of `slow` milliseconds for each chunk.
+/// Submits the world's grid. Each chunk is delayed by `slow` milliseconds.
 fn submit(world: &World, workers: &str, slow: u32, more: &[&str], sbatch: &[&str]) -> Submitted {
     let arguments = [
         &["submit", "slurm", "grid.yaml", "--workers", workers, "--profile-file", "slurm.yaml"],
@@ -111,7 +111,7 @@ fn number_after(output: &str, after: &str) -> String {
     rest.chars().take_while(char::is_ascii_digit).collect::<String>()
 }
 
-/// Returns the states of a job's tasks with their exit codes.
+/// Returns the state and the exit code of each task in a job.
 fn states(job: &str) -> Vec<(String, String)> {
     let shown = told("scontrol", &["--oneliner", "show", "job", job]);
     shown.lines().map(|line| (field(line, "JobState"), field(line, "ExitCode"))).collect()
@@ -140,7 +140,7 @@ fn logs(world: &World) -> String {
     files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
 }
 
-/// Waits for the report, and compares its tables with those of one process.
+/// Waits for the report, and compares its tables with those computed by a single process.
 fn agrees(world: &World, submitted: &Submitted) {
     ended(&submitted.array);
     ended(&submitted.report);
@@ -158,12 +158,12 @@ fn records(world: &World) -> Vec<Value> {
     files.filter_map(|file| stored_record(&file.unwrap().path())).collect()
 }
 
-/// Returns the total work that all processes of a store computed, in FLOPs of the cost model.
+/// Returns the total work done by all processes that used the store, in FLOPs according to the cost model.
 fn computed(world: &World) -> f64 {
     records(world).iter().map(|record| record["flops_done"].as_f64().unwrap()).sum()
 }
 
-/// Waits until this number of workers have scored a chunk.
+/// Waits until at least `count` workers have scored a chunk.
 fn at_work(world: &World, count: usize) {
     until(&format!("not {count} workers work: {}", both(&world.ghostlab(&["status"]))), || {
         fs::read_dir(world.path("data/store/journals"))
@@ -215,7 +215,7 @@ fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
 fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
     beside_others!();
     let world = world();
-    // The signal comes two minutes before the time limit, that is, after one minute.
+    // The time limit is three minutes, and the signal comes two minutes before it, so after one minute.
     let submitted = submit(&world, "1", 2000, &[], &["--time=3"]);
     agrees(&world, &submitted);
     let logs = logs(&world);
@@ -229,7 +229,7 @@ fn only_the_named_array_task_is_requeued() {
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
     at_work(&world, 2);
-    // Slurm uses the array's id as the job id of one task.
+    // Slurm also uses the array's id as the job id of one of its tasks.
     let (named, [_, other, ..]) = match &array_tasks(&submitted.array)[..] {
         [a, b] if a[0] == submitted.array => (a[1].clone(), b.clone()),
         [a, b] => (b[1].clone(), a.clone()),
@@ -315,7 +315,7 @@ fn rebooted_node_gets_its_workers_requeued() {
     let node = format!("nodename={}", node.trim());
     told("scontrol", &["update", &node, "state=down", "reason=test"]);
     until("the jobs of the node still run", || states(&submitted.array).iter().all(|(state, _)| state != "RUNNING"));
-    // The node may have resumed by itself, so ignore errors.
+    // The node may already have resumed by itself, so ignore errors.
     Command::new("scontrol").args(["update", &node, "state=resume"]).output().unwrap();
     until("the node does not return", || {
         let state = told("sinfo", &["--noheader", "-o", "%T"]);
@@ -332,7 +332,7 @@ fn workers_go_on_while_the_controller_is_away() {
     at_work(&world, 2);
     let conf = PathBuf::from(std::env::var("SLURM_CONF").unwrap());
     let pid = fs::read_to_string(conf.with_file_name("slurmctld.pid")).unwrap();
-    // Terminate gracefully, because a killed controller loses jobs that it has not saved yet.
+    // Terminate the controller gracefully. If it were killed, it would lose jobs that it has not saved yet.
     told("kill", &["-TERM", pid.trim()]);
     until("the controller does not end", || !Command::new("squeue").output().unwrap().status.success());
     let status = both(&world.ghostlab(&["status"]));
@@ -368,7 +368,7 @@ fn result_table(path: &Path) -> Vec<u8> {
 fn full_store_or_other_program_stops_a_worker_with_reason() {
     beside_others!();
     let world = world();
-    // Activations and journals exceed the file size limit.
+    // Activations and journals are larger than the file size limit.
     world.write("slurm.yaml", "setup: ['trap \"\" XFSZ', 'ulimit -f 8']\n");
     let submitted = submit(&world, "1", 0, &[], &[]);
     ended(&submitted.array);

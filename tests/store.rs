@@ -1,5 +1,5 @@
-//! Tests of store ownership: foreign folders, read-only stores, stores of several users, and foreign files in a store.
-//! Some tests need another user or a mount. Without root, they are skipped with a message.
+//! Tests of store ownership: folders and files that belong to someone else, read-only stores, and stores shared by
+//! several users. Some tests need another user or a mount. Without root, they are skipped with a message.
 
 #![cfg(target_os = "linux")]
 #![allow(
@@ -24,10 +24,10 @@ use crate::common::stored_record;
 use crate::common::world::World;
 use serde_json::{Value, json};
 
-/// Timeout that detects hangs. No command in these tests takes as long.
+/// Timeout for detecting hangs. It is longer than any command in these tests.
 const LONG: Duration = Duration::from_secs(120);
 
-/// Process id, in the format of the store, of a process on another machine.
+/// Id, in the format of the store, of a process on another machine.
 const FAR: &str = "5-0123456789ab";
 
 fn done(mut command: Command) -> (Option<i32>, String) {
@@ -59,15 +59,15 @@ fn put(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// Sets a file's times to ten minutes ago, which exceeds the lease timeout of shared file systems.
+/// Sets a file's times to ten minutes ago. This is longer than the lease timeout on shared file systems.
 fn age(path: &Path) {
     let ago = (SystemTime::now() - Duration::from_secs(600)).duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    // `touch` also works for pipes, which cannot be opened here.
+    // `touch` also works for pipes, which this process could not open without blocking.
     let asked = Command::new("touch").args(["-d", &format!("@{}", ago.as_secs())]).arg(path).status().unwrap();
     assert!(asked.success(), "{}", path.display());
 }
 
-/// Returns the mode, modification time and bytes of everything below a folder.
+/// Returns the mode, modification time and bytes of each file and folder below a folder.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, (u32, Option<SystemTime>, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -76,7 +76,8 @@ fn tree(folder: &Path) -> BTreeMap<PathBuf, (u32, Option<SystemTime>, Vec<u8>)> 
             let path = entry.path();
             let data = entry.metadata().unwrap();
             let bytes = if data.is_file() { fs::read(&path).unwrap() } else { Vec::new() };
-            // Ignore folder times, because the store creates and removes a file to read the file system's clock.
+            // Ignore the times of folders, because the store creates and removes a file to read the file system's
+            // clock.
             let time = data.is_file().then(|| data.modified().unwrap());
             all.insert(path.clone(), (data.mode(), time, bytes));
             if data.is_dir() {
@@ -91,7 +92,7 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
-/// Returns a command prefix that runs the rest as another user, or `None` if not permitted.
+/// Returns a command prefix that runs a command as another user, or `None` if this is not permitted.
 fn as_user(uid: u32, gid: u32) -> Option<Vec<String>> {
     let words = ["setpriv".to_owned(), format!("--reuid={uid}"), format!("--regid={gid}"), "--clear-groups".to_owned()];
     let works = Command::new(&words[0]).args(&words[1..]).arg("true").stderr(Stdio::null()).status();
@@ -102,14 +103,14 @@ fn as_user(uid: u32, gid: u32) -> Option<Vec<String>> {
     works.then(|| words.to_vec())
 }
 
-/// Builds a command that runs the program in a world, with a command prefix.
+/// Builds a command that runs the program in a world, preceded by the given prefix.
 fn after(words: &[String], world: &World, arguments: &[&str]) -> Command {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).arg(env!("CARGO_BIN_EXE_ghostlab")).args(arguments).current_dir(world.folder.path());
     command
 }
 
-/// Writes a user's old files into folders named like those of a store.
+/// Writes user files into folders that have the same names as those of a store.
 fn foreign(folder: &Path) {
     for name in [
         "letter.txt",
@@ -161,7 +162,8 @@ fn no_command_touches_a_folder_that_is_not_a_store() {
         (&["store", "init"], true),
         (&["doctor"], false),
     ];
-    // Cover a folder without a `store.json`, one with a foreign `store.json`, and one with a damaged `store.json`.
+    // Cover a folder without a `store.json`, one with the `store.json` of another program, and one with a damaged
+    // `store.json`.
     for (mark, name) in [(None, "own"), (Some("{\"users\": []}"), "shop"), (Some("{\"form"), "broken")] {
         let folder = world.path(name);
         foreign(&folder);
@@ -180,7 +182,7 @@ fn no_command_touches_a_folder_that_is_not_a_store() {
         }
     }
     assert!(!world.path("out").exists());
-    // An empty folder may become a store, and so may the root of a disk.
+    // An empty folder may become a store, and so may the root folder of a disk.
     fs::create_dir_all(world.path("disk/lost+found")).unwrap();
     let (code, log) = ghostlab(&world, &["run", "grid.yaml", "--store", "disk"]);
     assert_eq!(code, Some(0), "{log}");
@@ -191,7 +193,7 @@ fn in_a_store_only_what_is_its_own_is_swept() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");
-    // Foreign files next to leftovers of dead processes.
+    // Put a user's files next to the leftovers of dead processes.
     foreign(&store);
     let theirs: Vec<PathBuf> =
         tree(&store).into_keys().filter(|path| fs::read(path).is_ok_and(|text| text == b"mine")).collect();
@@ -213,7 +215,7 @@ fn in_a_store_only_what_is_its_own_is_swept() {
     }
 }
 
-/// Commands that must not change the store.
+/// Commands that must leave the store unchanged.
 const READING: [&[&str]; 10] = [
     &["plan", "grid.yaml", "--results", "/RESULTS"],
     &["plan", "grid.yaml", "--results", "/RESULTS", "--set", "calibration.seed=7", "--store-limit", "1"],
@@ -232,7 +234,7 @@ fn read_only_commands_work_on_a_read_only_store() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");
-    // Leftovers of dead processes are kept, too.
+    // Leftovers of dead processes must also be left alone.
     put(&store.join(format!("drafts/{FAR}.0/rows.f32")), "half");
     age(&store.join(format!("drafts/{FAR}.0/rows.f32")));
     age(&store.join(format!("drafts/{FAR}.0")));
@@ -249,9 +251,9 @@ fn read_only_commands_work_on_a_read_only_store() {
         let (code, output) = ghostlab(&world, &words);
         assert_eq!(code, Some(0), "{words:?}: {output}");
         assert!(tree(&store) == before, "{words:?} changed the store");
-        // A user without write permission can run these commands too.
+        // These commands must also work for a user without write permission.
         if let Some(other) = &other {
-            // Remove the results, because the other user cannot replace them.
+            // Remove the results first, because the other user could not replace them.
             if words[0] == "run" {
                 fs::remove_dir_all(results.join("grid")).unwrap();
             }
@@ -271,7 +273,7 @@ fn read_only_commands_work_on_a_read_only_store() {
         .collect();
     assert_eq!(counts, ["tokens", "2", "1", "1"], "plan kept its temporary tokens: {}", outputs[1]);
     assert!(results.join("grid/results.csv").is_file());
-    // Reading commands create no store.
+    // Read-only commands must not create a store.
     let (code, text) = ghostlab(&world, &["plan", "grid.yaml", "--store", "new"]);
     assert!(code == Some(0) && text.contains("0 complete, 9 to run") && !world.path("new").exists(), "{text}");
     let disk = text.lines().find(|line| line.starts_with("disk:")).unwrap();

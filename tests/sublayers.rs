@@ -1,4 +1,4 @@
-//! Compares grids of sublayer cuts on a bundled backbone with a plain PyTorch reference (`shared/oracles/beyond`).
+//! Compares grids with sublayer cuts on a bundled backbone with a plain PyTorch reference (`shared/oracles/beyond`).
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -17,8 +17,8 @@ use serde_json::Value;
 const SCORE: f64 = 1e-6;
 const PERPLEXITY: f64 = 2e-6;
 
-/// Parses the cut of a reference variant. The reference writes `attn 3` and `mlp 3`, or only the layer of a replaced
-/// attention.
+/// Parses the cut of a variant in the reference. The reference writes `attn 3` or `mlp 3`, or only the layer index if
+/// an attention sublayer is replaced.
 fn cut(removed: &Value) -> Cut {
     let sublayers = removed.as_array().unwrap().iter().map(|name| {
         if let Some(layer) = name.as_u64() {
@@ -120,14 +120,14 @@ fn layers_removed_one_by_one_equal_the_reference() {
             })
             .collect();
         assert_eq!(result.scores.iter().map(|(candidate, _)| *candidate).collect::<Vec<_>>(), order, "{variant}");
-        // For `scalar`, this program scales the stream at the cut, and the reference scales all weights before it. The
-        // results differ because of the ε in norms.
+        // For `scalar`, this program scales the stream at the cut, while the reference scales all weights before it.
+        // The results differ because of the ε in the norms.
         if !variant.contains("scalar") {
             let perplexity = result.texts[0].sample.as_ref().unwrap().perplexity();
             assert_close(variant, perplexity, expected["ppl"].as_f64().unwrap(), PERPLEXITY);
         }
     }
-    // A selection depends on the repair, so each recovery has its own selection.
+    // The selection depends on the repair, so each recovery selects layers for itself.
     assert_eq!(
         outcome.cells[1].removed, outcome.cells[2].removed,
         "both must remove the same layers, in another order"
@@ -174,7 +174,7 @@ fn commands_show_a_cut_of_sublayers() {
     let explained = world.ghostlab(&["explain", "grid.yaml", "llm-drop", "--json"]);
     let explained: Value = serde_json::from_slice(&explained.stdout).unwrap();
     let size = &explained["answer"]["size"];
-    // Two of the backbone's four attention sublayers remain.
+    // The cut keeps two of the backbone's four attention sublayers.
     let cache = ["kv_cache_bytes", "dense_kv_cache_bytes"].map(|key| size[key].as_u64().unwrap());
     assert_eq!(cache[0] * 2, cache[1], "{size}");
 }
@@ -193,7 +193,7 @@ fn plan_counts_stored_trials_of_distances() {
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
     let artifacts = plan["answer"]["grids"][0]["artifacts"].as_array().unwrap();
     let trials = artifacts.iter().find(|count| count["kind"] == "trials").unwrap();
-    // Four layers have eight sublayers. The trials of the first step are stored, and the second step removes one of the
+    // Four layers have eight sublayers, so the first step has eight trials, which are stored. The second step tries the
     // remaining seven.
     assert_eq!((&trials["needed"], &trials["stored"]), (&Value::from(15), &Value::from(8)), "{trials}");
 }

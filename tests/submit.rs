@@ -1,4 +1,4 @@
-//! Tests of submissions to a scheduler. A submission contains only the needed files, happens only once, and does not
+//! Tests of submissions to a scheduler. A submission contains only the files it needs, happens only once, and does not
 //! depend on later changes to the grid or the program.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
@@ -17,7 +17,7 @@ use crate::common::output::{stderr, stdout};
 use crate::common::world::World;
 use serde_json::Value;
 
-/// Scripts that simulate Slurm's commands and record each call in a file next to the script.
+/// Scripts that imitate Slurm's commands. Each records its calls in a file next to the script.
 struct FakeSlurm(PathBuf);
 
 impl FakeSlurm {
@@ -45,7 +45,7 @@ impl FakeSlurm {
         self.beside(world.command(arguments)).output().unwrap()
     }
 
-    /// Configures a command to find these scripts instead of Slurm's programs.
+    /// Sets up a command so that it finds these scripts in place of Slurm's programs.
     fn beside(&self, mut command: Command) -> Command {
         let path = std::env::var("PATH").unwrap();
         command.env("PATH", format!("{}:{path}", self.0.display())).env("HF_TOKEN", "hf_very_secret");
@@ -61,8 +61,8 @@ fn submission_in(store: &Path) -> PathBuf {
     fs::read_dir(store.join("submissions")).unwrap().next().unwrap().unwrap().path()
 }
 
-/// Runs a submission's script like Slurm, as the array task `task` or as the report. The `#SBATCH` options are comments
-/// in bash.
+/// Runs the script of a submission as Slurm would, as the array task `task` or as the report. In bash, the `#SBATCH`
+/// options are comments.
 fn job(submission: &Path, task: Option<&str>) -> Output {
     let mut command = Command::new("bash");
     command.arg(submission.join("job.sh")).current_dir("/");
@@ -96,7 +96,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     let all = fs::read_to_string(folder.join("job.sh")).unwrap() + &record.to_string();
     assert!(!all.contains("hf_very_secret"), "the submission contains a credential");
     let comment = format!("ghostlab:{plan}:{id}");
-    // The queue also lists a foreign job (43).
+    // The queue also lists a job (43) that does not belong to this submission.
     let queue = format!(
         "41_[0-1]|a|PENDING|Resources|{comment}\n42|a|PENDING|Dependency|{comment}\n43|own|RUNNING|None|(null)\n"
     );
@@ -107,7 +107,7 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     assert_eq!(slurm.told("sbatch").lines().count(), 2);
     let shown = stdout(&slurm.run(&world, &["status"]));
     assert!(shown.contains("job 41_[0-1]: pending (Resources)") && !shown.contains("job 43"), "{shown}");
-    // If the queue does not answer, nothing is submitted, and `status` works without it.
+    // If the queue does not answer, nothing is submitted. `status` works without it.
     slurm.put("squeue", "echo slurm_load_jobs error >&2; exit 1");
     slurm.put("sacct", "exit 1");
     let output = submit(&[]);
@@ -133,8 +133,8 @@ fn second_submit_lists_the_queue_and_adds_nothing() {
     assert_eq!(slurm.run(&world, &["cancel", "other"]).status.code(), Some(3));
 }
 
-/// Submits the world's grid. Returns the submission file and its path as text, with which a test starts a worker
-/// manually.
+/// Submits the world's grid. Returns the submission file and its path as text. Tests pass this path to a worker that
+/// they start manually.
 fn submitted(world: &World) -> (PathBuf, String) {
     let slurm = FakeSlurm::new(world);
     let output = slurm.run(world, &["submit", "slurm", "grid.yaml"]);
@@ -146,7 +146,7 @@ fn submitted(world: &World) -> (PathBuf, String) {
 
 #[test]
 fn resubmission_after_a_crash_queues_nothing_twice() {
-    // `submit` is killed after it submitted the array or the report, but before it saved the job id.
+    // `submit` is killed after it has submitted the array or the report, but before it saves the job id.
     for (killed, known) in [(1, 1), (2, 2)] {
         let world = World::new();
         let slurm = FakeSlurm::new(&world);
@@ -159,7 +159,7 @@ fn resubmission_after_a_crash_queues_nothing_twice() {
         let comment = format!("ghostlab:{}:{}", record["plan"].as_str().unwrap(), record["id"].as_str().unwrap());
         let jobs = ["41_[0-1]", "42"].map(|id| format!("{id}|a|PENDING|Resources|{comment}\n"));
         fs::write(slurm.0.join("squeue.out"), jobs[..known].concat()).unwrap();
-        // The queue is unknown, so nothing is submitted.
+        // The contents of the queue are unknown, so nothing is submitted.
         slurm.put("squeue", "exit 1");
         assert_eq!(slurm.run(&world, &submit).status.code(), Some(3));
         slurm.put("squeue", "cat \"$0.out\"");

@@ -1,5 +1,5 @@
-//! Tests of the built-in tasks. They are compared with reference answers of lm-evaluation-harness, run on real data if
-//! available, and fuzzed (in `tasks/`).
+//! Tests of the built-in tasks. They are compared with reference answers from lm-evaluation-harness, run on real data
+//! if it is available, and fuzzed (in `tasks/`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod nonsense;
@@ -56,12 +56,12 @@ fn golden() -> (Reference, usize) {
     (encoder, length.unwrap())
 }
 
-/// Returns the file with the golden documents of a task. Both versions of RACE share one file.
+/// Returns the file with the golden documents for a task. Both versions of RACE use the same file.
 fn documents_of(task: &Task) -> PathBuf {
     fixture(&format!("lm_eval/docs/{}.jsonl", task.name.trim_end_matches("_v2")))
 }
 
-/// Documents of a task with their requests.
+/// Documents of a task, with the requests for them.
 struct Asked {
     task: ghostlab_definitions::Task,
     requests: Vec<Request>,
@@ -129,7 +129,8 @@ fn golden_ids(golden: &Value, key: &str) -> Vec<u32> {
     whole_numbers(&golden[key]).into_iter().map(|id| id as u32).collect::<Vec<_>>()
 }
 
-/// Compares all requests of the tasks with golden requests in `folder`, and returns the number of compared requests.
+/// Compares all requests with the golden requests in `folder`, for every task that has some. Returns the number of
+/// requests compared.
 fn compare_requests(folder: &str, bos: Bos) -> usize {
     let mut compared = 0;
     for task in TASKS {
@@ -152,7 +153,7 @@ fn compare_requests(folder: &str, bos: Bos) -> usize {
 #[test]
 fn all_requests_are_those_of_the_harness() {
     assert_eq!(compare_requests("requests", Bos::Tokenizer), 180);
-    // The tokenizer adds a BOS token itself, so requesting one changes nothing.
+    // The tokenizer adds a BOS token itself, so asking for one changes nothing.
     assert_eq!(compare_requests("requests", Bos::Always), 180);
 }
 
@@ -168,7 +169,7 @@ fn requests_of_old_race_are_those_of_the_old_harness() {
 
 #[test]
 fn golden_requests_cover_trailing_blanks_and_cuts() {
-    // Check that the golden requests cover contexts with trailing blanks and truncated contexts.
+    // The golden requests must include contexts with trailing blanks and contexts that are truncated.
     let (_, length) = golden();
     let [openbookqa, race] =
         ["openbookqa", "race"].map(|name| Asked::golden(Task::find(name).unwrap(), Bos::Tokenizer));
@@ -177,7 +178,7 @@ fn golden_requests_cover_trailing_blanks_and_cuts() {
     assert!(race.any(|tokens| !tokens.cut_ids.is_empty() && tokens.input_ids.len() == length));
 }
 
-/// Answers a task with the golden log-likelihoods in `folder`.
+/// Answers a task using the golden log-likelihoods in `folder`.
 fn answer(task: &'static Task, folder: &str, bos: Bos) -> Answered {
     let scores: Vec<Score> = lines(&fixture(&format!("lm_eval/{folder}/{}.jsonl", task.name)))
         .iter()
@@ -191,7 +192,7 @@ fn answer(task: &'static Task, folder: &str, bos: Bos) -> Answered {
     Answered::new(&Arc::new(solutions), scores).unwrap()
 }
 
-/// Builds the results file of answered tasks.
+/// Builds a results file from the answers to several tasks.
 fn results_file(answers: Vec<Answered>) -> Value {
     let mut file = empty_file("tiny");
     for answered in answers {
@@ -245,17 +246,17 @@ fn choices_are_those_of_the_harness() {
     }
 }
 
-/// Compares a results file with a golden file, except `configs` and `config`, which the golden file lacks or which
+/// Compares a results file with a golden file. Leaves out `configs` and `config`, which the golden file lacks or which
 /// contain settings of torch.
 fn assert_same_file(ours: &Value, path: &Path) {
     let text = std::fs::read_to_string(path).unwrap();
     let golden: Value = serde_json::from_str(&text).unwrap();
-    // The JSON parser misrounds some numbers in the last digit, so parse our file with it, too.
+    // The JSON parser gets the last digit of some numbers wrong, so parse our file with it too.
     let again: Value = serde_json::from_str(&ours.to_string()).unwrap();
     for part in ["results", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks"] {
         assert_eq!(again[part], golden[part], "{part}");
     }
-    // Also compare our numbers with the numbers as written in the golden file.
+    // Also compare our numbers with the exact text of those in the golden file.
     let mut task = String::new();
     let mut compared = 0;
     for line in text.lines() {
@@ -312,8 +313,8 @@ fn task_with_hidden_overflow_is_flagged_never_right_by_luck() {
     assert_eq!(asked.judge(task, &few).unwrap_err().exit_code(), 4);
 }
 
-/// Adds decoys to all splits except the scored one. In a folder, only files named after the task's split may be read. A
-/// single file named after another split must be rejected.
+/// Adds decoys in all splits except the scored one. In a folder, only files named after the task's split may be read. A
+/// single file that is named after another split must be rejected.
 #[test]
 fn decoys_in_other_splits_are_never_scored() {
     let (encoder, length) = golden();
@@ -358,7 +359,7 @@ fn a_limit_gives_the_first_requests() {
     }
 }
 
-/// Reads real data in the hub's schema, as JSON lines and as parquet with nested columns.
+/// Reads real data in the hub's schema, both as JSON Lines and as Parquet with nested columns.
 #[test]
 fn real_data_become_requests_without_exception() {
     let Some(folder) = shared("real/tasks") else { return };

@@ -1,4 +1,5 @@
-//! Compares the artifact `sublayers`, recomputed and as recorded, with a PyTorch reference (`shared/oracles/beyond`).
+//! Compares the artifact `sublayers`, both recomputed and as recorded, with a PyTorch reference
+//! (`shared/oracles/beyond`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::sync::atomic::AtomicBool;
@@ -17,14 +18,14 @@ use serde_json::Value;
 /// Relative tolerances for comparing an f32 engine with the reference.
 const PERPLEXITY: f64 = 2e-6;
 const DAMAGE: f64 = 1e-5;
-/// Absolute tolerance of percentages that follow from counts.
+/// Absolute tolerance for percentages that are computed from counts.
 const PERCENT: f64 = 1e-9;
 
-/// Row of the artifact as (criterion, count, unit, recovery), followed by the name of the same variant in the
-/// reference.
+/// Row of the artifact as (criterion, count, unit, recovery), followed by the name that the reference uses for the
+/// variant.
 type Row = (&'static str, usize, DepthUnit, &'static str, &'static str);
 
-/// Rows of `tiny-llama`, which are quick to compute.
+/// Rows for `tiny-llama` that are quick to compute.
 const LLAMA: &[Row] = &[
     ("llm-drop", 4, Attention, "none", "half:attn:4"),
     ("llm-drop", 8, Attention, "none", "half:attn:8"),
@@ -38,7 +39,7 @@ const LLAMA: &[Row] = &[
     ("nbl", 8, Attention, "nbl:normed", "nbl:normed:stream:8"),
     ("llm-streamline", 3, Layers, "none", "cut:[7,10):none"),
 ];
-/// Rows of `tiny-llama` whose sublayers are selected one by one.
+/// Rows for `tiny-llama` whose sublayers are selected one by one.
 const LLAMA_GREEDY: &[Row] = &[
     ("block-pruner", 4, Sublayers, "none", "blockpruner:4"),
     ("block-pruner", 8, Sublayers, "none", "blockpruner:8"),
@@ -62,7 +63,7 @@ const OLMO2: &[Row] = &[
     ("block-pruner", 4, Sublayers, "none", "blockpruner:4"),
 ];
 
-/// Compares the rows of a backbone with the reference.
+/// Compares the rows for one backbone with the reference.
 fn compare(records: &[Record], backbone: &str, rows: &[Row], reference: &Value) {
     let reference = &reference[backbone];
     let dense = reference["dense"]["parameters"].as_f64().unwrap();

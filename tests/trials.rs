@@ -1,4 +1,5 @@
-//! Tests of the trials of greedy and iterative selections: their number in a plan, and selections from YAML to results.
+//! Tests of the trials in greedy and iterative selections: how many a plan counts, and complete runs from YAML to
+//! results.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -8,7 +9,7 @@ use ghostlab::pipeline::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::Value;
 
-/// Writes a grid on a backbone of four layers.
+/// Writes a grid for a backbone with four layers.
 fn write_grid(world: &World, axes: &str) {
     let text = format!(
         "backbones: {{tiny: {{path: backbone}}}}\ncorpora: {{train: {{path: train.txt, rule: wikitext2}}, \
@@ -25,7 +26,7 @@ fn plan(world: &World) -> Value {
     plan["answer"]["grids"][0].take()
 }
 
-/// Returns the numbers of needed and stored trials of a plan.
+/// Returns how many trials a plan needs, and how many of them are stored.
 fn trials(plan: &Value) -> (u64, u64) {
     let artifacts = plan["artifacts"].as_array().unwrap();
     let trials = artifacts.iter().find(|count| count["kind"] == "trials").unwrap();
@@ -40,14 +41,14 @@ fn assert_nothing_left(plan: &Value) {
     assert_eq!(plan["cells"], plan["cells_complete"]);
 }
 
-/// Returns the rows of the results table, each as a map from column name to value.
+/// Returns the rows of the results table as maps from column name to value.
 fn results(world: &World) -> Vec<BTreeMap<String, String>> {
     let mut rows = records(&world.path("results/grid/results.csv")).into_iter();
     let columns = rows.next().unwrap();
     rows.map(|row| columns.iter().cloned().zip(row).collect()).collect()
 }
 
-/// Counts the trials in the store. Only their keys have a field `removed`.
+/// Counts the trials in the store. Only the keys of trials have a field `removed`.
 fn stored_trials(world: &World) -> u64 {
     let entries = Store::look_at(&world.path("data/store"), stage::WORDS).unwrap().entries().into_iter();
     let trials = entries.filter(|entry| match &entry.found {
@@ -60,8 +61,8 @@ fn stored_trials(world: &World) -> u64 {
 #[test]
 fn plan_counts_the_trials_that_a_run_computes() {
     for (axes, needed) in [
-        // Two greedy criteria remove three of eight sublayers, ranked by perplexities and by distances. Each step tries
-        // all remaining sublayers.
+        // Each of two greedy criteria removes three of eight sublayers. One ranks them by perplexity, and the other by
+        // distance. Every step tries all remaining sublayers.
         (
             "criterion: [block-pruner, finercut]\ndepth: [{sublayers: 1}, {sublayers: 3}]\nrecovery: none\n",
             2 * (8 + 7 + 6),
@@ -87,13 +88,13 @@ fn plan_follows_a_greedy_selection_through_stored_trials() {
         |depth: usize| format!("criterion: [block-pruner, finercut]\ndepth: {{sublayers: {depth}}}\nrecovery: none\n");
     write_grid(&world, &axes(3));
     world.runs(&[]);
-    // A smaller depth needs another selection, but no further trial.
+    // A smaller depth needs another selection but no more trials.
     write_grid(&world, &axes(2));
     let smaller = plan(&world);
     assert_eq!(trials(&smaller), (2 * (8 + 7), 2 * (8 + 7)));
     let jobs: Vec<&Value> = smaller["jobs"].as_array().unwrap().iter().map(|job| &job["job"]).collect();
     assert_eq!(jobs, ["calibrate", "score"]);
-    // A greater depth needs the trials of one more step.
+    // A greater depth additionally needs the trials for one more step.
     write_grid(&world, &axes(4));
     assert_eq!(trials(&plan(&world)), (2 * (8 + 7 + 6 + 5), 2 * (8 + 7 + 6)));
     world.runs(&[]);
@@ -122,7 +123,7 @@ fn iterative_selections_run_from_yaml_for_every_criterion() {
         ),
     );
     // Five selections remove two of four layers, two remove two of eight sublayers, and one removes two of four
-    // attentions. Each step tries all remaining candidates.
+    // attention sublayers. Every step tries all remaining candidates.
     let needed = (4 + 1) * (4 + 3) + 2 * (8 + 7) + (4 + 3);
     assert_eq!(trials(&plan(&world)), (needed, 0));
     world.runs(&[]);

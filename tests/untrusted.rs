@@ -1,6 +1,6 @@
 //! Tests of malicious task definitions, chat templates and rows that would abort the program, overflow its stack or
-//! never terminate. Each is rejected with exit code 2 and a message that names the file and the limit, within bounded
-//! memory and time. The cases are in `tests/fixtures/untrusted`.
+//! never terminate. Each must be rejected with exit code 2 and a message that names the file and the limit, within
+//! bounded memory and time. The cases are in `tests/fixtures/untrusted`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::io::Write;
@@ -13,19 +13,19 @@ use serde_json::{Map, Value, json};
 use crate::common::world::World;
 use crate::common::{fixture, json as read_json, shared};
 
-/// Limits of the address space (KiB) and CPU time (seconds) of every process. They are twice the documented limits,
-/// because the shell can only limit the whole process with its code and threads.
+/// Limits on the address space (KiB) and the CPU time (seconds) of each process. They are twice as high as the
+/// documented limits, because the shell can only limit a whole process, including its code and threads.
 const LIMITS: &str = "ulimit -v 2000000; ulimit -t 10; exec \"$@\"";
-/// Timeout for detecting hangs, even on a busy machine.
+/// Timeout for detecting hangs. It is long enough not to trip on a busy machine.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// Malicious input that repeats `unit` `times` times, with `{i}` replaced by the number of the repetition.
+/// Malicious input that consists of `unit` repeated `times` times. `{i}` is replaced with the number of the repetition.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Case {
     name: String,
-    /// Target of the input: a field of a definition, `chat_template`, `definition` for its keys, `group`, or a file of
-    /// rows.
+    /// Where the input is placed: in a field of a definition, in `chat_template`, among the keys of a definition
+    /// (`definition`), in a `group`, or in a file with rows.
     #[serde(rename = "where")]
     target: String,
     before: String,
@@ -90,8 +90,8 @@ impl Case {
         command.current_dir(world.folder.path()).env("XDG_DATA_HOME", world.path(".user")).output().unwrap()
     }
 
-    /// Returns a description of the fault unless the program exits with code 2 and names the file, the field and the
-    /// limit.
+    /// Returns a description of what went wrong. Returns `None` if the program exits with code 2 and names the file,
+    /// the field and the limit.
     fn fault(&self) -> Option<String> {
         let world = World::new();
         let begun = Instant::now();
@@ -184,7 +184,7 @@ fn definitions_with_many_keys_are_scored_within_limits() {
     }
 }
 
-/// Unused columns of a corpus may contain anything, at any length.
+/// Columns of a corpus that are not read may contain anything, at any length.
 #[test]
 fn columns_of_a_corpus_that_are_not_read_take_no_memory() {
     for unit in ["1,", "[],", "{\"a\":{}},", "\"\","] {
@@ -203,7 +203,7 @@ fn columns_of_a_corpus_that_are_not_read_take_no_memory() {
     }
 }
 
-/// The fixtures contain every reported case verbatim.
+/// Every reported case must be in the fixtures verbatim.
 #[test]
 fn every_reported_case_is_among_the_fixtures() {
     let Some(folder) = shared("cases/turn4-faults") else { return };
@@ -224,7 +224,7 @@ fn every_reported_case_is_among_the_fixtures() {
     }
 }
 
-/// Stopping a run while a child process computes ends the run, and leaves no child.
+/// Killing a run while its child process is computing must also end the child.
 #[cfg(target_os = "linux")]
 #[test]
 fn stopping_a_run_ends_the_child_that_tries_its_inputs() {
@@ -258,7 +258,7 @@ fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Returns the sandbox children of a process.
+/// Returns the process ids of the sandbox children of a process.
 #[cfg(target_os = "linux")]
 fn children(process: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const FOLDER: &str = "results/grid";
 
-/// Creates a run of a dense backbone, two cuts and three recoveries on two texts and a task.
+/// Creates a run with a dense backbone, two cuts and three recoveries, scored on two texts and a task.
 fn world() -> World {
     let world = World::large();
     world.write(
@@ -25,7 +25,7 @@ fn world() -> World {
          evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n    - {corpus: long, length: 64}\n  tasks: [copa]\n",
     );
     world.runs(&[]);
-    // Clear the store, because verification must recompute from the inputs.
+    // Empty the store, so that verification has to recompute everything from the inputs.
     std::fs::remove_dir_all(world.path("data/store")).unwrap();
     std::fs::create_dir_all(world.path("data/store")).unwrap();
     world
@@ -44,7 +44,7 @@ fn check<'a>(folder: &'a Value, kind: &str) -> &'a Value {
     folder["checks"].as_array().unwrap().iter().find(|check| check["kind"] == kind).unwrap()
 }
 
-/// Returns the kinds of checks with differences.
+/// Returns the kinds of those checks that found differences.
 fn differing(folder: &Value) -> Vec<&str> {
     let all = folder["checks"].as_array().unwrap().iter();
     all.filter(|check| !check["differs"].as_array().unwrap().is_empty())
@@ -56,7 +56,7 @@ fn path(world: &World, name: &str) -> PathBuf {
     world.path(FOLDER).join(name)
 }
 
-/// Alters a JSON file and its hash in the list, like a deliberate forgery.
+/// Alters a JSON file and updates its hash in the list of files, as a forger would.
 fn alter(world: &World, name: &str, how: impl FnOnce(&mut Value)) {
     let mut value = common::json(&path(world, name));
     how(&mut value);
@@ -88,10 +88,10 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
     {
         let check = check(&report, kind);
         assert!(check["agreed"].as_u64() > Some(0) && check["chance"] == 1.0, "{kind}: {check:#}");
-        // One engine on one machine is deterministic, except for means summed in another order.
+        // The same engine on the same machine is deterministic. Only means may be summed in another order.
         assert!(check["largest"].as_f64() < Some(1e-6), "{kind}: {check:#}");
     }
-    // Seven cells with 40 documents each.
+    // There are seven cells with 40 documents each.
     assert_eq!(check(&report, "documents")["all"], 7 * 40);
     assert_eq!(check(&report, "selections")["all"], 6);
     let (code, part) = verify(&world, &["--share", "5%"]);
@@ -100,7 +100,7 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
     let all = &check(&part, "windows")["all"];
     assert!(drawn.as_u64() > Some(0) && drawn.as_u64() < all.as_u64(), "{drawn} of {all}");
     assert!(check(&part, "windows")["chance"].as_f64() < Some(0.7), "{part:#}");
-    // Without `documents.parquet`, a folder is checked by its correct and wrong answers.
+    // Without `documents.parquet`, only which answers are correct can be checked, and not the log-likelihoods.
     std::fs::remove_file(path(&world, "documents.parquet")).unwrap();
     let (code, bare) = verify(&world, &["--share", "100%"]);
     assert_eq!(code, 0, "{bare:#}");
@@ -116,7 +116,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     let mut frame = ParquetReader::new(File::open(&file).unwrap()).finish().unwrap();
     let values: Vec<f64> = frame.column("log_likelihood").unwrap().f64().unwrap().iter().map(Option::unwrap).collect();
     let mut altered = values.clone();
-    // Alter the worse choice of the last document, on which no other value depends.
+    // Alter the less likely choice for the last document, because no other value depends on it.
     let index = if values[values.len() - 1] < values[values.len() - 2] { values.len() - 1 } else { values.len() - 2 };
     altered[index] -= 0.25;
     frame.with_column(Series::new("log_likelihood".into(), altered).into_column()).unwrap();
@@ -128,7 +128,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
     assert_eq!(found.as_array().unwrap().len(), 1, "{found:#}");
     assert!((found[0]["by"].as_f64().unwrap() - 0.25).abs() < 1e-9, "{found:#}");
     assert!(found[0]["at"].as_str().unwrap().contains("copa"), "{found:#}");
-    // Partial verification detects the alteration if and only if the altered chunk is sampled.
+    // A partial verification detects the alteration if and only if its sample contains the altered chunk.
     let mut codes = Vec::new();
     for seed in 0..6 {
         let seed = seed.to_string();
@@ -142,7 +142,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
 
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["losses"].is_array());
-        // Raise one loss and lower another, so that the perplexity is unchanged.
+        // Raise one loss and lower another by the same amount, so that the perplexity stays the same.
         for (index, by) in [(0, 0.01), (1, -0.01)] {
             let loss = number["losses"][index].as_f64().unwrap();
             number["losses"][index] = (loss + by).into();
@@ -169,7 +169,7 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
     std::fs::write(path(&world, "run.json"), run).unwrap();
     std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
 
-    // Alter one digit of one cell in each format of the table. A small share suffices to detect it.
+    // Alter one digit of one cell in each format of the table. Even a small share suffices to detect it.
     for name in ["results.csv", "results.md"] {
         let text = std::fs::read_to_string(path(&world, name)).unwrap();
         let line = text.lines().rfind(|line| line.contains("ghosted")).unwrap();
@@ -185,7 +185,7 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
         std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
     }
 
-    // Change the accuracy so that it contradicts its items.
+    // Change an accuracy, so that it contradicts its items.
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["right"].is_string() && value["metric"] == "copa");
@@ -221,7 +221,7 @@ fn inputs_are_found_by_hash_and_missing_ones_named() {
     );
     let (code, folder) = verify(&world, &["--share", "5%", "--inputs", "elsewhere"]);
     assert_eq!(code, 0, "{folder:#}");
-    // A file with other bytes does not count as the input.
+    // A file with different bytes does not count as the input.
     let config = world.path("elsewhere/backbone/config.json");
     let text = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, format!("{text}\n")).unwrap();
@@ -246,7 +246,7 @@ fn packed_record_verifies_like_its_folder() {
     assert_eq!((&folders[0]["name"], &folders[1]["folder"]), (&"archive".into(), &"one.zip/grid".into()));
     assert!(check(&folders[1], "windows")["agreed"].as_u64() > Some(0), "{answer:#}");
 
-    // Alter a byte of an entry. The archive's checksum detects it and names the entry.
+    // Alter one byte of an entry in the archive. Its checksum detects this, and the error names the entry.
     let offset = archive.windows(9).rposition(|text| text == b"\"values\":").unwrap();
     let mut broken = archive.clone();
     broken[offset + 1] = b'V';
@@ -254,11 +254,11 @@ fn packed_record_verifies_like_its_folder() {
     let (code, answer) = verify_file(&world, "broken.zip");
     assert_eq!(code, 2, "{answer:#}");
     assert!(answer["error"]["where"].as_str().unwrap().contains("numbers.json"), "{answer:#}");
-    // An existing user file is not replaced.
+    // An existing file of the user is not replaced.
     std::fs::write(world.path("mine.zip"), "mine").unwrap();
     let output = world.ghostlab(&["record", "pack", "results", "--to", "mine.zip"]);
     assert_eq!(output.status.code(), Some(2));
-    // A folder with a file that differs from the run's output cannot be packed.
+    // A folder cannot be packed if one of its files differs from what the run wrote.
     std::fs::write(path(&world, "results.csv"), "other").unwrap();
     let output = world.ghostlab(&["record", "pack", "results", "--to", "one.zip"]);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -277,8 +277,8 @@ fn verify_file(world: &World, file: &str) -> (i32, Value) {
     (output.status.code().unwrap(), answer)
 }
 
-/// Creates a run of a dense backbone and a cut, scored on generated answers, on the likelihood of a text, and on the
-/// likelihood of a last word.
+/// Creates a run with a dense backbone and a cut. It is scored on generated answers, on the likelihood of a text, and
+/// on the likelihood of a last word.
 fn defined() -> World {
     let world = World::new();
     std::fs::create_dir(world.path("defs")).unwrap();
@@ -338,19 +338,20 @@ fn generated_answers_and_perplexities_are_recomputed() {
     };
     let (code, _, folder) = run();
     assert_eq!(code, 0, "{folder:#}");
-    // Each of the two cells has two documents per row: a generated answer, and a scored last word. It has three
-    // log-likelihoods per row, of the last word and of the text under two metrics, and the total of each.
+    // Each of the two cells has two documents per row: one with a generated answer, and one with a scored last word.
+    // Each cell also has three log-likelihoods per row and the total of each. They are those of the last word, and of
+    // the text under two metrics.
     assert_eq!(check(&folder, "documents")["agreed"], 2 * 2 * 72);
     assert_eq!(check(&folder, "log_likelihoods")["agreed"], 2 * (3 * 72 + 3));
     assert_eq!(check(&folder, "windows")["all"], 0);
     assert_eq!(folder["notes"], serde_json::json!([]));
-    // Partial verification samples one of two chunks (72 prompts).
+    // Partial verification samples one of the two chunks (72 prompts in total).
     let (code, part) = verify(&world, &["--share", "20%"]);
     assert_eq!(code, 0, "{part:#}");
     let drawn = check(&part, "documents")["agreed"].as_u64();
     assert!(drawn > Some(0) && drawn < Some(2 * 2 * 72), "{part:#}");
 
-    // Reverse the order of the correct and wrong answers, on which no other value depends.
+    // Reverse the order of correct and wrong answers, because no other value depends on it.
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["metric"].as_str().unwrap().contains("exact_match"));
         let (count, digits) = number["right"].as_str().unwrap().split_once(':').unwrap();

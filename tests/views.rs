@@ -1,5 +1,5 @@
-//! Tests that displayed and stored results distinguish different settings and treat equal settings as equal, for all
-//! setting pairs of `common/pairs.rs`.
+//! Tests that displayed and stored results distinguish different settings and treat equal settings as equal. Covers all
+//! setting pairs in `common/pairs.rs`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use ghostlab::grid::{Cell, Grid, give_names};
 use ghostlab::pipeline::identity::{SettingPath, differs};
 use ghostlab::results::{Differences, ResultRow, StoredResults};
 
-/// Returns the settings in which the last cells of two runs differ.
+/// Returns the settings in which the last cells in two runs differ.
 fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
     let a = last_cell(one);
     let b = last_cell(other);
@@ -38,7 +38,8 @@ fn last_cell(run: &StoredResults) -> String {
     run.numbers.last().unwrap().cell.clone()
 }
 
-/// Returns whether a number is not a decoding time. If only one run decodes, the other has no such numbers.
+/// Returns whether a number does not measure decoding. If only one of the two runs decodes, the other has no such
+/// numbers.
 fn is_not_of_decoding(number: &&ResultRow) -> bool {
     !number.record.metric.starts_with("decode")
 }
@@ -61,10 +62,10 @@ fn is_told_apart(pair: &Pair) {
     assert!(!reported.is_empty(), "{}: not reported by `compare`", pair.what);
 }
 
-/// Name of the compared cell in the grid of every pair.
+/// Name of the cell to compare, which is the same in the grid of every pair.
 const NAME: &str = "tiny.streamline-1.ghosted";
 
-/// Settings of a cell in the grid, as opposed to file contents and command line options.
+/// Settings that a cell in the grid determines. All others come from file contents or command-line options.
 const OF_CELLS: [&str; 10] = [
     "model.weights",
     "calibration.weights",
@@ -123,7 +124,7 @@ fn is_taken_for_one(pair: &Pair) {
     let compared = Differences::of(&one, &other, &[]).unwrap();
     assert!(compared.compared > 0 && compared.coinciding.is_empty(), "{}", pair.what);
     assert!(compared.engines.is_empty() && compared.only_first.is_empty(), "{}: {:?}", pair.what, compared.only_first);
-    // Latency and peak memory differ in every run.
+    // Latency and peak memory are different in every run.
     let measured = ["prefill", "speedup", "peak_memory"];
     let values =
         compared.values.iter().filter(|value| !measured.iter().any(|word| value.first.metric.starts_with(word)));

@@ -1,4 +1,5 @@
-//! Tests that workers share a grid and agree, observe a common failure limit, and exit on request.
+//! Tests that workers share a grid, produce the same results as a single run, observe a common limit on failures, and
+//! exit on request.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -20,8 +21,8 @@ fn events(output: &Output) -> Vec<Value> {
     stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Counts the tokens that a process computed. Excludes operator solving, which rereads its tokens if an operator is
-/// missing.
+/// Counts the tokens that a process computed. Excludes those read to solve operators, because they are read again if an
+/// operator is missing.
 fn computed(events: &[Value]) -> u64 {
     let of_kind = |kind: &'static str| events.iter().filter(move |event| event["event"] == kind);
     let solving: Vec<&Value> = of_kind("started")
@@ -108,7 +109,7 @@ fn stopped_worker_returns_its_jobs_and_another_continues() {
         assert!(shown.contains("1 interrupted"), "{shown}");
         let second = world.ghostlab(&["worker", "grid.yaml", "--events"]);
         assert_eq!(second.status.code(), Some(0), "{}", stderr(&second));
-        // An interrupted shard of a calibration pass restarts. All scores are kept.
+        // An interrupted shard of a calibration pass (8 × 64 tokens) starts over. All scores are kept.
         assert!(computed(&events(&first)) + computed(&events(&second)) <= total + 8 * 64, "{name}: work was lost");
     }
 }
@@ -119,8 +120,8 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
     let world = World::large();
     let mut ends = 0;
     let mut done = 0;
-    // Each worker gets the signal as early as possible, as if its time limit were shorter than the scheduler's warning
-    // time.
+    // Each worker gets the signal as early as possible, as if its time limit were shorter than the scheduler's advance
+    // warning.
     loop {
         let worker = started(&world, &["worker", "grid.yaml", "--events"]);
         until("no process record", || left_in(&world, "processes") > 0);
@@ -146,7 +147,7 @@ fn worker_near_its_time_limit_stores_one_batch_first() {
         }
     }
     assert!(ends > 0, "the worker was never interrupted");
-    // An interrupted shard of a calibration pass restarts, each time.
+    // Each interruption makes one shard of a calibration pass (8 × 64 tokens) start over.
     assert!(done <= total + ends * 8 * 64, "{done} of {total}: work was lost");
 }
 
@@ -183,7 +184,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
     assert!(stderr(&output).contains("5 processes died during this job"), "{}", stderr(&output));
     let shown = status(&world);
     assert!(shown.contains("tiny on test@64 its worker died 5 times"), "{shown}");
-    // A run without workers retries the failed work, and clears the failures.
+    // A run without workers retries the work that failed, and clears the record of failures.
     world.runs(&[]);
     assert!(!status(&world).contains("died 5 times"));
 }
@@ -192,7 +193,7 @@ fn job_that_kills_its_workers_is_abandoned_with_reason() {
 fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
     let world = World::new();
     world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
-    // Each worker is killed after storing some progress of the calibration, as on preemptible nodes.
+    // Each worker is killed after it has stored some progress of the calibration, as can happen on preemptible nodes.
     let mut deaths = 0;
     let output = loop {
         let mut command = world.command(&["worker", "grid.yaml", "--set", "calibration.seed=3"]);
@@ -215,7 +216,7 @@ fn deaths_at_a_calibration_that_goes_on_do_not_add_up() {
     world.runs(&["--set", "calibration.seed=3"]);
 }
 
-/// Creates a world with a cell whose repair fails, because no MLP precedes layer 0.
+/// Creates a world with a cell whose repair fails, because there is no MLP before layer 0.
 fn with_a_bad_cell() -> World {
     let world = World::new();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
@@ -278,7 +279,7 @@ fn a_worker_leaves_when_it_waits_for_longer_than_it_may() {
     world.runs(&["--set", "depth=1", "--set", "recovery=none"]);
     let store = world.path("data/store");
     let mut one = world.command(&["worker", "grid.yaml"]);
-    // The worker is stopped in the calibration while it holds the lease.
+    // The worker is stopped during the calibration while it is holding the lease.
     let mut one = one.env("GHOSTLAB_FAULT", "stop@commit:1").stderr(Stdio::null()).spawn().unwrap();
     until("no lease", || {
         let mut names = fs::read_dir(store.join("claims")).into_iter().flatten().flatten();
@@ -309,7 +310,7 @@ fn workers_begin_at_backbones_of_their_own() {
     let grid =
         grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  b: {path: second}\n  c: {path: third}");
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, b, c]"));
-    // Each worker is stopped in its first calibration, so that all workers run concurrently.
+    // Each worker is stopped during its first calibration, so that all of them run at the same time.
     let workers = [0, 1, 2].map(|_| {
         let mut command = world.command(&["worker", "grid.yaml", "--events"]);
         command.env("GHOSTLAB_FAULT", "stop@activations:1");

@@ -20,8 +20,8 @@ pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
 /// Subfolders of all formats that other programs read.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
-/// Returns whether an archived record may omit a file. It may omit bulk data, bitmaps of vector drawings, and exports
-/// that can be regenerated from the stored numbers (docs/results.md).
+/// Returns whether a file may be missing from an archived record. This holds for bulk data, bitmap versions of vector
+/// drawings, and exports that can be regenerated from the stored numbers (docs/results.md).
 pub fn may_be_left_out(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|ending| ending == "png")
         || [DOCUMENTS, CHANNELS, LATENCY].contains(&name)
@@ -30,10 +30,10 @@ pub fn may_be_left_out(name: &str) -> bool {
 /// Version of the Every Eval Ever schema (github.com/evaleval/every_eval_ever, `eval.schema.json`).
 const SCHEMA: &str = "0.3.0";
 
-/// Writes both formats for every cell with scores, and returns the folders.
+/// Writes both formats for every cell with scores, and returns the folders it wrote to.
 ///
 /// # Errors
-/// Fails with exit code 3 if the folder cannot be written.
+/// Fails with exit code 3 if a folder cannot be written.
 pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<PathBuf>> {
     let mut written = Vec::new();
     for result in &outcome.cells {
@@ -174,7 +174,7 @@ fn range(metric: &MetricEntry) -> (f64, Option<f64>) {
     }
 }
 
-/// Formats a score of an Every Eval Ever record. `method` names the method by which the standard error was estimated.
+/// Formats a score for an Every Eval Ever record. `method` is the method used to estimate the standard error.
 fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &Value) -> Value {
     let mut score = json!({"score": value, "details": details});
     if let Some(error) = error {
@@ -183,7 +183,7 @@ fn score(value: f64, error: Option<f64>, method: &str, items: usize, details: &V
     score
 }
 
-/// Formats the data source of an Every Eval Ever record.
+/// Formats the data source for an Every Eval Ever record.
 fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, samples: Option<usize>) -> Value {
     let mut data = match of_hub.filter(|_| !generated) {
         Some((repository, _)) => json!({"dataset_name": name, "source_type": "hf_dataset", "hf_repo": repository}),
@@ -198,9 +198,9 @@ fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, s
     data
 }
 
-/// Formats a cell's accuracies in percent as a file of `.eval_results/` (huggingface.co/docs/hub/eval-results). Only
-/// complete splits of Hugging Face datasets are included, because partial splits are not benchmark results. Returns
-/// `None` if there are none.
+/// Formats a cell's accuracies in percent as the contents of a `.eval_results/` file
+/// (huggingface.co/docs/hub/eval-results). Only complete splits of Hugging Face datasets are included, because partial
+/// splits are not benchmark results. Returns `None` if there are none.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
     let scored =
         result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?.answers.native()?)));
@@ -215,7 +215,7 @@ fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &An
     if data.generated || task_result.effective < task_result.original {
         return None;
     }
-    // JSON strings are valid YAML strings.
+    // Every JSON string is also a valid YAML string.
     let text = |text: &str| Value::from(text).to_string();
     let revision = revision.map(|commit| format!("\n    revision: {}", text(&commit))).unwrap_or_default();
     let notes = format!(
@@ -234,7 +234,7 @@ fn result_entry(grid: &Grid, result: &CellResult, task: &EvalTask, answered: &An
     ))
 }
 
-/// Returns the repository without its type prefix, and the resolved commit.
+/// Returns the repository name without its type prefix, and the resolved commit.
 fn hub(source: Option<&crate::grid::HubSource>) -> Option<(String, Option<String>)> {
     let hub = source?;
     let repository = hub.repository.split('@').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Tables as data: CSV for spreadsheets and Parquet for programs. Numbers have full precision, and missing numbers are
-//! null.
+//! Tables as data: CSV for spreadsheets and Parquet for programs. Numbers are written at full precision, and missing
+//! numbers are null.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub fn write_frame(dir: &Path, name: &str, mut frame: DataFrame) -> Result<Vec<P
     Ok(vec![csv, parquet])
 }
 
-/// Builds the data frame of a run's table. The columns of values are followed by the columns of their uncertainties.
-/// The names of these columns state the kind of uncertainty, such as `copa stderr`.
+/// Builds the data frame for a run's table. The value columns are followed by the uncertainty columns, whose names
+/// state the kind of uncertainty, such as `copa stderr`.
 ///
 /// # Errors
 /// Fails if two columns have the same name.
@@ -69,8 +69,8 @@ fn header_series(table: &Table, leads: &[RowHeader], cells: &dyn Fn(&TableRow) -
         .collect()
 }
 
-/// Builds a data frame with a row per number. The columns are those of `data/paper/*.csv` and additional ones. A dense
-/// row shown for several depths appears once.
+/// Builds a data frame with one row per number. It has the columns of `data/paper/*.csv` and some additional ones. A
+/// dense row that the table repeats for several depths appears only once.
 pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFrame> {
     let mut rows: Vec<&PrintedNumber> = Vec::new();
     for (_, shown) in table.numbers() {
@@ -126,7 +126,7 @@ pub fn tidy_frame(artifact: &str, profile: &str, table: &Table) -> Result<DataFr
     DataFrame::new(rows.len(), columns).map_err(|error| failed(&error))
 }
 
-/// Builds the data frame of a figure, with a row per number.
+/// Builds the data frame for a figure, with one row per number.
 pub fn drawn_frame(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Result<DataFrame> {
     let mut columns = described(artifact, profile, numbers);
     // In figures, the method name states whether an operator is trained.
@@ -159,7 +159,7 @@ fn described(artifact: &str, profile: &str, numbers: &[&Measurement]) -> Vec<Col
     columns
 }
 
-/// Index of the column with the unit of `pruned_layers`, for tables that also count sublayers.
+/// Index of the column with the unit of `pruned_layers`. Only tables that also count sublayers have this column.
 const UNIT_POSITION: usize = 5;
 
 /// Returns the header of a metric's uncertainty column, such as `copa stderr`.

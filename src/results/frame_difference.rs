@@ -1,4 +1,4 @@
-//! Reading and comparison of Parquet files in results directories.
+//! Reads and compares the Parquet files in results directories.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,21 +21,21 @@ pub fn damaged_frame(path: &Path, found: &str) -> Error {
     Error::damaged("cannot read a table of the results folder").at(path.display().to_string()).found(found)
 }
 
-/// Differences between two tables with the same columns and number of rows.
+/// Differences between two tables with the same columns and the same number of rows.
 #[derive(Debug, Default, PartialEq)]
 pub struct FrameDifference {
-    /// Column and value of the largest absolute difference between floating-point values.
+    /// Column with the largest absolute difference between floating-point values, and that difference.
     pub largest: Option<(String, f64)>,
     /// Number of rows in which a floating-point value differs.
     pub rows: usize,
     /// Grid cells of these rows.
     pub cells: BTreeSet<String>,
-    /// Differing columns of other types, such as strings, counts and flags.
+    /// Names of the differing columns that hold other types, such as strings, counts and flags.
     pub other_columns: Vec<String>,
 }
 
 impl FrameDifference {
-    /// Compares two tables row by row. Returns `None` if their columns or numbers of rows differ.
+    /// Compares two tables row by row. Returns `None` if their columns or row counts differ.
     pub fn of(one: &DataFrame, other: &DataFrame) -> Option<Self> {
         if one.schema() != other.schema() || one.height() != other.height() {
             return None;

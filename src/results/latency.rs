@@ -1,4 +1,4 @@
-//! Parquet file of all timed passes, and notes for tables of latencies.
+//! Writes the Parquet file of all timed passes, and formats the notes for latency tables.
 
 use std::path::{Path, PathBuf};
 
@@ -12,18 +12,18 @@ use crate::grid::Latency;
 use crate::latency::{DecodeResult, LatencyResult, NOISE, Rounds, TimeSpread};
 use crate::pipeline::outcome::{CellResult, GridOutcome};
 
-/// File name of the timed passes in a results directory.
+/// Name of the file in a results directory that holds the timed passes.
 pub const LATENCY: &str = "latency.parquet";
 
-/// Prefix of a noisy time.
+/// Prefix that marks a time as noisy.
 pub const NOISY: &str = "~";
 
-/// Writes `latency.parquet` into `dir`, with one row per timed pass, in order. Writes nothing and returns
-/// `None` if no cell is timed.
+/// Writes `latency.parquet` into `dir`, with one row per timed pass, in order. Writes nothing and returns `None` if no
+/// cell was timed.
 ///
 /// The column `form` is `full` if every operator was applied as a matrix product, and `by_channel` if diagonal
 /// operators were applied channel-wise. The column `what` is `prefill`, or `decode` for the `new` tokens after the
-/// prompt (0 if none are requested). The column `counts` marks the rounds that are used in the tables.
+/// prompt. `new` is 0 if no decoding was requested. The column `counts` marks the rounds that are used in the tables.
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.
@@ -77,7 +77,8 @@ fn timed_prompts(cell: &CellResult) -> impl Iterator<Item = TimedPrompt<'_>> {
     })
 }
 
-/// Returns the notes for a table of latencies: timing of diagonal operators, additional rounds, and noisy times.
+/// Returns the notes for a latency table: how diagonal operators were timed, which rounds were added, and which times
+/// are noisy.
 pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     let all: Vec<TimedPrompt<'_>> = outcome.cells.iter().flat_map(timed_prompts).collect();
     if all.is_empty() {
@@ -98,7 +99,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
     notes
 }
 
-/// Formats the times of diagonal operators applied channel-wise.
+/// Formats a note with the times measured when diagonal operators are applied channel-wise.
 fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
     let of_cells = grouped(all.iter().flat_map(|prompt: &TimedPrompt<'_>| -> Vec<(String, String)> {
         let text = |what: &str, full: Option<TimeSpread>, spread: Option<TimeSpread>| {
@@ -125,7 +126,7 @@ fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Formats a note about rounds beyond the protocol.
+/// Formats a note about rounds that were added to those of the protocol.
 fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for timed in all {
@@ -149,7 +150,7 @@ fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Formats a note about sessions that were repeated because of unstable times.
+/// Formats a note about sessions that were repeated because their times were unstable.
 fn repeated(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for timed_entry in all.iter().filter(|timed_entry| timed_entry.result.sessions > 1) {
@@ -167,12 +168,12 @@ fn repeated(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Summary of the noisy times of a run, which suggest that other programs ran on the machine.
+/// Summary of a run's noisy times. Noise suggests that other programs were running on the machine.
 #[derive(Debug)]
 pub struct NoisyTimes {
     pub noisy: usize,
     pub all: usize,
-    /// Largest deviation relative to the mean. It was measured in `cell` over `prompt`.
+    /// Largest deviation relative to the mean, measured in `cell` with `prompt`.
     pub widest: f64,
     pub cell: String,
     pub prompt: Latency,

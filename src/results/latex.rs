@@ -10,17 +10,17 @@ use crate::error::printable;
 
 /// LaTeX packages required by a table.
 const PACKAGES: &str = "% \\usepackage{adjustbox,booktabs,graphicx,multirow,url} \\usepackage[table]{xcolor}";
-/// Comment that refers to the notes file.
+/// LaTeX comment that points to the notes file.
 const NOTES: &str = "% Protocol and notes: the file beside this one whose name ends in -notes.tex\n";
 /// Float settings. `\emergencystretch` keeps unbreakable words from overflowing the caption.
 const SETTING: &str = "\\centering\n\\footnotesize\n\\setlength{\\emergencystretch}{4em}";
 const SHADE: &str = "\\rowcolor{gray!15} ";
-/// Cell color that excludes the column of spanning names from shading. Spanning names are typeset in the last of their
-/// rows, because cell colors cover the content of earlier rows.
+/// Cell color that keeps row shading out of the column of spanning names. A spanning name is typeset in the last of its
+/// rows, because the colored cells of later rows would cover it otherwise.
 const UNSHADED: &str = "\\cellcolor{white}";
-/// Minimum number of columns of a table that spans both columns of a two-column document.
+/// Minimum number of columns at which a table spans both columns of a two-column document.
 const WIDE: usize = 9;
-/// Height of a letter of a rotated name, in table rows. Names that exceed the height of their rows are not rotated.
+/// Height of one letter of a rotated name, in table rows. A name that would be taller than its rows is not rotated.
 const LETTER: f64 = 0.52;
 
 /// Formats a complete `table` environment with the label `tab:LABEL`.
@@ -52,12 +52,12 @@ pub fn latex(table: &Table, label: &str) -> String {
     text
 }
 
-/// Returns the name of the file with the protocol and notes of `NAME.tex`.
+/// Returns the name of the file that holds the protocol and notes for `NAME.tex`.
 pub fn notes_file(name: &str) -> String {
     format!("{name}-notes.tex")
 }
 
-/// Formats protocol and notes of the table with the given label as running text. Returns `None` without notes.
+/// Formats the protocol and notes of a table with the given label as running text. Returns `None` if there are none.
 pub fn latex_notes(table: &Table, label: &str) -> Option<String> {
     let notes: Vec<String> = table.footer_lines().map(|note| sentence(note)).collect();
     (!notes.is_empty()).then(|| {
@@ -77,7 +77,7 @@ struct PrintedColumn {
     side: char,
     head: String,
     cells: Vec<String>,
-    /// Index among the number columns; `None` for a text column.
+    /// Index among the number columns; `None` if this is a text column.
     number: Option<usize>,
 }
 
@@ -126,7 +126,7 @@ fn is_everywhere(lead_place: Visibility) -> bool {
     lead_place == Visibility::Everywhere
 }
 
-/// Formats the headers of column groups, with the rules below them.
+/// Formats the headers of the column groups, with the rules below them.
 fn group_heads(table: &Table, columns: &[PrintedColumn]) -> String {
     if table.groups.is_empty() {
         return String::new();
@@ -150,7 +150,7 @@ fn group_heads(table: &Table, columns: &[PrintedColumn]) -> String {
     format!("{}{}\n", line(&heads), rules.join(" "))
 }
 
-/// Formats the rule above a row: full width between backbones, partial between blocks.
+/// Formats the rule above a row. The rule has full width between backbones and is partial between blocks.
 fn rule(table: &Table, at: usize, columns: usize) -> String {
     let Some(before) = at.checked_sub(1).map(|before| &table.rows[before]) else { return String::new() };
     let row = &table.rows[at];
@@ -181,7 +181,7 @@ fn words(table: &Table, at: usize, lead: &RowHeader, name: &str) -> String {
     if kind == RowHeaderKind::Words && row.heading { format!("\\textbf{{{text}}}") } else { text }
 }
 
-/// Rotates a name if it fits the height of its rows.
+/// Rotates a name if the rotated text fits the height of its rows.
 fn rotated(text: &str, name: &str, rows: usize) -> String {
     match name.chars().count() as f64 * LETTER <= rows as f64 {
         true => format!("\\rotatebox[origin=c]{{90}}{{{text}}}"),
@@ -213,12 +213,12 @@ fn number(shown: &PrintedNumber) -> String {
     format!("\\shortstack[r]{{{text}{}}}", lines.collect::<String>())
 }
 
-/// Formats the title, with settings that no column shows.
+/// Formats the title, followed by the settings that no column shows.
 fn title(table: &Table) -> String {
     [&table.title, &table.scope].into_iter().filter(|text| !text.is_empty()).cloned().collect::<Vec<_>>().join(": ")
 }
 
-/// Formats title, caption and an explanation of the marks, one sentence each.
+/// Formats the title, the caption and an explanation of the marks, as one sentence each.
 fn caption(table: &Table) -> String {
     let mut parts = vec![sentence(&title(table)), sentence(&table.caption)];
     if table.lead.iter().any(|lead| lead.kind == RowHeaderKind::Fraction) {
@@ -241,7 +241,7 @@ fn caption(table: &Table) -> String {
     parts.join(" ")
 }
 
-/// Escapes a string for LaTeX and, unless it is empty, ends it with a period.
+/// Escapes a string for LaTeX and ends it with a period, unless it is empty.
 fn sentence(text: &str) -> String {
     match text.trim() {
         "" => String::new(),
@@ -250,12 +250,12 @@ fn sentence(text: &str) -> String {
     }
 }
 
-/// Escapes a string for LaTeX. Commands are printed literally, and characters missing in the fonts become math symbols.
+/// Escapes a string for LaTeX. Commands are printed literally, and characters that the fonts lack become math symbols.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = None;
     for c in printable(text).chars() {
-        // Break ligatures such as `--`, which would become a dash.
+        // Break up ligatures such as `--`, which would be typeset as a dash.
         if before.replace(c) == Some(c) && matches!(c, '-' | '`' | '\'' | ',') {
             out.push_str("{}");
         }

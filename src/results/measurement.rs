@@ -22,54 +22,55 @@ use crate::pipeline::identity::{Canonical, Identity, MeasureId};
 /// Measurements of all cells of a grid.
 #[derive(Debug, Clone, Default)]
 pub struct Results {
-    /// Cells in grid order, with their numbers.
+    /// Cells and their numbers, in grid order.
     pub cells: Vec<CellSummary>,
-    /// Protocols of the columns in the run's table: one per evaluation, and one for the average of the tasks.
+    /// Protocols of the columns in the run's table: one per evaluation, and one for the average over tasks.
     pub protocols: Vec<Protocol>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct CellSummary {
-    /// Grid cell. If cells of several seeds are merged, this is the cell of the first seed.
+    /// Grid cell. If several seeds are merged, this is the cell for the first seed.
     pub cell: Cell,
     /// Removed layers or sublayers, counted from 0.
     pub removed: Cut,
-    /// Measured programs, one per averaged seed; empty for a failed or unfinished cell.
+    /// Measured programs, one per averaged seed; empty if the cell failed or did not finish.
     pub programs: Vec<MeasuredProgram>,
     pub layers: usize,
-    /// Label of the calibration, with all merged seeds; `None` for the dense backbone.
+    /// Calibration label that lists all merged seeds; `None` for the dense backbone.
     pub calibration: Option<String>,
     pub settings: Arc<Settings>,
     pub seconds: f64,
     pub notes: Vec<String>,
     pub failure: Option<String>,
-    /// Description of missing parts.
+    /// Description of the parts that are missing.
     pub missing: Option<String>,
     /// Measurements, one per metric key.
     pub numbers: Vec<Arc<Measurement>>,
 }
 
-/// Row of the results: one number of a cell, as stored in `numbers.json`.
+/// Row of the results: one number for a cell, as stored in `numbers.json`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResultRow {
     pub record: Record,
     /// Cell name, as in `plan` and `explain`.
     pub cell: String,
-    /// Column of a run's table: the metric and its protocol ([`MetricKey`]).
+    /// Column in the run's table: the metric and its protocol ([`MetricKey`]).
     pub column: String,
-    /// Reason for a missing value.
+    /// Reason why the value is missing.
     pub failure: Option<String>,
     pub sample: Sample,
 }
 
-/// Result row with the inputs of its number. The inputs are known only during the run that computed the number.
+/// Result row with the inputs from which its number was computed. The inputs are known only during the run that
+/// computed it.
 #[derive(Debug, Clone)]
 pub struct Measurement {
     pub row: ResultRow,
     pub key: MetricKey,
-    /// Metric of the record, with direction and format.
+    /// Metric of the record, with its direction and format.
     pub metric: Metric,
-    /// Inputs of the number.
+    /// Inputs from which the number was computed.
     pub setup: Setup,
 }
 
@@ -81,7 +82,7 @@ impl Deref for Measurement {
     }
 }
 
-/// Items, such as answers or losses, from which a number is computed. Their order is the same for every variant of a
+/// Items from which a number is computed, such as answers or losses. Their order is the same for all variants of a
 /// backbone.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Sample {
@@ -90,28 +91,28 @@ pub enum Sample {
     /// Whether each document was answered correctly or, for a flip metric, whether its answer flips relative to the
     /// dense model.
     Right(Vec<bool>),
-    /// Whether each document was answered correctly, for each task of an average.
+    /// For each task in an average, whether each document was answered correctly.
     Tasks(Vec<Vec<bool>>),
-    /// Loss of each window in nats per token, or the window values that the metric averages. For a perplexity computed
-    /// by a task definition, the loss of each document in nats.
+    /// Loss of each window in nats per token, or the window values that the metric averages. For a perplexity from a
+    /// task definition, the loss of each document in nats.
     Losses(Vec<f64>),
-    /// Out of memory, so there is no value.
+    /// No value, because the measurement ran out of memory.
     OutOfMemory,
     /// Speedup computed from noisy times.
     NoisyTimes,
-    /// Values of a mean over calibration seeds. The error of the mean is their standard deviation.
+    /// Values averaged over calibration seeds. The error of the mean is their standard deviation.
     Seeds(Vec<SeedValue>),
 }
 
 #[cfg(test)]
 impl Sample {
-    /// Builds the answers of a task from digits, with `1` for a correct answer.
+    /// Parses the answers to a task from a string of digits, where `1` stands for a correct answer.
     pub(super) fn of_bits(bits: &str) -> Self {
         Self::Right(bits.chars().map(|bit| bit == '1').collect())
     }
 }
 
-/// Value of a cell under one seed.
+/// Value of a cell for one seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeedValue {
     pub seed: u64,
@@ -126,32 +127,32 @@ pub struct SeedValue {
 pub struct Setup {
     pub variant: Arc<Settings>,
     pub measure: Settings,
-    /// Names of the cell settings that the condition includes.
+    /// Names of the cell settings that are part of the condition.
     pub named_settings: Arc<BTreeSet<String>>,
-    /// Identity of the variant, independent of names; `None` for a cell that was never planned.
+    /// Identity of the variant, which does not depend on names; `None` for a cell that was never planned.
     pub identity: Option<Arc<Identity>>,
     pub measures: Vec<Arc<MeasureId>>,
     pub engine: Option<EngineId>,
-    /// Protocols of the scored data. An average has the protocols of all its parts.
+    /// Protocols of the scored data. An average has the protocols of everything it averages.
     pub scored: Vec<Protocol>,
     /// Calibration; `None` for the dense backbone.
     pub calibration: Option<Calibrated>,
-    /// Reason why the backbone could not be identified as the published one. `None` if it was identified or not
-    /// checked.
+    /// Reason why the backbone could not be identified as the published one. `None` if it was identified or if this was
+    /// not checked.
     pub unidentified: Option<String>,
-    /// Whether the calibration data cannot determine the repair. Such numbers are neither ranked nor used as rivals in
-    /// tests.
+    /// Whether the calibration data is insufficient to determine the repair. Such numbers are not ranked, and no other
+    /// number is tested against them.
     pub undetermined: bool,
 }
 
-/// Calibration, with the grid's settings for its text.
+/// Calibration, with the grid's settings for its corpus.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibrated {
     pub calibration: Calibration,
     pub rule: String,
     pub shards: Option<ShardOrder>,
     pub generated: bool,
-    /// Whether an operator was computed for the cut.
+    /// Whether an operator was computed to repair the cut.
     pub repaired: bool,
     pub finetune: Option<Finetune>,
 }
@@ -171,7 +172,7 @@ impl ResultRow {
         }
     }
 
-    /// Returns the answers from which the number is computed, one list per task.
+    /// Returns the answers from which the number is computed, as one list per task.
     pub fn answers(&self) -> Option<&[Vec<bool>]> {
         match &self.sample {
             Sample::Right(right) => Some(slice::from_ref(right)),
@@ -188,7 +189,7 @@ impl ResultRow {
         }
     }
 
-    /// Returns the row with the items that `numbers.json` stores.
+    /// Returns the row with only those items that `numbers.json` stores.
     pub(super) fn stored(&self) -> Self {
         let sample = match &self.sample {
             Sample::Tasks(tasks) if tasks.len() < 2 => Sample::Right(tasks.concat()),
@@ -200,7 +201,7 @@ impl ResultRow {
         Self { sample, ..self.clone() }
     }
 
-    /// Returns the number as a measurement with an empty setup. Its key appears in no table of a run.
+    /// Returns the number as a measurement with an empty setup. Its key does not occur in any run's table.
     pub fn measurement(&self) -> Measurement {
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
         Measurement { row: self.clone(), key: MetricKey::besides(&metric), metric, setup: Setup::default() }
@@ -208,7 +209,7 @@ impl ResultRow {
 }
 
 impl Measurement {
-    /// Returns how the uncertainty of the number was estimated.
+    /// Returns the way in which the number's uncertainty was estimated.
     pub fn spread(&self) -> Spread {
         match self.sample {
             Sample::Seeds(_) => Spread::OverSeeds,
@@ -221,8 +222,8 @@ impl Measurement {
         self.record.error.filter(|_| self.spread() == kind)
     }
 
-    /// Returns whether the number is a noisy time or a speedup computed from noisy times. Means over seeds are never
-    /// noisy.
+    /// Returns whether the number is a noisy time or a speedup computed from noisy times. A mean over seeds never
+    /// counts as noisy.
     pub fn is_noise(&self) -> bool {
         match self.sample {
             Sample::NoisyTimes => true,
@@ -252,7 +253,7 @@ impl Measurement {
         }
     }
 
-    /// Returns the SHA-256 of the number's identity: variants, measurements and metric. Returns `None` if it was
+    /// Returns the SHA-256 of the number's identity: its variants, measurements and metric. Returns `None` if it was
     /// never planned.
     pub fn identity(&self) -> Option<String> {
         let variants: Vec<&Identity> = match &self.sample {
@@ -264,7 +265,7 @@ impl Measurement {
     }
 }
 
-/// Computes the SHA-256 of a number's identity in hexadecimal.
+/// Computes the SHA-256 of a number's identity and returns it in hexadecimal.
 pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric: &str) -> String {
     let all = json!({"variants": variants, "measures": measures, "metric": metric});
     sha256::of_bytes(Canonical::of(&all).as_str())

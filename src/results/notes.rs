@@ -1,4 +1,4 @@
-//! Notes under a table: the protocol of its numbers, windows that overlap, and the engines of its backbones.
+//! Notes under a table: the protocol behind its numbers, windows that overlap, and the engines used for its backbones.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use crate::metric::{self, PromptName};
 use crate::model::{CPU, EngineId};
 use crate::model::{Cut, Sublayer};
 
-/// Formats the protocol as a sentence under a table; empty if there is nothing to report.
+/// Formats the protocol as a sentence under a table. Returns an empty string if there is nothing to report.
 pub fn protocol_sentence<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
     let line = protocol_line(profile, numbers);
     if line.is_empty() { line } else { format!("Protocol: {line}.") }
 }
 
-/// Formats profile, scored data and calibration on one line.
+/// Formats the profile, scored data and calibration on one line.
 pub(super) fn protocol_line<'a>(profile: &str, numbers: impl IntoIterator<Item = &'a Measurement>) -> String {
     let numbers: Vec<&Measurement> = numbers.into_iter().collect();
     let mut parts = Vec::new();
@@ -63,7 +63,7 @@ fn group_columns<'a>(what: &str, protocols: impl Iterator<Item = &'a Protocol>) 
     (!lines.is_empty()).then(|| format!("{what} on {}", lines.join("; ")))
 }
 
-/// Groups names by protocol.
+/// Groups names that have the same protocol.
 fn by_how(named: impl Iterator<Item = (String, String)>) -> impl Iterator<Item = (String, String)> {
     grouped(named).into_iter().map(|(how, names)| (how, distinct(&names).join(", ")))
 }
@@ -90,7 +90,7 @@ fn line(calibrated: &Calibrated, sample: &Sample) -> String {
     format!("{sequences} sequences of {length} tokens of {corpus}{generated}{streamed}{seed}{operators}{trained}")
 }
 
-/// Formats a line about texts whose windows are drawn with replacement, if any.
+/// Formats a line about the texts whose windows are drawn with replacement. Returns `None` if there are no such texts.
 pub(super) fn drawn_texts_note<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Option<String> {
     let texts = numbers
         .into_iter()
@@ -112,7 +112,7 @@ pub(super) fn drawn_texts_note<'a>(numbers: impl IntoIterator<Item = &'a Measure
     })
 }
 
-/// Formats a sentence for each engine other than the f32 CPU kernels, with its backbones.
+/// Formats one sentence per engine, listing its backbones. Omits the f32 CPU kernels, which are the default.
 pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
     let mut ran: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (backbone, engine) in engines.iter().filter(|(_, engine)| **engine != CPU) {
@@ -121,14 +121,14 @@ pub fn engine_notes(engines: &BTreeMap<String, EngineId>) -> Vec<String> {
     ran.into_iter().map(|(engine, backbones)| format!("Engine: {engine} ({}).", backbones.join(", "))).collect()
 }
 
-/// Formats a sentence for each type to which weights are rounded, with the backbones.
+/// Formats one sentence per data type to which weights were rounded, listing the backbones.
 pub fn rounding_notes(rounded: &BTreeMap<String, String>) -> Vec<String> {
     let mut ways: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     rounded.iter().for_each(|(backbone, way)| ways.entry(way).or_default().push(backbone));
     ways.into_iter().map(|(way, backbones)| format!("{} ({}).", capital(way), backbones.join(", "))).collect()
 }
 
-/// Formats runs of consecutive layers, for example `1,8-10` with the dash `-` and the separator `,`.
+/// Formats layer indices as ranges, for example `1,8-10` with the dash `-` and the separator `,`.
 pub fn ranges(layers: &[usize], dash: &str, separator: &str) -> String {
     let mut sorted = layers.to_vec();
     sorted.sort_unstable();

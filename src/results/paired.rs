@@ -1,8 +1,7 @@
-//! Comparisons shown next to a number: a paired test of our method against another one, and the difference from the
-//! paper's value.
+//! Comparisons shown next to a number: a paired test of our method against another, and the difference from the paper's
+//! value.
 //!
-//! `artifact::comparison` decides on the verdict about the paper's value. This module defines the data and their
-//! format.
+//! `artifact::comparison` decides how our value compares with the paper's. This module defines and formats the result.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,12 +25,12 @@ pub struct Paired {
     better: Option<bool>,
 }
 
-/// Number of permutation draws if outcomes cannot be enumerated.
+/// Number of random draws in a permutation test whose outcomes are too many to enumerate.
 const DRAWS: usize = 20_000;
-/// Number of bootstrap samples of windows.
+/// Number of bootstrap resamples of the windows.
 const RESAMPLED: usize = 2000;
 const SEED: u64 = 0;
-/// Minimum number of windows for the bootstrap, whose quantiles are too narrow for smaller sets.
+/// Minimum number of windows for the bootstrap. With fewer windows, its quantiles are too narrow.
 const MIN_WINDOWS: usize = 20;
 const LEVEL: f64 = 0.05;
 
@@ -40,7 +39,8 @@ impl Paired {
         self.p < LEVEL
     }
 
-    /// Returns the mark of a test: `+` if ours is better, `-` if worse, empty if not significant.
+    /// Returns the mark for a test: `+` if ours is significantly better, `-` if significantly worse, otherwise an empty
+    /// string.
     pub fn mark(&self) -> &'static str {
         match (self.significant(), self.better) {
             (true, Some(true)) => "+",
@@ -50,7 +50,7 @@ impl Paired {
     }
 }
 
-/// Tests two measurements. Returns `None` without values, common items or enough windows.
+/// Tests two measurements against each other. Returns `None` if they lack values, common items or enough windows.
 pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     let one = ours.record.value?;
     let two = other.record.value?;
@@ -68,8 +68,8 @@ pub(super) fn test(ours: &Measurement, other: &Measurement) -> Option<Paired> {
     Some(Paired { test, against: other.record.condition.recovery.clone(), difference: one - two, p, better })
 }
 
-/// Computes the p-value of a sign-flip test on both variants' answers by task. Returns `None` if the numbers of
-/// questions differ.
+/// Computes the p-value of a sign-flip test on both variants' answers, grouped by task. Returns `None` if the numbers
+/// of questions differ.
 fn flips(ours: &[Vec<bool>], theirs: &[Vec<bool>]) -> Option<f64> {
     let same = ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(a, b)| a.len() == b.len() && !a.is_empty());
     let tasks: Vec<Discordant> = ours
@@ -96,8 +96,7 @@ pub struct PaperComparison {
 }
 
 impl PaperComparison {
-    /// Returns the differences between the protocols, which make the two values incomparable. Returns `None` if the
-    /// protocols match.
+    /// Returns the protocol differences that make the two values incomparable. Returns `None` if the protocols match.
     pub fn other_protocol(&self) -> Option<String> {
         match &self.verdict {
             PaperVerdict::OtherProtocol(differences) => Some(differences.join("; ")),
@@ -109,7 +108,7 @@ impl PaperComparison {
         format!("{:.2}", self.paper)
     }
 
-    /// Formats our value minus the paper's, with its sign. Returns `None` if ours failed.
+    /// Formats our value minus the paper's as a signed number. Returns `None` if ours failed.
     pub fn difference_text(&self) -> Option<String> {
         let text = match self.difference? {
             large if large.abs() >= 1e7 => format!("{large:+.2e}"),
@@ -123,29 +122,29 @@ impl PaperComparison {
         })
     }
 
-    /// Formats the paper's value and the difference with the verdict's sign, one line each.
+    /// Formats the paper's value and the difference on one line each. The difference is followed by the verdict's sign.
     pub fn lines(&self) -> Vec<String> {
         let difference = self.difference_text().map(|text| format!("{text} {}", self.verdict.sign()));
         [Some(self.paper_text()), difference].into_iter().flatten().collect()
     }
 
-    /// Returns the verdict in one word, unless the protocols differ.
+    /// Returns the verdict in one word, or `None` if the protocols differ.
     pub fn word(&self) -> Option<String> {
         self.other_protocol().is_none().then(|| self.verdict.to_string())
     }
 }
 
-/// Verdict of the comparison of our number with the paper's.
+/// Verdict on how our number compares with the paper's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PaperVerdict {
-    /// Equal within the tolerance.
+    /// Equal within tolerance.
     Same,
     Differs,
     /// Our value is missing.
     #[default]
     Missing,
-    /// Different protocols, with the differences. No conclusion is possible.
+    /// The protocols differ in the listed ways, so the values cannot be compared.
     OtherProtocol(Vec<String>),
 }
 
@@ -159,7 +158,7 @@ impl PaperVerdict {
         }
     }
 
-    /// Returns the verdict as a sign, so that it does not depend on color.
+    /// Returns a sign for the verdict, so that the display does not rely on color alone.
     pub fn sign(&self) -> &'static str {
         match self {
             Self::Same => "=",
@@ -210,7 +209,7 @@ mod tests {
 
     #[test]
     fn average_is_tested_as_shown_not_by_its_largest_task() {
-        // Eight small tasks improve (by 6 of 100 each), and one large task degrades (by 200 of 10,000).
+        // Each of eight small tasks gains 6 of 100 answers, and one large task loses 200 of 10,000.
         let tasks = |small: usize, large: usize| -> Vec<Vec<bool>> {
             std::iter::repeat_with(|| answers(0, small, 100)).take(8).chain([answers(0, large, 10_000)]).collect()
         };

@@ -1,8 +1,8 @@
-//! Pairing of numbers of two runs by identity.
+//! Pairing of numbers from two runs by identity.
 //!
-//! Equal identities are paired first, whatever their names. The rest are paired by backbone, metric and method if they
-//! differ only in settings that are constant within each run. Numbers with several possible partners stay unpaired.
-//! Names can be mapped: `--map tiny-llama=tiny-qwen3`.
+//! Numbers with equal identities are paired first, whatever their names. The rest are paired by backbone, metric and
+//! method, provided that they differ only in settings that are constant within each run. A number with several possible
+//! partners stays unpaired. `--map tiny-llama=tiny-qwen3` maps a name of the first run to one of the second.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,14 @@ use crate::error::{Error, Result, nearest};
 use crate::metric::{self, Metric};
 use crate::pipeline::identity::{Canonical, Difference, FlatSettings, SettingPath, differs, flatten};
 
-/// Pairs and unpaired numbers of two runs, by index.
+/// Pairs of numbers from two runs, and the numbers left unpaired. All are given as indices.
 #[derive(Debug, Default)]
 pub(super) struct Pairing {
     pub pairs: Vec<NumberPair>,
     pub only_first: Vec<usize>,
     pub only_second: Vec<usize>,
-    /// Groups of numbers that match several numbers of the other run, with the settings in which the members differ.
+    /// Groups of numbers that match several numbers in the other run, with the settings in which the members of a group
+    /// differ.
     pub coinciding: Vec<Coinciding>,
 }
 
@@ -40,7 +41,7 @@ pub(super) struct Coinciding {
     pub settings: Vec<String>,
 }
 
-/// Identity of a number, with the names that its run uses for the inputs.
+/// Identity of a number, with its run's names for the inputs.
 struct NumberIdentity {
     at: usize,
     names: NumberNames,
@@ -49,7 +50,7 @@ struct NumberIdentity {
     flat: FlatSettings,
 }
 
-/// Names of a number's backbone, metric and calibration text.
+/// Names of a number's backbone, metric and calibration corpus.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct NumberNames {
     backbone: String,
@@ -62,7 +63,7 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
     let mut found = Pairing::default();
     let mut one = Vec::new();
     let mut two = number_identities(known, second);
-    // Numbers with mapped names, which are paired by name in the second pass.
+    // Numbers whose names are mapped. The second pass pairs them by name.
     let mut mapped = Vec::new();
     for number in number_identities(known, first) {
         let at = number.at;
@@ -96,7 +97,7 @@ fn number_identities(known: bool, run: &StoredResults) -> Vec<NumberIdentity> {
     run.numbers.iter().enumerate().map(|(at, number)| NumberIdentity::new(run, at, number, known)).collect()
 }
 
-/// Pairs numbers with the same key in both runs. If several numbers have the same key, those with equal names are
+/// Pairs numbers that have the same key in both runs. If several numbers share a key, those with equal names are
 /// paired.
 fn pair<K: Ord>(
     one: &mut Vec<NumberIdentity>,
@@ -151,7 +152,8 @@ impl NumberIdentity {
         let names = NumberNames { backbone: condition.backbone.clone(), metric: number.record.metric.clone(), text };
         let flat = match run.flat_settings(number).filter(|_| known) {
             Some(flat) => flat,
-            // A number that was never planned has no identity. Use the settings that distinguish it within its run.
+            // A number that was never planned has no identity. Use the settings that distinguish it within its run
+            // instead.
             None if known => flatten(&serde_json::json!({"asked": run.number_settings(number)})),
             None => by_condition(number),
         };
@@ -166,8 +168,8 @@ impl NumberIdentity {
         Self { at, names, kind, flat }
     }
 
-    /// Replaces the names of a number by the second run's names. Returns `None` if the second run uses a name for
-    /// something else.
+    /// Replaces the names in a number's identity with those of the second run. Returns `None` if the second run uses a
+    /// name for something else.
     fn renamed(self, renamed: &Renamed) -> Option<Self> {
         let NumberNames { backbone, metric, text } = &self.names;
         let text = match text {
@@ -202,8 +204,8 @@ impl NumberIdentity {
         }
     }
 
-    /// Returns the identity without the given settings, and without the set of variants timed together (`among`), which
-    /// never distinguishes numbers.
+    /// Returns the identity without the given settings. Also drops `among`, the set of variants timed together, because
+    /// it never distinguishes numbers.
     fn without(&self, aside: &BTreeSet<(SettingPath, Option<String>)>) -> FlatSettings {
         let kept = |path: &SettingPath| {
             path.name() != "among" && (aside.is_empty() || !aside.contains(&(path.clone(), self.owner(path))))
@@ -216,10 +218,10 @@ impl NumberIdentity {
     }
 }
 
-/// Settings whose value is a name that `--map` can rename.
+/// Settings whose values are names that `--map` can rename.
 const NAMED: [&str; 4] = ["backbone", "cut.criterion", "repair.recovery", "calibration"];
 
-/// Returns an identity for a number of an older run, which recorded only the condition.
+/// Builds an identity for a number from an older run, which recorded only the condition.
 fn by_condition(number: &ResultRow) -> FlatSettings {
     let condition = &number.record.condition;
     let dense = condition.depth == 0;
@@ -230,15 +232,15 @@ fn by_condition(number: &ResultRow) -> FlatSettings {
     }))
 }
 
-/// Returns the settings that are constant within each run but differ between the runs, with the named input or method
-/// they belong to.
+/// Returns the settings that are constant within each run but differ between the runs. Each comes with the named input
+/// or method it belongs to.
 fn common_differences(one: &[&NumberIdentity], two: &[&NumberIdentity]) -> BTreeSet<(SettingPath, Option<String>)> {
     let one = values(one);
     let two = values(two);
     let changed = one.keys().chain(two.keys()).filter(|path| {
         let a = one.get(path);
         let b = two.get(path);
-        // Never pair different methods, or trained with untrained operators.
+        // Never pair numbers of different methods, or a trained operator with an untrained one.
         let is_method = ["cut.criterion", "repair.recovery"].contains(&path.0.as_str())
             || (path.0.is_of("repair.training") && (a.is_none() || b.is_none()));
         a != b && is_constant(a) && is_constant(b) && !is_method
@@ -272,14 +274,14 @@ fn varying<'a>(run: &'a StoredResults, numbers: &'a [usize]) -> impl Iterator<It
         .map(|differs| differs.path)
 }
 
-/// Mapping from names of the first run to names of the second.
+/// Mapping from names in the first run to names in the second.
 pub(super) struct Renamed(BTreeMap<String, String>);
 
 impl Renamed {
-    /// Creates the mapping.
+    /// Creates the mapping from the given pairs of names.
     ///
     /// # Errors
-    /// Fails if a run does not have a given name.
+    /// Fails if a run does not contain a given name.
     pub(super) fn new(names: &[(String, String)], first: &StoredResults, second: &StoredResults) -> Result<Self> {
         for (name, run, which) in
             names.iter().flat_map(|(from, to)| [(from, first, "the first run"), (to, second, "the second run")])
@@ -303,7 +305,7 @@ impl Renamed {
         Ok(Self(names.iter().cloned().collect()))
     }
 
-    /// Returns the second run's name for a name of the first run. Returns `None` if the second run uses that name for
+    /// Returns the second run's name for a name from the first run. Returns `None` if the second run uses that name for
     /// something else.
     pub(super) fn name(&self, name: &str) -> Option<String> {
         match self.0.get(name) {
@@ -340,7 +342,7 @@ impl Renamed {
     }
 }
 
-/// Returns all names of a run that can be mapped.
+/// Returns all names in a run that can be mapped.
 fn mappable_names(run: &StoredResults) -> BTreeSet<String> {
     let all_conditions = run.numbers.iter().map(|number| &number.record.condition);
     let conditions = all_conditions.flat_map(|condition| {

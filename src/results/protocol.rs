@@ -18,18 +18,18 @@ use crate::tasks::Bos;
 pub enum Protocol {
     /// Perplexity over windows of a text.
     Windows {
-        /// Corpus name in the grid.
+        /// Name of the corpus in the grid.
         corpus: String,
-        /// Rule that joins rows and cuts windows.
+        /// Rule for joining rows and cutting the text into windows.
         rule: String,
         /// Order of the shards, if the text is streamed.
         #[serde(skip_serializing_if = "Option::is_none")]
         shards: Option<ShardOrder>,
-        /// Tokens per window.
+        /// Window length in tokens.
         length: usize,
-        /// Maximum number of windows, counted from the first.
+        /// Maximum number of windows. The first ones are used.
         limit: Option<usize>,
-        /// Number of scored windows, out of `all`; `None` if the text was not read.
+        /// Number of scored windows out of `all`; `None` if the text was not read.
         windows: Option<usize>,
         all: Option<usize>,
         /// Whether the text is synthetic.
@@ -37,7 +37,7 @@ pub enum Protocol {
     },
     /// Accuracy on a multiple-choice task, in percent.
     MultipleChoice {
-        /// Task name in the grid.
+        /// Name of the task in the grid.
         name: String,
         /// Task as written in the grid, with its non-default options.
         label: String,
@@ -46,23 +46,23 @@ pub enum Protocol {
         version: u32,
         /// `acc` or `acc_norm`.
         metric: String,
-        /// Special tokens at the start of contexts.
+        /// Special tokens at the start of each context.
         bos: Bos,
         /// Number of documents to score, or a fraction below 1, as in the grid.
         limit: Option<f64>,
         /// Maximum input length in tokens, if it differs from that of the backbone.
         max_length: Option<usize>,
-        /// Number of scored documents, out of `original`.
+        /// Number of scored documents out of `original`.
         documents: usize,
         original: usize,
-        /// Whether all documents of the published split are scored. Only then is the value comparable with published
+        /// Whether all documents of the published split are scored. Only then can the value be compared with published
         /// ones.
         #[serde(rename = "whole")]
         full_split: bool,
         /// Whether the documents are synthetic.
         generated: bool,
     },
-    /// Metric of a task with a definition, or of a group of such tasks. Proportions are in percent.
+    /// Metric for a task with a definition, or for a group of such tasks. Proportions are in percent.
     #[serde(rename = "lm_eval")]
     Defined {
         /// Task or group as written in the grid, with its options.
@@ -74,7 +74,7 @@ pub enum Protocol {
         output: Option<&'static str>,
         #[serde(skip_serializing_if = "Option::is_none")]
         version: Option<String>,
-        /// Number of tasks of a group; `None` for a task.
+        /// Number of tasks in the group; `None` for a single task.
         #[serde(skip_serializing_if = "Option::is_none")]
         tasks: Option<usize>,
         metric: &'static str,
@@ -83,7 +83,7 @@ pub enum Protocol {
         #[serde(skip_serializing_if = "Option::is_none")]
         shots: Option<usize>,
         how: Asking,
-        /// Number of scored documents, out of `original`.
+        /// Number of scored documents out of `original`.
         documents: usize,
         original: usize,
         /// Whether the documents are synthetic.
@@ -91,32 +91,32 @@ pub enum Protocol {
     },
     /// Mean of the task columns, in percent.
     Average { tasks: usize },
-    /// Time of a forward pass over a prompt, with the head at every position, or of the decoding after it. Each round
-    /// times all variants one after the other.
+    /// Time for a forward pass over a prompt with logits at every position, or for the decoding that follows. Each
+    /// round times all variants one after the other.
     Latency {
-        /// Registry entry of the metric.
+        /// Entry for the metric in the registry.
         #[serde(serialize_with = "by_name")]
         metric: &'static MetricEntry,
-        /// Tokens per sequence.
+        /// Prompt length in tokens per sequence.
         length: usize,
         batch: usize,
-        /// New tokens per sequence.
+        /// Number of new tokens per sequence.
         #[serde(skip_serializing_if = "Option::is_none")]
         decode: Option<usize>,
         /// Whether the grid has several prompts, so that column names must include the prompt.
         several: bool,
-        /// Number of warm-up passes, followed by `rounds` timed ones.
+        /// Number of warm-up passes before the `rounds` timed ones.
         warmups: usize,
         rounds: usize,
         /// Description of the machine on which the times were measured.
         machine: String,
     },
-    /// Size of a variant, computed from its program.
+    /// Size of a variant, computed from its pruned program.
     Size {
         #[serde(serialize_with = "by_name")]
         metric: &'static MetricEntry,
     },
-    /// Additional metric of windows or documents that another column scores.
+    /// Additional metric on the windows or documents that another column scores.
     #[serde(untagged)]
     Derived {
         #[serde(rename = "protocol", serialize_with = "by_name")]
@@ -126,7 +126,7 @@ pub enum Protocol {
     },
 }
 
-/// Task of a group: its extent, its definition, and whether its documents are synthetic.
+/// Task in a group: its extent, its definition, and whether its documents are synthetic.
 type Member<'a> = (TaskExtent, &'a Definition, bool);
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
@@ -135,7 +135,8 @@ fn by_name<S: Serializer>(metric: &&'static MetricEntry, serializer: S) -> Resul
 }
 
 impl Protocol {
-    /// Returns the protocols of all columns: the metrics of each text, task and prompt, and the averages over tasks.
+    /// Returns the protocols of all columns. There is one for each metric on a text, task or prompt, and one for each
+    /// average over tasks.
     pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let unlike = outcome.unlike_vocabularies(grid);
         let texts = &grid.evaluate.perplexity;
@@ -168,13 +169,13 @@ impl Protocol {
         shown.flat_map(|metric| columns(metric)).chain(Self::defined(grid, outcome)).chain(latencies).collect()
     }
 
-    /// Returns the protocols of every metric of each group and task with a definition.
+    /// Returns the protocols for every metric of the tasks with definitions and of their groups.
     fn defined(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let known = |task: &EvalTask| {
             let data = grid.task(task);
             Some((outcome.task(task)?, data.definition().ok()?, data.generated))
         };
-        // The label of a group omits options that its tasks define themselves.
+        // A group's label omits options that the definitions of its tasks set themselves.
         let protocol = |column: DefinedColumn, name: &str, how: &Asking, members: &[Member<'_>], is_group: bool| {
             let task = members.first().filter(|_| !is_group).map(|(_, definition, _)| definition);
             Self::Defined {
@@ -218,14 +219,14 @@ impl Protocol {
         all
     }
 
-    /// Describes the windows of a column. If some backbones read only part of the text, the protocol describes that
-    /// part.
+    /// Describes the windows scored in a column. If some backbones read only part of the text, the protocol describes
+    /// that part.
     fn windows(grid: &Grid, outcome: &GridOutcome, text: &Perplexity) -> Self {
         let read = outcome.text_reads(text);
         Self::text(grid, text, read.min_by_key(|read| read.windows == read.all))
     }
 
-    /// Returns the protocols of a prompt's metrics. `machine` describes the machine on which they were measured.
+    /// Returns the protocols for the metrics of a prompt. `machine` describes the machine on which they were measured.
     pub fn latencies(grid: &Grid, prompt: Latency, machine: &str) -> Vec<Self> {
         let Rounds { warmups, timed: rounds } = Rounds::PAPER;
         ENTRIES
@@ -248,7 +249,7 @@ impl Protocol {
             .collect()
     }
 
-    /// Describes the scoring of a text. `read` is the extent for one backbone.
+    /// Describes how a text is scored. `read` is the part of the text that one backbone read.
     pub fn text(grid: &Grid, text: &Perplexity, read: Option<TextExtent>) -> Self {
         let corpus = &grid.corpora[&text.corpus];
         Self::Windows {
@@ -333,7 +334,7 @@ impl Protocol {
     }
 }
 
-/// Returns `c4` for `c4-train`, because the paper names texts without splits.
+/// Strips the split from a corpus name, for example `c4-train` to `c4`, because the paper names texts without splits.
 pub fn stem(corpus: &str) -> &str {
     ["-train", "-validation", "-test"].iter().find_map(|split| corpus.strip_suffix(split)).unwrap_or(corpus)
 }

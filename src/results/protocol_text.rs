@@ -1,4 +1,4 @@
-//! Text descriptions of protocols, for notes and lists.
+//! Descriptions of protocols in words, for notes and lists.
 
 use super::Protocol;
 use crate::corpus::ShardOrder;
@@ -38,7 +38,7 @@ impl Protocol {
         }
     }
 
-    /// Formats the amount of data, and deviations from the published data.
+    /// Formats how much data is scored and how it deviates from the published data.
     pub fn amount(&self) -> String {
         match self {
             Self::Windows { length, limit, windows, all, generated, shards, .. } => {
@@ -98,7 +98,7 @@ impl Protocol {
         }
     }
 
-    /// Formats a short description for lines that list many columns. Defaults are omitted.
+    /// Formats a short description for lines that list many columns. Default settings are omitted.
     pub fn short(&self) -> String {
         match self {
             Self::MultipleChoice { full_split: split_whole, bos, limit, max_length, .. } => {

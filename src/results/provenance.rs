@@ -1,5 +1,5 @@
 //! `run.json`: the provenance of the numbers in the same directory, and the description of the run. Runs with different
-//! descriptions have different directories.
+//! descriptions get different directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,23 +22,23 @@ pub struct Provenance {
     pub ghostlab: String,
     /// Versions of the crates that affect numbers.
     pub crates: BTreeMap<String, String>,
-    /// Commit the program was built from; `None` outside a checkout.
+    /// Commit that the program was built from; `None` if it was built outside a checkout.
     pub commit: Option<String>,
     /// Whether the checkout had uncommitted changes.
     pub dirty: bool,
-    /// Command line, including the program.
+    /// Command line, including the program name.
     pub command: Vec<String>,
     pub description: RunDescription,
     /// Whether this is the recorded run in the repository.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recorded: bool,
-    /// Grid as run, with overrides and defaults filled in.
+    /// Grid as it was run, with overrides and defaults filled in.
     pub grid: serde_json::Value,
     pub protocols: Vec<Protocol>,
     /// SHA-256 of each input file, by path.
     pub inputs: BTreeMap<String, String>,
     pub seeds: Vec<u64>,
-    /// Engine of each backbone, with float type and device class.
+    /// Engine used for each backbone, with its float type and device class.
     pub engines: BTreeMap<String, EngineId>,
     pub machine: Machine,
     /// Peak memory of the process in bytes; `None` if the system does not report it.
@@ -64,10 +64,10 @@ struct RecordOutline {
 }
 
 impl Provenance {
-    /// File name in a results directory.
+    /// Name of the record file in a results directory.
     pub const FILE: &str = "run.json";
 
-    /// Reads the run description of a results directory. Returns `None` without a record, or if an older program
+    /// Reads the run description in a results directory. Returns `None` if there is no record or if an older program
     /// version wrote it.
     pub fn described(folder: &Path) -> Option<RunDescription> {
         serde_json::from_value(Self::outline(folder)?.description).ok()
@@ -78,7 +78,7 @@ impl Provenance {
         Self::outline(folder).is_some_and(|record| record.recorded == true)
     }
 
-    /// Returns the time at which a directory's run finished, according to its record.
+    /// Returns the time at which the run in a directory finished, according to its record.
     pub fn finished(folder: &Path) -> Option<String> {
         Some(Self::outline(folder)?.finished.as_str()?.to_owned())
     }
@@ -87,7 +87,7 @@ impl Provenance {
         Self::read(folder).ok()
     }
 
-    /// Reads parts of a directory's record.
+    /// Reads the record in a directory as a `T`, which may contain only some of its fields.
     ///
     /// # Errors
     /// Fails if the record is missing or damaged.
@@ -103,7 +103,7 @@ impl Provenance {
     /// # Errors
     /// Fails with exit code 3 if the directory is not writable.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        // Write the recorded runs compactly, to keep files in the repository small.
+        // Write the recorded runs compactly, because they are part of the repository.
         let text = if self.recorded { serde_json::to_string(self) } else { serde_json::to_string_pretty(self) };
         let mut text =
             text.map_err(|error| Error::job("cannot write the run record as JSON").found(error.to_string()))?;
@@ -116,7 +116,7 @@ impl Provenance {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
-    /// `run`: all evaluations of the grid, as one table.
+    /// `run`: all evaluations in the grid, as one table.
     Run,
     /// `reproduce`: an artifact of the paper.
     Reproduce,
@@ -133,8 +133,8 @@ pub struct RunDescription {
     /// Overrides from the command line, sorted by key.
     pub overrides: Vec<String>,
     pub engines: BTreeMap<String, ComputeId>,
-    /// Short descriptions of the differences from the grid file and this machine's default engine; empty without
-    /// differences.
+    /// Short descriptions of how the run differs from the grid file and from this machine's default engine. Empty if it
+    /// does not differ.
     pub differs: Vec<String>,
 }
 
@@ -165,8 +165,8 @@ impl RunDescription {
         Ok(Self { name: name.to_owned(), profile: grid.profile.clone(), by, overrides: sorted, engines, differs })
     }
 
-    /// Returns whether the results of `other` may replace those of this run. Backbones of only one run are ignored,
-    /// because they may have been added to or removed from the grid file since.
+    /// Returns whether the results of `other` may replace those of this run. Backbones that only one run has are
+    /// ignored, because they may since have been added to or removed from the grid file.
     pub fn is_same(&self, other: &Self) -> bool {
         let named = |provenance: &Self| {
             (provenance.name.clone(), provenance.profile.clone(), provenance.by, provenance.overrides.clone())
@@ -175,7 +175,7 @@ impl RunDescription {
             && self.engines.iter().all(|(name, engine)| other.engines.get(name).is_none_or(|engines| engines == engine))
     }
 
-    /// Returns the parts that distinguish the name of the run's directory.
+    /// Returns the parts that distinguish the name of this run's directory from those of other runs.
     pub fn name_parts(&self) -> Vec<String> {
         match self.differs.as_slice() {
             [] => vec![words(&self.engines), if self.by == By::Run { "run" } else { "reproduce" }.to_owned()],
@@ -198,7 +198,8 @@ fn key(setting: &str) -> &str {
     setting.split('=').next().unwrap_or_default().trim()
 }
 
-/// Formats the distinct engines, such as `cpu-bf16`, `cpu-bf16-amx` or `candle-f16-cuda`.
+/// Formats the distinct engines as a comma-separated list of names such as `cpu-bf16`, `cpu-bf16-amx` or
+/// `candle-f16-cuda`.
 fn words(engines: &BTreeMap<String, ComputeId>) -> String {
     engines
         .values()

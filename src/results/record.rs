@@ -1,8 +1,8 @@
-//! Record of one number of a table. The paper's tables and ours consist of the same kind of records, so they can be
+//! Record of one number in a table. The paper's tables and ours consist of the same kind of record, so they can be
 //! compared. [`MetricKey`] identifies a column of a run. Two backbones may measure the same metric key differently,
-//! because each has its own context length, so cell and metric key together identify a number.
+//! because each has its own context length. A number is therefore identified by its cell and metric key together.
 //!
-//! All profiles use the names of the paper's tables in `data/paper/*.csv`.
+//! All profiles use the names from the paper's tables in `data/paper/*.csv`.
 
 use std::fmt;
 
@@ -73,20 +73,20 @@ impl Record {
     }
 }
 
-/// Measurement that a grid requests from every cell.
+/// Measurement that a grid requests for every cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MetricKey {
     Text(&'static MetricEntry, Perplexity),
     /// A built-in task.
     Task(&'static MetricEntry, EvalTask),
-    /// A metric of a task or group of tasks with definitions in the format of lm-evaluation-harness.
+    /// A metric of a task, or of a group of tasks, with definitions in the format of lm-evaluation-harness.
     Defined(DefinedColumn),
     /// Average over all tasks.
     Tasks(&'static MetricEntry),
     Prompt(&'static MetricEntry, Latency),
     /// Size of the variant.
     Size(&'static MetricEntry),
-    /// Metric id of a number that appears in no table of a run.
+    /// Metric id of a number that does not occur in any run's table.
     Besides(String),
 }
 
@@ -156,7 +156,7 @@ mod tests {
             MetricKey::Task(&metric::TASK, used(Bos::Never))
         );
         assert_eq!(MetricKey::Task(&metric::TASK, used(Bos::Never)).to_string(), "copa(bos=never)");
-        // A metric and a task may have the same name.
+        // A metric and a task may share a name.
         assert_ne!(
             MetricKey::Task(&metric::TASK, used(Bos::Tokenizer)),
             MetricKey::besides(&metric::Metric::task("copa"))

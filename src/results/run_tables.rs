@@ -1,5 +1,5 @@
-//! Tables of `run`. The long table has a row per cell and a column per protocol. The wide table shows one metric,
-//! with a row per method and a column per backbone and depth.
+//! Tables for `run`. The long table has one row per cell and one column per protocol. The wide table shows a single
+//! metric, with one row per method and one column per backbone and depth.
 
 use std::collections::BTreeSet;
 
@@ -17,17 +17,17 @@ use crate::{criterion, recovery};
 pub(super) const OK: &str = "ok";
 const UNMADE: &str = "not computed";
 
-/// Builds the table of all results. `extra_notes` are added to the notes of the table.
+/// Builds the table of all results. `extra_notes` are appended to the table's notes.
 pub fn long(results: &Results, profile: &str, extra_notes: Vec<String>) -> Table {
     let decimals: Vec<usize> = results.protocols.iter().map(|protocol| decimals(results, protocol)).collect();
-    // Omit the notes column if all notes are empty.
+    // Omit the notes column if no cell has notes.
     let noted = results.cells.iter().any(|cell| !cell.notes.is_empty());
     let blocks: Vec<(&String, Depth)> =
         distinct(results.cells.iter().map(|cell| (&cell.cell.backbone, cell.cell.depth)).collect::<Vec<_>>().iter());
-    // Add one column per setting in which the cells may differ, for programs that read the data.
+    // Add one column per setting in which cells may differ, for programs that read the data.
     let written: BTreeSet<String> =
         results.cells.iter().flat_map(|cell| settings::explicit_options(&cell.cell)).collect();
-    // If method labels include options, add columns with the plain method names.
+    // If method labels include options, add columns with the bare method names.
     let named =
         ["criterion", "recovery"].into_iter().filter(|axis| written.iter().any(|column| column.starts_with(axis)));
     let written = named.chain(written.iter().map(String::as_str));
@@ -141,7 +141,7 @@ pub(super) fn printed_number(cell: &CellSummary, key: &MetricKey, decimals: usiz
     ))
 }
 
-/// Returns a cell's setting as a string, or an empty string if the cell lacks it.
+/// Returns a cell's setting as a string, or an empty string if the cell does not have it.
 fn setting_text(cell: &CellSummary, name: &str) -> String {
     cell.settings
         .get(name)
@@ -149,7 +149,7 @@ fn setting_text(cell: &CellSummary, name: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Returns the number of decimals at which the smallest number of a column shows at least four digits. Percentages
+/// Returns the number of decimals needed to show at least four digits of the smallest number in a column. Percentages
 /// have two decimals, as in the paper.
 pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
     if protocol.measures().nearness == Nearness::Difference {
@@ -170,11 +170,11 @@ pub(super) fn decimals(results: &Results, protocol: &Protocol) -> usize {
 /// Column key: backbone, removed layers, total layers.
 type Setting = (String, Depth, usize);
 
-/// Builds the table of one metric. By default, the metric is the average of the tasks or, without an average, the first
-/// column. `extra_notes` are added to the notes of the table.
+/// Builds the table for one metric. By default, this is the average over tasks or, if there is no average, the first
+/// column. `extra_notes` are appended to the table's notes.
 ///
 /// # Errors
-/// Fails if the results do not have the metric, or have no metric at all.
+/// Fails if the results do not contain the metric, or contain no metric at all.
 pub fn wide(results: &Results, metric: Option<&str>, profile: &str, extra_notes: Vec<String>) -> Result<Table> {
     let protocol = select_protocol(&results.protocols, metric)?;
     let key = protocol.key();
@@ -247,7 +247,7 @@ fn select_protocol<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Resul
     })
 }
 
-/// Settings of a row's cells, without backbone and depth. Empty for the dense backbone.
+/// Settings that the cells in a row share, without backbone and depth. Empty for the dense backbone.
 type RowSettings = Settings;
 
 fn variant(cell: &CellSummary) -> RowSettings {
@@ -255,8 +255,8 @@ fn variant(cell: &CellSummary) -> RowSettings {
     settings.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Returns row labels. The label of a recovery omits the criterion if the table has an unrepaired row for that
-/// criterion. Equal labels are distinguished by settings.
+/// Returns the row labels. A label names only the recovery if the table has an unrepaired row for the same criterion.
+/// Equal labels are distinguished by their settings.
 fn row_labels(variants: &[RowSettings]) -> Vec<String> {
     let headed: Vec<RowSettings> = variants
         .iter()

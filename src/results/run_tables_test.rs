@@ -1,4 +1,4 @@
-//! Tests of the long and the wide table in every format.
+//! Tests of the long table and the wide table in every format.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -306,7 +306,7 @@ Bold: best of a block; underlined: second; in italics: ours.
     assert!(error.exit_code() == 2 && error.to_string().contains("did you mean `average`?"), "{error}");
 }
 
-/// Returns the answers to 100 documents, of which the first `right` are correct.
+/// Returns answers to 100 documents, of which the first `right` are correct.
 fn answered(right: usize) -> Sample {
     Sample::Right((0..100).map(|at| at < right).collect())
 }

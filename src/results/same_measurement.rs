@@ -1,4 +1,4 @@
-//! Detection of rows that share one measurement under different names. Used by table notes, claims and `search`.
+//! Detects rows that show the same measurement under different names. Used by table notes, claims and `search`.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,15 @@ use crate::metric::Metric;
 use crate::model::Cut;
 use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};
 
-/// Minimum number of equal scores that rules out a coincidence. The audit of the paper's tables uses the same number.
+/// Number of equal scores from which two rows are taken to be the same measurement, and not equal by coincidence. The
+/// audit of the paper's tables uses the same number.
 const MIN_EQUAL_SCORES: usize = 3;
 
 /// Removed layers of a variant, with the operators that replace them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeasuredProgram {
     removed: Cut,
-    /// First removed layer, placement and content key of each operator, in ascending order of the layer.
+    /// First removed layer, placement and content key of each operator, in ascending order of layers.
     operators: Vec<(usize, Option<PlacedRepair>, String)>,
 }
 
@@ -29,17 +30,17 @@ impl MeasuredProgram {
     }
 }
 
-/// Content by which rows are compared: recorded programs or printed scores.
+/// Content used to compare rows: recorded programs or printed scores.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowContent<'a> {
     /// Programs, one per averaged calibration seed.
     Programs(&'a [MeasuredProgram]),
-    /// Scores as printed in a table, by metric and condition. The criterion in the condition is left empty.
+    /// Scores as printed in a table, by metric and condition. The criterion in the condition is blanked.
     Scores(BTreeMap<(String, Condition), Option<String>>),
 }
 
 impl RowContent<'_> {
-    /// Returns the content of a row without recorded programs: the scores that the paper prints, or the scores in
+    /// Returns the content of a row for which no programs were recorded: the scores printed in the paper or stored in
     /// `numbers.json`.
     pub fn scores<'r>(records: impl IntoIterator<Item = &'r Record>) -> Self {
         Self::Scores(
@@ -54,7 +55,7 @@ impl RowContent<'_> {
         )
     }
 
-    /// Returns whether the content suffices for a comparison.
+    /// Returns whether the content suffices to tell rows apart.
     fn is_decisive(&self) -> bool {
         match self {
             Self::Programs(programs) => !programs.is_empty(),
@@ -63,8 +64,8 @@ impl RowContent<'_> {
     }
 }
 
-/// Returns whether two rows of the same backbone share one measurement, that is, have equal programs or equal printed
-/// scores.
+/// Returns whether two rows of the same backbone show the same measurement, that is, whether their programs or printed
+/// scores are equal.
 pub fn is_one_measurement(one: &RowContent<'_>, other: &RowContent<'_>) -> bool {
     one.is_decisive() && one == other
 }

@@ -1,6 +1,6 @@
 //! Tables as stored in `page.json` and shown on the page: cell texts with sort keys, links and comparisons.
 //!
-//! All text is plain text, never HTML. Fields missing in older files have defaults.
+//! All text is plain text, never HTML. Fields that are missing in older files have defaults.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub struct SavedTable {
     pub protocol: String,
     /// Remarks needed to interpret the numbers, one line each, shown above the table.
     pub notes: Vec<String>,
-    /// Name of the column for [`SavedRow::group`]; `Group` if empty.
+    /// Header of the column that shows [`SavedRow::group`]; `Group` if empty.
     pub group_name: String,
     pub columns: Vec<SavedColumn>,
     pub rows: Vec<SavedRow>,
@@ -35,11 +35,13 @@ pub struct SavedColumn {
     pub numeric: bool,
     /// Whether higher values are better, as shown in the header; `None` if neither direction is better.
     pub higher_is_better: Option<bool>,
-    /// Whether this column names the row. By default, it is the last text column before the first numeric column.
+    /// Whether this column names the row. If no column is marked, the last text column before the first numeric one
+    /// names it.
     pub label: bool,
     /// Whether rows can be filtered by this column.
     pub choice: bool,
-    /// Whether the column was not requested, such as the bits per byte next to each perplexity. The page omits it.
+    /// Whether the column was not requested explicitly, such as the bits per byte next to each perplexity. The page
+    /// omits it.
     #[serde(skip_serializing_if = "usual")]
     pub unasked: bool,
 }
@@ -47,11 +49,11 @@ pub struct SavedColumn {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedRow {
-    /// Group name, shown in an additional first column if any row has one.
+    /// Group name; `None` if the row has none. If any row has one, the page shows an additional first column.
     pub group: Option<String>,
-    /// Whether the row is the paper's own method, which is shaded.
+    /// Whether the row shows the paper's own method. Such rows are shaded.
     pub ours: bool,
-    /// Link fragment of the row; `None` if nothing links to it.
+    /// URL fragment that identifies the row; `None` if nothing links to it.
     pub anchor: Option<String>,
     pub cells: Vec<SavedCell>,
 }
@@ -60,16 +62,16 @@ pub struct SavedRow {
 #[serde(default)]
 pub struct SavedCell {
     pub text: String,
-    /// Sort key of a numeric column. Missing and non-finite values sort last.
+    /// Sort key in a numeric column. Missing and non-finite values sort last.
     #[serde(skip_serializing_if = "usual")]
     pub value: Option<f64>,
-    /// Uncertainty as printed; empty without one.
+    /// Uncertainty as printed; empty if there is none.
     #[serde(skip_serializing_if = "usual")]
     pub error: String,
-    /// CSV column suffix for the kind of uncertainty, such as `std_seeds`; empty for a standard error.
+    /// Suffix of the CSV column for this kind of uncertainty, such as `std_seeds`; empty for a standard error.
     #[serde(skip_serializing_if = "usual")]
     pub error_kind: String,
-    /// Number of averaged items: documents, windows or seeds.
+    /// Number of items averaged: documents, windows or seeds.
     #[serde(skip_serializing_if = "usual")]
     pub items: Option<usize>,
     #[serde(skip_serializing_if = "usual")]
@@ -81,11 +83,11 @@ pub struct SavedCell {
     #[serde(skip_serializing_if = "usual")]
     #[serde(rename = "beside")]
     pub comparison: Option<SavedComparison>,
-    /// Key of the note that the number opens. Keys without a note are not links.
+    /// Key of the note that a click on the number opens. If there is no note with this key, the number is not a link.
     #[serde(skip_serializing_if = "usual")]
     pub key: Option<String>,
-    /// SHA-256 of the number's identity (variant, measurement, metric), as in `numbers.json`; `None` for a text and
-    /// for results of older programs.
+    /// SHA-256 of the number's identity (variant, measurement, metric), as in `numbers.json`. `None` for text and for
+    /// results from older programs.
     #[serde(skip_serializing_if = "usual")]
     pub identity: Option<String>,
     #[serde(skip_serializing_if = "usual")]
@@ -117,17 +119,17 @@ impl SavedCell {
     }
 }
 
-/// Returns whether a value is the default, which is not serialized.
+/// Returns whether a value is the default. Defaults are not serialized.
 fn usual<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Mark of a significant difference from another variant.
+/// Mark for a significant difference from another variant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SavedMark {
     pub better: bool,
-    /// Description of the rival and the test.
+    /// Description of the other variant and the test.
     pub says: String,
 }
 
@@ -179,8 +181,8 @@ impl From<&Table> for SavedTable {
     }
 }
 
-/// Returns the CSV column suffix of a number's uncertainty. Returns an empty string for a standard error or no
-/// uncertainty.
+/// Returns the suffix of the CSV column for a number's uncertainty. Returns an empty string if it is a standard error
+/// or if there is no uncertainty.
 fn error_kind(number: &Measurement) -> String {
     let kind = number.spread();
     let is_usual = kind == Spread::StandardError || number.record.error.is_none();

@@ -1,4 +1,4 @@
-//! Scores of one model, for display and for tools that read files of lm-evaluation-harness.
+//! Scores of one model, for display and for tools that read the files written by lm-evaluation-harness.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::tasks::{self, Task, TaskResult};
 pub struct ModelScores<'a> {
     grid: &'a Grid,
     result: &'a CellResult,
-    /// Scores on texts and tasks, and the average of several tasks.
+    /// Scores on texts and tasks, followed by the average if there are several tasks.
     pub scores: Vec<ModelScore>,
 }
 
@@ -26,7 +26,7 @@ pub struct ModelScores<'a> {
 pub struct ModelScore {
     /// Label, such as `c4@2048`, or a task as written in the grid.
     pub label: String,
-    /// Metric: `perplexity`, `acc`, `acc_norm`, or a metric of the task definition with its filter name.
+    /// Metric: `perplexity`, `acc`, `acc_norm`, or a metric from the task definition with its filter name.
     pub metric: String,
     /// Perplexity, or accuracy in percent.
     pub value: f64,
@@ -36,15 +36,15 @@ pub struct ModelScore {
     pub items: usize,
     /// Whether the value is printed with two decimals, as a percentage.
     pub percent: bool,
-    /// Whether the score is computed from windows of a text.
+    /// Whether the score is computed over the windows of a text.
     pub windows: bool,
 }
 
 impl<'a> ModelScores<'a> {
-    /// Returns the scores of a grid's only cell.
+    /// Returns the scores of the only cell in a grid.
     ///
     /// # Errors
-    /// Fails if the cell failed, with its reason.
+    /// Fails with the cell's own reason if the cell failed.
     pub fn of(grid: &'a Grid, outcome: &'a GridOutcome) -> Result<Self> {
         let [result] = outcome.cells.as_slice() else { return Err(Error::job("exactly one model can be scored")) };
         result.ok()?;
@@ -68,7 +68,7 @@ impl<'a> ModelScores<'a> {
             result.task_scores().partition(|task| task.answers.native().is_some());
         scores.extend(native.into_iter().flat_map(ModelScore::of_task));
         let results: Vec<&TaskResult> = result.answered_tasks().map(|(_, answered)| &answered.result).collect();
-        // Average the main metric of each built-in task, as in the paper's tables.
+        // Average the main metrics of the built-in tasks, as in the paper's tables.
         if let Some(mean) = tasks::average(results.iter().copied()).filter(|_| results.len() > 1) {
             scores.push(ModelScore {
                 label: "average".to_owned(),
@@ -89,7 +89,8 @@ impl<'a> ModelScores<'a> {
         Ok(Self { grid, result, scores })
     }
 
-    /// Builds the results file of lm-evaluation-harness. Texts are included as tasks, with their perplexity.
+    /// Builds a results file in the format of lm-evaluation-harness. Texts are included as tasks, with their
+    /// perplexity.
     ///
     /// # Errors
     /// Fails if a task is scored under several protocols, because the format has one entry per task.
@@ -147,7 +148,7 @@ impl ModelScore {
     }
 }
 
-/// Builds a results file of lm-evaluation-harness without tasks.
+/// Builds an lm-evaluation-harness results file that contains no tasks yet.
 pub fn empty_file(model: &str) -> Value {
     json!({
         "results": {}, "versions": {}, "n-shot": {}, "n-samples": {}, "higher_is_better": {}, "group_subtasks": {},
@@ -155,8 +156,8 @@ pub fn empty_file(model: &str) -> Value {
     })
 }
 
-/// Builds the results files of a cell. A file contains each task at most once, so a task under several protocols
-/// results in several files. Definitions with the same settings share a file with their groups.
+/// Builds the results files for a cell. A file contains each task at most once, so a task with several protocols leads
+/// to several files. Definitions with the same settings share a file with their groups.
 ///
 /// # Errors
 /// Fails if the grid refers to an unknown built-in task.

@@ -1,4 +1,4 @@
-//! Terminal tables.
+//! Tables for the terminal.
 //!
 //! Values shared by all rows are printed above the table, values shared by a block above the block, and remarks on
 //! single rows below the table. A table that is still too wide is split into parts of about equal width.
@@ -12,9 +12,9 @@ use super::text::{NONE, TextColumn, TextTable, capital};
 use crate::error::printable;
 use crate::metric::Of;
 
-/// Formats a table for a terminal of `width` columns. Marks are `*` for best, `°` for second, and `+` or `-` if a
-/// paired test distinguishes ours from the best other row. Without a `width`, when the output is not a terminal, each
-/// row has all columns.
+/// Formats a table for a terminal that is `width` columns wide. The best value is marked `*` and the second best `°`.
+/// `+` and `-` mark our value if a paired test separates it from the best other row. If `width` is `None`, the output
+/// is not a terminal, and each row has all columns.
 pub fn screen(table: &Table, width: Option<usize>) -> String {
     let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
     let texts =
@@ -37,12 +37,12 @@ pub fn screen(table: &Table, width: Option<usize>) -> String {
     text
 }
 
-/// Joins the lines of a string, because failure reasons may have several lines.
+/// Joins the lines of a string. Reasons for failures, for example, may have several lines.
 fn one_line(text: &str) -> String {
     if text.is_empty() { NONE.to_owned() } else { text.split_whitespace().collect::<Vec<_>>().join(" ") }
 }
 
-/// Formats the numbers of a column, padded for ranks and marks so that decimal points align.
+/// Formats the numbers in a column, padded so that decimal points align even where ranks and marks follow.
 fn numbers(all: &[Option<&PrintedNumber>]) -> Vec<String> {
     let ranks = all.iter().flatten().any(|shown| shown.best || shown.second);
     let marks = all.iter().flatten().any(|shown| !shown.mark().is_empty());
@@ -62,7 +62,7 @@ fn number(shown: Option<&PrintedNumber>, ranks: bool, marks: bool) -> String {
     format!("{text}{rank}{mark}")
 }
 
-/// Wraps a string to lines of at most `width` characters. A longer word gets its own line.
+/// Wraps a string to lines of at most `width` characters. A word that is longer gets its own line.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut lines: Vec<String> = Vec::new();
@@ -78,23 +78,23 @@ pub fn wrapped(text: &str, width: Option<usize>) -> String {
     lines.join("\n")
 }
 
-/// Terminal table, with the values that were moved out of its columns.
+/// Table for the terminal, with the values that were moved out of its columns.
 struct ScreenTable {
     texts: TextTable,
-    /// Indices of the leading columns, which every part of a split table shows.
+    /// Indices of the leading columns, which are repeated in every part of a split table.
     lead: Vec<usize>,
     /// Groups of column indices that stay in the same part.
     units: Vec<Vec<usize>>,
-    /// Block headings, with the index of the row below.
+    /// Block headings, each with the index of the row below it.
     blocks: Vec<(usize, String)>,
     above: String,
     below: Vec<String>,
-    /// Whether headers may be broken into several lines.
+    /// Whether headers may be split over several lines.
     tall_heads: bool,
 }
 
 impl ScreenTable {
-    /// Creates a table that keeps all columns.
+    /// Creates a table that shows all columns.
     fn from_texts(texts: TextTable) -> Self {
         let units = (texts.lead..texts.columns.len()).map(|at| vec![at]).collect();
         let blocks = texts.breaks.iter().map(|row| (*row, String::new())).collect();
@@ -135,14 +135,14 @@ impl ScreenTable {
         let mut made = Self { texts, lead: Vec::new(), units: Vec::new(), blocks, above, below, tall_heads: false };
         made.keep(&gone, &averages);
         if !made.fits(width) {
-            // Drop the terminal-only columns (times) first.
+            // Drop the columns shown only on terminals (times) first.
             made.keep(&[gone.as_slice(), &terminal].concat(), &averages);
         }
         made.tall_heads = !made.fits(width);
         made
     }
 
-    /// Sets the non-leading columns to show. An average stays with the last column it covers.
+    /// Selects which non-leading columns to show. An average stays in the same part as the last column it covers.
     fn keep(&mut self, gone: &[usize], averages: &[usize]) {
         self.units.clear();
         for at in (self.texts.lead..self.texts.columns.len()).filter(|at| !gone.contains(at)) {
@@ -188,7 +188,8 @@ impl ScreenTable {
         text
     }
 
-    /// Formats one part of the table: the leading columns and the columns in `behind`, with headers above a rule.
+    /// Formats one part of the table. It shows the leading columns and the columns in `behind`, with their headers
+    /// above a rule.
     fn part(&self, behind: &[usize]) -> String {
         let shown = self.lead.iter().chain(behind);
         let columns: Vec<(usize, usize, &TextColumn)> =
@@ -217,7 +218,7 @@ impl ScreenTable {
         printable(&text).into_owned()
     }
 
-    /// Formats the headers of column groups, restricted to the shown columns.
+    /// Formats the headers of the column groups, limited to the columns shown.
     fn group_headers(&self, columns: &[(usize, usize, &TextColumn)]) -> String {
         let mut at = self.texts.lead;
         let mut text = " ".repeat(width_over(columns, &|at| at < self.texts.lead));
@@ -243,7 +244,7 @@ impl ScreenTable {
         let broken = if is_call { broken.replace('(', " (") } else { broken };
         let words: Vec<&str> = broken.split_whitespace().collect();
         let longest = words.iter().map(|word| word.chars().count()).max().unwrap_or(0);
-        // Do not break headers more than the width of the cells requires.
+        // Do not break headers into more lines than the width of the cells requires.
         let lines = wrapped(&broken, Some(cells.max(longest)));
         let lines = lines.lines().map(|line| line.replace(" @", "@"));
         if is_call { lines.map(|line| line.replace(" (", "(")).collect() } else { lines.collect() }
@@ -255,7 +256,7 @@ impl ScreenTable {
         column.cells.iter().chain(&head).map(|text| text.chars().count()).max().unwrap_or(0)
     }
 
-    /// Returns the terminal width that the given columns need.
+    /// Returns the terminal width needed for the given columns.
     fn wide(&self, columns: &[usize]) -> usize {
         columns.iter().map(|&at| self.width(at) + 2).sum::<usize>().saturating_sub(2)
     }
@@ -290,18 +291,18 @@ impl fmt::Display for ScreenTable {
     }
 }
 
-/// Rows that share one string in a column.
+/// Rows that all have the same string in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SharedBy {
     All,
     /// All pruned rows. Dense rows have no value in the column.
     Pruned,
-    /// No rows, because every cell of the column is empty.
+    /// No rows, because every cell in the column is empty.
     None,
 }
 
 impl SharedBy {
-    /// Returns the rows that share a string. Returns `None` if rows differ or are too few.
+    /// Determines which rows share a string. Returns `None` if the strings differ or if there are fewer than two rows.
     fn new(column: &TextColumn, is_dense: &[bool]) -> Option<Self> {
         let known: Vec<(&String, bool)> =
             column.cells.iter().zip(is_dense.iter().copied()).filter(|(cell, _)| *cell != NONE).collect();
@@ -338,8 +339,8 @@ fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (
     if text.is_empty() { text } else { format!("{text}\n") }
 }
 
-/// Returns the leading columns with a single string per block. Returns no columns if there is only one block, if no
-/// block has two rows, or if no other leading column would remain.
+/// Returns the leading columns that contain a single string in each block. Returns none if there is only one block, if
+/// no block has two rows, or if no other leading column would remain.
 fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let starts: Vec<usize> = std::iter::once(0).chain(texts.breaks.iter().copied()).collect();
@@ -369,7 +370,7 @@ fn name_dense(texts: &mut TextTable, gone: &[usize], is_dense: &[bool]) {
     }
 }
 
-/// Returns the first row and the heading of each block. A heading that repeats the previous one is empty.
+/// Returns the first row and the heading of each block. The heading is empty if it would repeat the previous one.
 fn block_heads(texts: &TextTable, columns: &[usize]) -> Vec<(usize, String)> {
     let mut blocks: Vec<(usize, String)> = Vec::new();
     let mut last = String::new();
@@ -386,14 +387,14 @@ fn block_heading(texts: &TextTable, columns: &[usize], row: usize) -> String {
     let words = columns.iter().filter_map(|&at| {
         let TextColumn { head, cells, .. } = &texts.columns[at];
         let cell = &cells[row];
-        // Counts and layers need their header. Names and fractions such as `4/16` do not.
+        // Counts and layers are meaningless without their header. Names and fractions such as `4/16` are not.
         let needs_head = cell.starts_with(|first: char| first.is_ascii_digit()) && !cell.contains('/');
         (cell != NONE).then(|| if needs_head { format!("{head} {cell}") } else { cell.clone() })
     });
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats one line for each row with a remark other than `ok`.
+/// Formats one line for each row whose remark is not `ok`.
 fn remark_lines(texts: &TextTable, remarks: &[usize], gone: &[usize]) -> Vec<String> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let names: Vec<usize> =

@@ -1,9 +1,9 @@
-//! Snapshot tests of tables on terminals of 120 and 80 columns.
+//! Snapshot tests of tables on terminals that are 120 and 80 columns wide.
 
 use super::run_tables_test::{Made, cell, results, task, text};
 use super::{Table, long, screen, wrapped};
 
-/// Builds the table of a typical grid: one backbone, dense and pruned at three depths with five recoveries.
+/// Builds the table for a typical grid with one backbone, dense and pruned at three depths with five recoveries.
 fn own_grid() -> Table {
     let recoveries = ["none", "prune-and-comp", "replaceme-ls", "linearpatch-rotate", "ghosted"];
     let values: Vec<Vec<Option<f64>>> = (0..16)

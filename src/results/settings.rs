@@ -1,5 +1,5 @@
-//! Settings that distinguish the numbers of a run, by name. Labels built from them are only displayed, never parsed.
-//! Groups and distinct values keep the order of their first appearance.
+//! Settings that distinguish the numbers in a run, by name. Labels built from them are only displayed, never parsed.
+//! Groups and distinct values keep the order in which they first appear.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,7 +88,7 @@ fn flatten_into(path: &str, value: &Value, into: &mut Settings) {
     }
 }
 
-/// Returns the smallest set of settings that distinguishes the rows as far as possible. Ties are resolved by name.
+/// Returns the fewest settings that distinguish as many rows as all settings together would. Ties are broken by name.
 pub fn fewest<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
     let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.keys().map(String::as_str)).collect();
     let varying: Vec<&str> =
@@ -105,11 +105,11 @@ pub fn fewest<'a>(rows: &[&'a Settings]) -> Vec<&'a str> {
         .unwrap_or(varying)
 }
 
-/// Maximum size of the set that [`fewest`] searches for. If no set of this size suffices, it returns all varying
+/// Maximum number of settings in the sets that [`fewest`] tries. If no such set suffices, it returns all varying
 /// settings.
 const MAX_SETTINGS: usize = 3;
 
-/// Returns the first combination of `count` settings that satisfies `will_do`.
+/// Returns the first combination of `count` settings for which `will_do` returns true.
 fn first_combination<'a>(
     candidates: &[&'a str],
     count: usize,
@@ -154,7 +154,7 @@ pub fn words(name: &str, value: &Value) -> String {
     }
 }
 
-/// Returns suffixes that distinguish rows with equal names. A unique name has an empty suffix.
+/// Returns suffixes that distinguish rows with equal names. The suffix for a unique name is empty.
 pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Settings]) -> Vec<String> {
     let mut words = vec![String::new(); called.len()];
     for name in distinct(called) {
@@ -176,7 +176,7 @@ fn told_apart(rows: &[&Settings]) -> Vec<String> {
         .collect()
 }
 
-/// Groups values by key, in order of first appearance.
+/// Groups values by key. Keys are in order of first appearance.
 pub fn grouped<K: PartialEq, V>(values: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
     let mut groups: Vec<(K, Vec<V>)> = Vec::new();
     for (key, value) in values {

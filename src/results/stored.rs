@@ -18,43 +18,43 @@ use crate::model::CPU;
 use crate::pipeline::identity::{ComputeId, FlatSettings, Identity, MeasureId, SettingPath, flatten};
 use crate::pipeline::outcome::GridOutcome;
 
-/// Stored results of one run of a grid.
+/// Stored results of a single run of a grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredResults {
     /// Name of the artifact or grid.
     pub name: String,
     pub profile: String,
-    /// Version and commit of the program.
+    /// Version of the program, with its commit.
     pub program: String,
     /// Whether the run was set to skip pruned cells if their dense backbone missed the paper's dense results.
     #[serde(default)]
     pub gate: bool,
-    /// Grid as run, with overrides and defaults filled in.
+    /// Grid as it was run, with overrides and defaults filled in.
     pub settings: Value,
     /// SHA-256 of each input file, by path; empty in older files.
     #[serde(default)]
     pub inputs: BTreeMap<String, String>,
-    /// Engine of each backbone; empty in older files.
+    /// Engine used for each backbone; empty in older files.
     #[serde(default)]
     pub engines: BTreeMap<String, ComputeId>,
-    /// Protocol and input hashes of each metric.
+    /// Protocol for each metric, with the hashes of its input files.
     #[serde(default)]
     pub protocols: BTreeMap<String, Value>,
-    /// Distinguishing settings of each cell, by name; empty in older files.
+    /// Settings that distinguish each cell, by cell name; empty in older files.
     #[serde(default)]
     pub cells: BTreeMap<String, Settings>,
-    /// Distinguishing settings of each measurement, by column; empty in older files.
+    /// Settings that distinguish each measurement, by column; empty in older files.
     #[serde(default)]
     pub measures: BTreeMap<String, Settings>,
     /// Identity of each cell, by name; empty in older files.
     #[serde(default, with = "super::stored_form::identities")]
     pub identities: BTreeMap<String, Identity>,
-    /// Identities of measurements, by backbone and column. A mean lists the measurements of all its parts.
+    /// Identities of measurements, by backbone and column. A mean lists the measurements that it averages.
     #[serde(default)]
     pub measured: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
-    /// Latency measurements, by cell and column, because each cell may have been timed together with other variants.
-    /// Older files store them in `measured`.
+    /// Identities of latency measurements, by cell and column, because each cell may have been timed together with
+    /// other variants. Older files store them in `measured`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     #[serde(with = "super::stored_form")]
@@ -117,7 +117,7 @@ impl StoredResults {
         put(&folder.join(Self::FILE), text.as_bytes())
     }
 
-    /// Reads the numbers of a results folder.
+    /// Reads the numbers in a results folder.
     ///
     /// # Errors
     /// Fails if the folder has no `numbers.json` or the file is damaged.
@@ -134,7 +134,7 @@ impl StoredResults {
         })
     }
 
-    /// Returns the engine of a backbone.
+    /// Returns the engine used for a backbone.
     pub fn engine(&self, backbone: &str) -> ComputeId {
         self.engines.get(backbone).cloned().unwrap_or_else(|| CPU.into())
     }
@@ -145,21 +145,23 @@ impl StoredResults {
         self.numbers.iter().all(|number| known(number) || number.record.value.is_none())
     }
 
-    /// Returns the settings that distinguish a number from the other numbers of its run.
+    /// Returns the settings that distinguish a number from the other numbers in its run.
     pub fn number_settings(&self, number: &ResultRow) -> Settings {
         let cell = self.cells.get(&number.cell);
         let measure = self.measures.get(&number.column);
         cell.into_iter().chain(measure).flatten().map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
-    /// Returns the measurements of a number; for a mean, those of all its parts.
+    /// Returns the identity of the measurement that produced a number. For a mean, returns those of all averaged
+    /// measurements.
     pub fn measures(&self, number: &ResultRow) -> &[MeasureId] {
         let protocols = self.timed.get(&number.cell).and_then(|timed| timed.get(&number.column));
         let protocols = protocols.or_else(|| self.measured.get(&number.record.condition.backbone)?.get(&number.column));
         protocols.map_or(&[], Vec::as_slice)
     }
 
-    /// Flattens the identity of a number: its variant and each measurement. Returns `None` for files of older programs.
+    /// Flattens the identity of a number: its variant and each measurement. Returns `None` for files from older
+    /// programs.
     pub fn flat_settings(&self, number: &ResultRow) -> Option<FlatSettings> {
         let mut all = self.identities.get(&number.cell)?.flat_settings();
         for (at, measure) in self.measures(number).iter().enumerate() {
@@ -170,7 +172,8 @@ impl StoredResults {
         Some(all)
     }
 
-    /// Returns the SHA-256 of a number's identity, which the page also uses. Returns `None` for files of older programs.
+    /// Returns the SHA-256 of a number's identity, which the page also uses. Returns `None` for files from older
+    /// programs.
     pub fn identity(&self, number: &ResultRow) -> Option<String> {
         let variant = self.identities.get(&number.cell)?;
         let measures: Vec<&MeasureId> = self.measures(number).iter().collect();
@@ -182,7 +185,7 @@ impl StoredResults {
     }
 }
 
-/// Returns the protocol of each metric: its settings and the hashes of its data files. Numbers of the same condition
+/// Returns the protocol for each metric: its settings and the hashes of its data files. Numbers for the same condition
 /// have the same items only if their protocols are equal.
 fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
@@ -207,14 +210,14 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
     all
 }
 
-/// Returns the hashes of the input files in a directory, or of one file.
+/// Returns the hashes of the input files at a path, which may be a directory or a single file.
 fn data_hashes<'a>(outcome: &'a GridOutcome, path: &Path) -> Vec<&'a String> {
     outcome.inputs.iter().filter(|(file, _)| Path::new(file).starts_with(path)).map(|(_, hash)| hash).collect()
 }
 
-/// Adds the protocols of the texts by metric, and returns them by text.
+/// Adds the text protocols to `all`, keyed by metric, and returns them keyed by text.
 ///
-/// If several texts have the same metric name, their protocols are stored under column names instead.
+/// If several texts have the same metric name, their protocols are added under the column names instead.
 fn add_text_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<String, Value>) -> Map<String, Value> {
     let mut texts = Map::new();
     for text in &grid.evaluate.perplexity {
@@ -242,7 +245,7 @@ fn add_text_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<Str
     texts
 }
 
-/// Adds the protocols of the built-in tasks by metric, and returns them by task.
+/// Adds the protocols of the built-in tasks to `all`, keyed by metric, and returns them keyed by task.
 fn add_native_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<String, Value>) -> Map<String, Value> {
     let mut tasks = Map::new();
     for used in grid.evaluate.native() {

@@ -1,7 +1,7 @@
 //! Compact format of `numbers.json`.
 //!
-//! Numbers are grouped by cell, so that a condition is stored once, and refer to their column by its index. Answers are
-//! packed into one hexadecimal number. Shared parts of cell identities are stored once.
+//! Numbers are grouped by cell, so that each condition is stored only once. They refer to their columns by index.
+//! Answers are packed into one hexadecimal number. Parts shared by several cell identities are stored once.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -15,7 +15,7 @@ struct AllNumbers {
     cells: Vec<OfCell>,
 }
 
-/// Column of a run's table, with the metric ID.
+/// Column in a run's table, with the metric id.
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OneColumn {
@@ -31,7 +31,7 @@ struct OfCell {
     values: Vec<OneValue>,
 }
 
-/// Number of a cell.
+/// Number in a cell.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OneValue {
@@ -42,20 +42,20 @@ struct OneValue {
     error: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
-    /// Answers in order, as `N:HEX`: a number of N bits with 1 for a correct answer. An average has a comma-separated
-    /// entry per task, or [`ABOVE`].
+    /// Answers in order, as `N:HEX`: a number of N bits in which 1 stands for a correct answer. An average has one such
+    /// entry per task, separated by commas, or [`ABOVE`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     right: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     losses: Option<Vec<f64>>,
 }
 
-/// Placeholder for the answers of an average that covers all preceding tasks of the cell, in order.
+/// Placeholder for the answers in an average over all preceding tasks of the cell, in order.
 const ABOVE: &str = "above";
 
 pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S::Ok, S::Error> {
     let AllNumbers { mut columns, mut cells } = AllNumbers::default();
-    // Answers of the preceding tasks of the current cell.
+    // Answers to the preceding tasks of the current cell.
     let mut tasks: Vec<Vec<bool>> = Vec::new();
     for number in numbers {
         let ResultRow { record, cell, column, failure, sample } = number;
@@ -123,7 +123,7 @@ pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Resu
     Ok(numbers)
 }
 
-/// Packs answers into hexadecimal.
+/// Packs answers into a hexadecimal string.
 fn packed(answers: &[bool]) -> String {
     // Pad the first hexadecimal digit to four bits.
     let padding = (4 - answers.len() % 4) % 4;
@@ -133,7 +133,7 @@ fn packed(answers: &[bool]) -> String {
     format!("{}:{}", answers.len(), digits.collect::<String>())
 }
 
-/// Unpacks answers from hexadecimal. Returns `None` if invalid.
+/// Unpacks answers from a hexadecimal string. Returns `None` if it is invalid.
 fn unpacked(text: &str) -> Option<Vec<bool>> {
     let (count, digits) = text.split_once(':')?;
     let count: usize = count.parse().ok()?;
@@ -148,7 +148,8 @@ fn unpacked(text: &str) -> Option<Vec<bool>> {
     Some(answers.split_off(answers.len() - count))
 }
 
-/// Cell identities in `numbers.json`. Shared parts, such as backbone and calibration, are stored once.
+/// Serialization of the cell identities in `numbers.json`. Shared parts, such as backbone and calibration, are stored
+/// once.
 pub(super) mod identities {
     use std::collections::{BTreeMap, HashMap};
 
@@ -157,7 +158,7 @@ pub(super) mod identities {
 
     use crate::pipeline::identity::Identity;
 
-    /// Distinct parts, and the part indices of each cell.
+    /// Distinct parts, and for each cell the indices of its parts.
     #[derive(Default, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct SharedParts {

@@ -1,5 +1,5 @@
-//! Tables for readers: numbers in rows and columns, with ranks and paired tests. The caller provides the layout, and
-//! this module finds the best values.
+//! Tables for people to read: numbers in rows and columns, with ranks and paired tests. The caller provides the layout,
+//! and this module finds the best values.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::settings::distinct;
 use crate::metric::{Direction, Metric};
 use crate::recovery;
 
-/// Cell text for a variant that ran out of memory.
+/// Text in the cell of a variant that ran out of memory.
 pub(super) const OUT_OF_MEMORY: &str = "OOM";
 
 #[derive(Debug, Clone, Default)]
@@ -20,40 +20,41 @@ pub struct Table {
     /// Markdown caption below the table, printed verbatim.
     pub caption: String,
     pub lead: Vec<RowHeader>,
-    /// Headers over several columns, with the number of columns; empty without groups.
+    /// Headers that span several columns, each with its number of columns; empty if columns are not grouped.
     pub groups: Vec<(String, usize)>,
     pub columns: Vec<NumberColumn>,
     pub tail: Vec<RowHeader>,
     pub rows: Vec<TableRow>,
-    /// Recovery that every other recovery of the same selection is tested against. If `None`, our recovery is tested
-    /// against the best other one.
+    /// Recovery against which every other recovery with the same selection is tested. If `None`, our recovery is tested
+    /// against the best of the others.
     pub against: Option<String>,
-    /// Values shared by all numbers of a printed table that no column shows, such as the backbone. May be empty.
+    /// Values, such as the backbone, that are the same for all numbers in a printed table and that no column shows. May
+    /// be empty.
     pub scope: String,
     /// Measurement protocol in one sentence; may be empty.
     pub protocol: String,
-    /// Notes below the table in every format.
+    /// Notes shown below the table in every format.
     pub notes: Vec<String>,
 }
 
-/// Column of words or counts next to the numbers.
+/// Column of words or counts beside the numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RowHeader {
     pub head: String,
-    /// Whether the column contains counts, which are right-aligned.
+    /// Whether the column contains counts. Counts are right-aligned.
     pub count: bool,
     pub visibility: Visibility,
     pub kind: RowHeaderKind,
 }
 
-/// Content of a word column that needs special formatting.
+/// Kind of content in a word column. Some kinds need special formatting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RowHeaderKind {
     #[default]
     Words,
-    /// Text shared by all rows of the same backbone ([`TableRow::backbone`]), printed once in a cell that spans them.
+    /// Text shared by all rows of a backbone ([`TableRow::backbone`]), printed once in a cell that spans these rows.
     Spanning,
-    /// Removed layers and total layers.
+    /// Number of removed layers and total number of layers.
     Fraction,
     /// Web address, if available.
     Link,
@@ -61,14 +62,14 @@ pub enum RowHeaderKind {
     Remark,
 }
 
-/// Output formats that show a word column.
+/// Output formats in which a word column appears.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Visibility {
     #[default]
     Everywhere,
-    /// Terminal only, such as times, which differ between runs.
+    /// Only on a terminal, such as times, which differ between runs.
     Terminal,
-    /// CSV and Parquet only, such as the settings behind a label.
+    /// Only in CSV and Parquet, such as the settings behind a label.
     Data,
 }
 
@@ -76,13 +77,13 @@ pub enum Visibility {
 pub struct NumberColumn {
     pub head: String,
     pub metric: Metric,
-    /// Whether the printed header has an arrow in the better direction.
+    /// Whether the printed header has an arrow that points in the better direction.
     pub arrow: bool,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct TableRow {
-    /// Text of each leading column; may be empty.
+    /// Text in each leading column; may be empty.
     pub lead: Vec<String>,
     /// Index of the backbone. Rows of the same backbone, and of the same block within it, are adjacent.
     pub backbone: usize,
@@ -101,15 +102,15 @@ pub struct TableRow {
 #[derive(Debug, Clone)]
 pub struct PrintedNumber {
     pub measurement: Arc<Measurement>,
-    /// Value with the table's decimals, or a placeholder such as `failed`.
+    /// Value at the table's number of decimals, or a placeholder such as `failed`.
     pub text: String,
-    /// Value rounded to the printed decimals; `None` if the cell failed.
+    /// Value rounded to the printed number of decimals; `None` if the cell failed.
     pub value: Option<f64>,
-    /// Whether the value is the best of the pruned variants in its column and block.
+    /// Whether the value is the best among the pruned variants in its column and block.
     pub best: bool,
     pub second: bool,
-    /// Paired test against the row of [`Table::against`] or, for our row, against the best other row of the same
-    /// selection. `None` without such a row, or if a row has no items.
+    /// Paired test against the row named by [`Table::against`]. Without that, our row is tested against the best other
+    /// row with the same selection. `None` if there is no such row or if a row has no items.
     pub paired: Option<Paired>,
     /// Comparison with the paper's value for this condition, if any.
     pub comparison: Option<PaperComparison>,
@@ -129,7 +130,7 @@ impl RowHeader {
         Self { kind, ..self }
     }
 
-    /// Restricts a column to some output formats.
+    /// Restricts the column to the given output formats.
     #[must_use]
     pub fn only(self, visibility: Visibility) -> Self {
         Self { visibility, ..self }
@@ -137,8 +138,8 @@ impl RowHeader {
 }
 
 impl PrintedNumber {
-    /// Formats a number without a rank. Latencies, speedups and means over seeds include their spread. `lacking` is
-    /// shown if there is no value, as for a failed cell.
+    /// Formats a number without its rank. Latencies, speedups and means over seeds include their spread. `lacking` is
+    /// shown if there is no value, for example because the cell failed.
     pub fn printed(measurement: &Arc<Measurement>, decimals: usize, lacking: &str) -> Self {
         let aggregate_seeds = matches!(measurement.sample, Sample::Seeds(_));
         let text = match measurement.record.value.filter(|_| measurement.failure.is_none()) {
@@ -154,7 +155,7 @@ impl PrintedNumber {
             None if measurement.sample == Sample::OutOfMemory => OUT_OF_MEMORY.to_owned(),
             None => lacking.to_owned(),
         };
-        // Add the number of values if some seeds failed.
+        // If some seeds failed, add the number of seeds that have a value.
         let text = match &measurement.sample {
             Sample::Seeds(seeds)
                 if measurement.record.value.is_some() && seeds.iter().any(|seed| seed.value.is_none()) =>
@@ -176,7 +177,7 @@ impl PrintedNumber {
         }
     }
 
-    /// Returns the number of seeds with a value, for a mean over seeds.
+    /// Returns the number of seeds with a value if this is a mean over seeds.
     pub fn seeds(&self) -> Option<usize> {
         match &self.measurement.sample {
             Sample::Seeds(seeds) => Some(seeds.iter().filter(|seed| seed.value.is_some()).count()),
@@ -184,17 +185,18 @@ impl PrintedNumber {
         }
     }
 
-    /// Returns `+` if ours is better than the best other row, `-` if worse, empty if not significant.
+    /// Returns `+` if ours is significantly better than the best other row, `-` if significantly worse, otherwise an
+    /// empty string.
     pub fn mark(&self) -> &'static str {
         self.paired.as_ref().map_or("", Paired::mark)
     }
 }
 
 impl Table {
-    /// Marks the best and second-best value of each column and block, and tests ours against the best other row.
+    /// Marks the best and second-best values in each column and block, and tests ours against the best other row.
     ///
-    /// Values with the same printed text are equal. Failed cells and cells whose calibration does not determine the
-    /// operator are not ranked. A column of equal values has no best.
+    /// Values that are printed alike count as equal. Failed cells and cells whose calibration does not determine the
+    /// operator are not ranked. A column whose values are all equal has no best value.
     #[must_use]
     pub fn ranked(mut self) -> Self {
         for block in distinct(self.rows.iter().map(|row| &row.block)) {
@@ -207,7 +209,7 @@ impl Table {
 
     fn rank(&mut self, block: &[usize], column: usize) {
         let metric = &self.columns[column].metric;
-        // Do not rank latencies, which may differ by noise only.
+        // Do not rank latencies, because their differences may be mere noise.
         if metric.is_latency() {
             return;
         }
@@ -218,7 +220,7 @@ impl Table {
         let mut costs: Vec<f64> = block.iter().filter_map(|&at| shown(at)).map(|(cost, _)| cost).collect();
         costs.sort_by(f64::total_cmp);
         costs.dedup();
-        // Compare only rows of the same selection, including the unrepaired one. Otherwise, the difference could be
+        // Compare only rows with the same selection, including the unrepaired one. Otherwise, the difference could be
         // due to the criterion.
         let runner_up = |measurement: &Measurement| {
             let others = block.iter().filter(|&&at| !self.rows[at].ours).filter_map(|&at| shown(at));
@@ -248,12 +250,12 @@ impl Table {
         }
     }
 
-    /// Iterates over all shown numbers with their rows.
+    /// Iterates over all numbers shown, each with its row.
     pub fn numbers(&self) -> impl Iterator<Item = (&TableRow, &PrintedNumber)> {
         self.rows.iter().flat_map(|row| row.cells.iter().flatten().map(move |shown| (row, shown)))
     }
 
-    /// Iterates over the lines below the table: protocol and notes.
+    /// Iterates over the lines below the table: the protocol and the notes.
     pub fn footer_lines(&self) -> impl Iterator<Item = &String> {
         Some(&self.protocol).filter(|protocol| !protocol.is_empty()).into_iter().chain(&self.notes)
     }
@@ -264,8 +266,8 @@ impl Table {
         self
     }
 
-    /// Prepares a table without an artifact description for print: shades our rows and removes trailing columns whose
-    /// text all rows share.
+    /// Prepares a table that has no artifact description for print. Shades our rows, and removes the columns after the
+    /// numbers in which all rows have the same text.
     #[must_use]
     pub fn printed(&self, title: &str) -> Self {
         let mut table = self.clone();
@@ -282,17 +284,17 @@ impl Table {
         table
     }
 
-    /// Returns whether any value is ranked. A table of a single variant has no ranks.
+    /// Returns whether any value is ranked. In a table with a single variant, none is.
     pub fn has_ranks(&self) -> bool {
         self.numbers().any(|(_, shown)| shown.best)
     }
 
-    /// Returns whether the paper has a value for any shown number.
+    /// Returns whether the paper has a value for any number shown.
     pub fn has_paper(&self) -> bool {
         self.numbers().any(|(_, shown)| shown.comparison.is_some())
     }
 
-    /// Explains the verdict signs that occur in the table.
+    /// Returns an explanation of the verdict signs that occur in the table.
     pub fn signs(&self) -> String {
         let mut known: Vec<(&str, &str)> = self
             .numbers()
@@ -306,7 +308,7 @@ impl Table {
         if known.is_empty() { "none".to_owned() } else { known.join(", ") }
     }
 
-    /// Explains the marks `+` and `-`.
+    /// Returns an explanation of the marks `+` and `-`.
     pub fn marks(&self) -> String {
         match &self.against {
             Some(name) => {

@@ -1,4 +1,5 @@
-//! Tables as columns of strings, the basis of terminal, Markdown and LaTeX output. This module also formats Markdown.
+//! Tables as columns of strings, from which terminal, Markdown and LaTeX output is built. This module also formats
+//! Markdown.
 
 use super::table::{PrintedNumber, RowHeader, Table, TableRow, Visibility};
 use crate::error::printable;
@@ -9,11 +10,12 @@ pub(super) const NONE: &str = "—";
 #[derive(Debug, Clone, Default)]
 pub(super) struct TextTable {
     pub columns: Vec<TextColumn>,
-    /// Number of leading columns, which name a row and are repeated in every part of a split table.
+    /// Number of leading columns. They name the row and are repeated in every part of a split table.
     pub lead: usize,
-    /// Headers over several non-leading columns, with the number of columns; empty without groups.
+    /// Headers that span several non-leading columns, each with its number of columns; empty if columns are not
+    /// grouped.
     pub groups: Vec<(String, usize)>,
-    /// Index of the first row of each block except the first block.
+    /// Index of the first row of every block except the first.
     pub breaks: Vec<usize>,
 }
 
@@ -26,9 +28,9 @@ pub(super) struct TextColumn {
 }
 
 impl TextTable {
-    /// Collects the strings of a table from the columns whose visibility satisfies `places`. `words` formats a cell,
-    /// given its column, row index and text, and whether the column is a leading one. `numbers` formats a column of
-    /// numbers.
+    /// Builds the columns of strings for a table, from those of its columns whose visibility satisfies `places`.
+    /// `words` formats a text cell, given its column, row index and text, and whether the column is a leading one.
+    /// `numbers` formats a column of numbers.
     pub(super) fn of(
         table: &Table,
         places: fn(Visibility) -> bool,
@@ -72,7 +74,7 @@ impl TextTable {
         }
     }
 
-    /// Formats a Markdown table. Group headers are appended to column headers. Headers are escaped, and cells are not.
+    /// Formats a Markdown table. Group headers are appended to column headers. Headers are escaped, but cells are not.
     pub(super) fn markdown(&self) -> String {
         let groups: Vec<&String> =
             self.groups.iter().flat_map(|(head, count)| std::iter::repeat_n(head, *count)).collect();
@@ -102,7 +104,7 @@ pub fn capital(text: &str) -> String {
     letters.next().into_iter().flat_map(char::to_uppercase).chain(letters).collect()
 }
 
-/// Escapes a string for a Markdown cell.
+/// Escapes a string for use in a Markdown cell.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -115,8 +117,8 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Formats Markdown with the best value bold, the second-best underlined, ours in italics, and the marks explained
-/// below.
+/// Formats a table as Markdown. The best value is bold, the second best underlined and ours in italics. The marks are
+/// explained below.
 pub fn markdown(table: &Table) -> String {
     let mut text = match table.title.as_str() {
         "" => String::new(),

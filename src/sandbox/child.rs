@@ -1,4 +1,4 @@
-//! Child process of the sandbox, which enforces its limits and reports its progress.
+//! Child process of the sandbox. It enforces its own limits and reports its progress.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ use crate::heap;
 pub(super) struct Request {
     pub(super) probe: Probe,
     pub(super) limits: Limits,
-    /// Number of inputs to process in parallel, as in the parent.
+    /// Number of inputs to process in parallel, the same as in the parent.
     pub(super) threads: usize,
     /// Maximum size of a text in bytes (`--text` of the parent).
     pub(super) text_bytes: u64,
@@ -35,32 +35,32 @@ pub(super) struct Request {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Report {
     Alive,
-    /// Name of an input that was started for the first time.
+    /// Name of an input whose processing has started. Sent once per name.
     Started(String),
-    /// Exceeded limit and name of the input. The child exits after this report.
+    /// Exceeded limit, and the name of the input that exceeded it. The child exits after this report.
     Exceeded(Exceeded, Option<String>),
-    /// The work is done, with or without an error.
+    /// The work is done, whether or not it returned an error.
     Done,
 }
 
 /// Interval at which the child reports that it is alive and checks its CPU time.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum length of an input's name in bytes.
+/// Maximum length in bytes of an input's name.
 const MAX_NAME_BYTES: usize = 1_000;
 
 /// Number of finished items.
 static ITEMS: AtomicU64 = AtomicU64::new(0);
-/// Names of all inputs that were started, and the name of the most recent new input.
+/// Names of all inputs started so far, and the name of the latest one.
 static STARTED: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(), String::new()));
 
 thread_local! {
-    /// Name of the input that this thread processes.
+    /// Name of the input that this thread is processing.
     static CURRENT: RefCell<Name> = const { RefCell::new(Name(String::new())) };
     /// Names that this thread has already found in [`STARTED`], so that it need not lock the set again.
     static KNOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// Name of an input, of at most [`MAX_NAME_BYTES`] bytes. Pieces that do not fit are dropped.
+/// Name of an input, at most [`MAX_NAME_BYTES`] bytes long. Pieces that would exceed this length are dropped.
 struct Name(String);
 
 impl fmt::Write for Name {
@@ -97,7 +97,7 @@ impl Watcher for Reporter {
     }
 }
 
-/// Runs the child. The exit code is 0 if the work stayed within the limits.
+/// Runs the child process. Returns exit code 0 if the work stayed within the limits.
 pub fn run() -> ExitCode {
     match read_request() {
         Ok(request) => run_request(request),
@@ -141,11 +141,11 @@ fn run_request(request: Request) -> ExitCode {
     }
 }
 
-/// Exit code after a panic.
+/// Exit code of a Rust program that panicked.
 pub(super) const PANICKED: i32 = 101;
 
-/// Reports periodically that the child is alive. Ends the process when its CPU time is used up or its parent has
-/// exited.
+/// Reports at regular intervals that the child is alive. Ends the process when its CPU time is used up or its parent
+/// has exited.
 fn watch(limits: Limits) {
     loop {
         thread::sleep(LOOK_INTERVAL);
@@ -213,7 +213,7 @@ fn computed() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns the wall time since the first call, for platforms without a CPU clock.
+/// Returns the wall-clock time since the first call, on platforms without a CPU clock.
 #[cfg(not(unix))]
 fn computed() -> Duration {
     static BEGUN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

@@ -1,24 +1,25 @@
-//! Resource limits of a child process.
+//! Resource limits for a child process.
 
 use serde::{Deserialize, Serialize};
 
 use super::probe::Probe;
 use crate::files::limit::TextLimit;
 
-/// Minimum heap limit of a child in bytes, before [`HEAP_PER_FILE_BYTE`] is added. A large `--text` raises the limit.
+/// Minimum heap limit of a child in bytes. Input files add [`HEAP_PER_FILE_BYTE`] to it, and a large `--text` raises
+/// it.
 const MIN_HEAP_BYTES: u64 = 400 << 20;
-/// Additional heap bytes per byte of the input files, which are unpacked and parsed into trees.
+/// Additional heap bytes for each byte in the input files, which are unpacked and parsed into trees.
 const HEAP_PER_FILE_BYTE: u64 = 20;
-/// CPU time limit of a child without files and items.
+/// CPU time limit of a child in milliseconds, before time for files and items is added.
 const BASE_MILLISECONDS: u64 = 4_000;
-/// Number of bytes of input files that raise the time limit by one millisecond.
+/// Number of input bytes for which the time limit is raised by one millisecond.
 const FILE_BYTES_PER_MILLISECOND: u64 = 10_000;
-/// Additional time per definition file or document. Most definition files and documents need a tenth of this time.
+/// Additional time in microseconds for each definition file or document. Most of them need only a tenth of it.
 const MICROSECONDS_PER_ITEM: u64 = 2_000;
-/// Stack size of a child's threads.
+/// Stack size in bytes for each thread of a child.
 pub(super) const CHILD_STACK_BYTES: usize = 2 << 20;
-/// Stack size of the threads of this process that repeat the work of a child. It is larger than `CHILD_STACK_BYTES`,
-/// because the stack also holds the frames of the callers.
+/// Stack size in bytes for the threads in this process that repeat a child's work. It is larger than
+/// `CHILD_STACK_BYTES`, because the stack also holds the callers' frames.
 pub const STACK_BYTES: usize = 8 << 20;
 
 /// Limits of a child process.
@@ -26,12 +27,12 @@ pub const STACK_BYTES: usize = 8 << 20;
 pub(super) struct Limits {
     /// Maximum heap size in bytes.
     pub(super) heap_bytes: u64,
-    /// Maximum CPU time of all threads in milliseconds, without the additional time per item.
+    /// Maximum CPU time of all threads in milliseconds, before the additional time per item.
     pub(super) milliseconds: u64,
 }
 
 impl Limits {
-    /// Returns the limits for a probe, which grow with its files.
+    /// Returns the limits for a probe. They grow with the size of its files.
     pub(super) fn of(probe: &Probe) -> Self {
         let file_bytes = probe.file_bytes();
         Self {
@@ -40,7 +41,7 @@ impl Limits {
         }
     }
 
-    /// Returns the maximum CPU time in milliseconds after `items` items.
+    /// Returns the maximum CPU time in milliseconds once `items` items are finished.
     pub(super) fn milliseconds_after(self, items: u64) -> u64 {
         self.milliseconds + items * MICROSECONDS_PER_ITEM / 1_000
     }
@@ -56,7 +57,7 @@ pub(super) enum Exceeded {
 }
 
 impl Exceeded {
-    /// Returns the exhausted resource, and the limit in words.
+    /// Returns the name of the exhausted resource and a description of the limit.
     pub(super) fn in_words(self, limits: Limits) -> (&'static str, String) {
         match self {
             Self::Heap => ("memory", format!("at most {} MB of memory", limits.heap_bytes >> 20)),

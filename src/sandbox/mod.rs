@@ -1,16 +1,16 @@
 //! Tries untrusted inputs in a resource-limited child process before this process uses them (layer 0 of the
 //! architecture).
 //!
-//! Templates, task definitions and rows come from untrusted sources. A template is a program: it can loop, double a
-//! string forty times, or nest values until the stack overflows. Failed allocations and stack overflows abort a Rust
-//! process, so checks within the process do not suffice.
+//! Templates, task definitions and rows come from untrusted sources. A template is a program: it can loop forever,
+//! double a string forty times, or nest values until the stack overflows. Failed allocations and stack overflows abort
+//! a Rust process, so checks within the process are not enough.
 //!
 //! The child does exactly the work that this process is about to do. If it stays within its limits, this process
-//! repeats the work, including any error. Otherwise, this process reports which input exceeded which limit (exit code
-//! 2).
+//! repeats the work and reports any error in the input itself. Otherwise, this process reports which input exceeded
+//! which limit (exit code 2).
 //!
-//! Only the `ghostlab` program enables the sandbox ([`enable`]). Otherwise, only the limits of `ghostlab_definitions`
-//! protect against untrusted inputs.
+//! Only the `ghostlab` program enables the sandbox ([`enable`]). In other programs, only the limits in
+//! `ghostlab_definitions` protect against untrusted inputs.
 
 mod child;
 mod limits;
@@ -22,7 +22,7 @@ pub use limits::STACK_BYTES;
 pub use parent::{check, enable};
 pub use probe::{Probe, TaskProbe};
 
-/// Argument that starts a child. No command has this name.
+/// Argument with which this executable is started as a child. No command has this name.
 const CHILD: &str = "__sandbox";
 
 pub fn is_child() -> bool {

@@ -1,4 +1,4 @@
-//! Parent process of the sandbox, which starts child processes and converts their failures into errors.
+//! Parent process of the sandbox. It starts child processes and converts their failures to errors.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,23 +18,23 @@ use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// Requests, as JSON, whose probes have already passed in a child process.
+/// Requests in JSON whose probes have already passed in a child process.
 static PASSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Seconds without a report after which a child is killed. A child reports twenty times per second.
+/// Number of seconds without a report after which a child is killed. A child reports twenty times per second.
 const MAX_SILENT_SECONDS: u32 = 120;
-/// Maximum number of bytes read from a child's stderr.
+/// Maximum number of bytes to read from a child's stderr.
 const MAX_STDERR_BYTES: u64 = 64 << 10;
 
-/// Makes [`check`] start children, which run the current executable.
+/// Enables the sandbox: from now on, [`check`] starts children that run the current executable.
 pub fn enable() {
     ENABLED.store(true, Relaxed);
 }
 
-/// Runs a probe in a child process, if the sandbox is enabled and the probe has not passed before.
+/// Runs a probe in a child process. Does nothing if the sandbox is disabled or the probe has passed before.
 ///
 /// # Errors
-/// Fails with bad input if the probe exceeds a limit, and with kind `Job` if no child can be started.
+/// Fails with kind `BadInput` if the probe exceeds a limit, and with kind `Job` if no child can be started.
 pub fn check(probe: Probe) -> Result<()> {
     if !ENABLED.load(Relaxed) {
         return Ok(());
@@ -56,7 +56,7 @@ fn passed() -> std::sync::MutexGuard<'static, BTreeSet<String>> {
     PASSED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the path of the running executable. On Linux, it stays valid if the executable is replaced.
+/// Returns the path of the running executable. On Linux, the path stays valid even if the executable file is replaced.
 fn program() -> std::io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
@@ -64,13 +64,13 @@ fn program() -> std::io::Result<PathBuf> {
 fn start() -> std::io::Result<Child> {
     let mut command = Command::new(program()?);
     command.arg(CHILD).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Ctrl-C must not reach the child, which exits when it notices that the parent has ended.
+    // Ctrl-C must not reach the child. The child exits when it notices that the parent has ended.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     command.spawn()
 }
 
-/// Reports of a child, and its exit status.
+/// Reports received from a child, and its exit status.
 #[derive(Debug, Default)]
 struct Outcome {
     done: bool,
@@ -94,7 +94,7 @@ fn run(request: &Request, text: &str) -> Result<()> {
     let stderr = child.stderr.take();
     let reports = stdout.map(read_reports);
     let errors = stderr.map(read_errors);
-    // Ignore a write error: if the child has died, its exit status is reported below.
+    // Ignore write errors: if the child has died, its exit status is reported below.
     stdin.map(|mut stdin| stdin.write_all(text.as_bytes()));
     let mut outcome = Outcome::default();
     if let Some(reports) = reports {
@@ -141,7 +141,8 @@ impl Outcome {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
-                // Count the seconds instead of comparing times, because both processes may have been suspended.
+                // Count seconds instead of comparing clock times, because both processes may have been suspended in
+                // between.
                 Err(RecvTimeoutError::Timeout) => silent_seconds += 1,
             }
             if silent_seconds > MAX_SILENT_SECONDS {
@@ -151,7 +152,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the limit that the child exceeded, according to its reports, its error output or its silence.
+    /// Returns the limit that the child exceeded, as inferred from its reports, its stderr or its silence.
     fn limit(&self) -> Option<Exceeded> {
         if let Some((limit, _)) = self.exceeded {
             return Some(limit);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::tasks::DocumentLimit;
 
-/// Operation on untrusted inputs, which a child process tries first.
+/// Operation on untrusted inputs that a child process tries first.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
@@ -28,13 +28,13 @@ pub enum Probe {
 pub struct TaskProbe {
     pub definition: Definition,
     pub rows: FileRows,
-    /// Source of the rows, for the error if the child dies without a report.
+    /// Source of the rows, for the error message if the child dies without a report.
     pub origin: String,
     pub limit: Option<f64>,
     pub shots: Option<usize>,
     pub seed: u64,
     pub system: Option<String>,
-    /// Folder of the model whose chat template is used, and whether few-shot examples are separate messages.
+    /// Folder of the model whose chat template is used, and whether few-shot examples are sent as separate messages.
     pub chat: Option<(PathBuf, bool)>,
 }
 
@@ -50,7 +50,7 @@ impl Probe {
         }
     }
 
-    /// Returns the number of threads. Only rows are processed in parallel.
+    /// Returns the number of threads to use. Only rows are processed in parallel.
     pub(super) fn threads(&self) -> usize {
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 1,
@@ -58,7 +58,7 @@ impl Probe {
         }
     }
 
-    /// Returns the total size of the row files in bytes.
+    /// Returns the total size in bytes of the files with rows.
     pub(super) fn file_bytes(&self) -> u64 {
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 0,
@@ -66,7 +66,7 @@ impl Probe {
         }
     }
 
-    /// Returns the source of the input, for the error if the child dies without a report.
+    /// Returns the source of the input, for the error message if the child dies without a report.
     pub(super) fn origin(&self) -> String {
         let path: &Path = match self {
             Self::Definitions { path, .. } => path,
@@ -84,7 +84,7 @@ impl Probe {
     }
 }
 
-/// Checks the generation settings in the same way as the grid.
+/// Checks the generation settings the way the grid does.
 fn read_generation(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::Generate => Generating::read(&definition.generation).map(drop),

@@ -1,4 +1,4 @@
-//! Selection of the cells that meet a budget, and the state of a candidate during a search.
+//! Selection of the cells that meet a budget, and the state of each candidate during a search.
 
 use std::collections::BTreeMap;
 use std::slice;
@@ -15,7 +15,7 @@ use crate::pipeline::exec::stored_program;
 use crate::results::{MeasuredProgram, RowContent, is_one_measurement};
 use crate::significance::stratified::Stratified;
 
-/// Splits a grid into searches: one per backbone and layer count in its budget.
+/// Splits a grid into searches, one for each backbone and each layer count in its budget.
 pub fn split_searches(grid: &Grid) -> Vec<Grid> {
     let Some(search) = &grid.search else { return Vec::new() };
     let depths: Vec<Vec<usize>> = match search.budget.layers.as_slice() {
@@ -25,7 +25,7 @@ pub fn split_searches(grid: &Grid) -> Vec<Grid> {
     grid.backbone.iter().flat_map(|backbone| depths.iter().map(move |layers| part(grid, backbone, layers))).collect()
 }
 
-/// Restricts a search to one backbone. If `layers` is not empty, also restricts it to these numbers of removed layers.
+/// Restricts a search to one backbone. If `layers` is not empty, only these numbers of removed layers are kept.
 fn part(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
     let mut part = grid.clone();
     part.cells.retain(|cell| cell.backbone == backbone);
@@ -42,10 +42,10 @@ fn part(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
     part
 }
 
-/// Returns the depths to try, per unit, for a grid that specifies none. They range from the smallest depth at which
+/// Returns the depths to try in each unit, for a grid that specifies none. They range from the smallest depth at which
 /// some cut may meet the budget to the smallest depth at which every cut does.
 ///
-/// If possible, at least two depths are returned, because operators may use up the savings of the first depth.
+/// At least two depths per unit are returned if possible, because operators may use up the savings at the first depth.
 ///
 /// # Errors
 /// Fails with exit code 2 if the dense backbone already meets the budget, or if even the deepest cut misses it.
@@ -81,7 +81,7 @@ pub fn depths(
         .hint("loosen the budget; the embedding and the head cannot be removed"))
 }
 
-/// Budget with the cost model that checks cuts against it.
+/// Budget, and the cost model used to check cuts against it.
 struct Sought<'a> {
     budget: &'a Budget,
     model: CostModel<'a>,
@@ -91,7 +91,7 @@ struct Sought<'a> {
 }
 
 impl Sought<'_> {
-    /// Returns whether at least one cut of a depth meets the budget, and whether every cut does.
+    /// Returns whether at least one cut at a depth meets the budget, and whether every cut does.
     fn meeting(&self, depth: Depth) -> (bool, bool) {
         let estimates = self.model.estimates(depth).into_iter();
         let meets: Vec<bool> = estimates.map(|costs| costs.violated_bound(self.budget, self.dense).is_none()).collect();
@@ -119,7 +119,7 @@ impl Sought<'_> {
         Error::bad_input(what).at(format!("--budget {}", self.budget))
     }
 
-    /// Formats the estimated costs after removing `layers` layers.
+    /// Formats the estimated costs that remain after removing `layers` layers.
     fn costs_text(&self, layers: usize) -> String {
         let Some(costs) = self.model.estimates(Depth::layers(layers)).into_iter().next() else { return String::new() };
         let Costs { speedup, bytes, params, kv_cache } = costs.bounded_by(self.budget);
@@ -130,11 +130,11 @@ impl Sought<'_> {
     }
 }
 
-/// Returns the candidate cells and the excluded ones. Cells are excluded if the criterion cannot select the cut, the
-/// backbone does not support the recovery, or the estimated costs miss the budget.
+/// Returns the candidate cells and the excluded cells. A cell is excluded if its criterion cannot select the cut, the
+/// backbone does not support its recovery, or its estimated costs miss the budget.
 ///
 /// # Errors
-/// Fails with exit code 2 if no candidate is left. The message lists the cells closest to the budget.
+/// Fails with exit code 2 if no candidate is left. The message lists the cells that come closest to the budget.
 pub(super) fn candidates(
     grid: &Grid,
     config: &Config,
@@ -186,13 +186,13 @@ fn depth_text(depth: Depth) -> String {
     if depth.is_in_layers() { format!("{depth} layers") } else { depth.to_string() }
 }
 
-/// Creates the error for a budget that no candidate meets.
+/// Creates the error for a budget that none of the candidates meets.
 pub(super) fn none_meets(what: &str, grid: &Grid, budget: &Budget, found: &str) -> Error {
     let error = Error::bad_input(what).at(grid.file.display().to_string()).expected(budget.to_string());
     error.found(found).hint("try other depths or a looser budget")
 }
 
-/// Moves cells to `left_out` if a shallower cell of the same method also meets the budget.
+/// Moves a cell to `left_out` if a shallower cell with the same method meets the budget too.
 pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> Vec<Cell> {
     let mut least: BTreeMap<String, Depth> = BTreeMap::new();
     for cell in &cells {
@@ -207,7 +207,7 @@ pub(super) fn without_deeper(cells: Vec<Cell>, left_out: &mut Vec<LeftOut>) -> V
     kept
 }
 
-/// Formats all settings of a cell except the number of removed layers.
+/// Formats all settings of a cell except how many layers or sublayers it removes.
 fn kind(cell: &Cell) -> String {
     let Cell { criterion, recovery, calibration, depth, .. } = cell;
     format!("{criterion:?} {recovery:?} {calibration:?} {}", depth.unit)
@@ -217,25 +217,25 @@ fn kind(cell: &Cell) -> String {
 pub(super) struct Racer {
     pub(super) cell: Cell,
     pub(super) removed: Cut,
-    /// Program with placeholders for the operators.
+    /// Program in which placeholders stand for the operators.
     pub(super) path: Program,
     pub(super) program: MeasuredProgram,
     pub(super) costs: Costs,
     pub(super) same: Vec<String>,
     pub(super) milliseconds: Option<f64>,
-    /// Gains by objective.
+    /// Gains for each objective.
     pub(super) gains: Vec<Gains>,
     pub(super) beyond: Vec<Score>,
     pub(super) fate: Elimination,
 }
 
 impl Racer {
-    /// Returns the mean gain in the first objective.
+    /// Returns the mean gain for the first objective.
     pub(super) fn merit(&self) -> f64 {
         mean_of_means(&self.gains[0])
     }
 
-    /// Returns whether the racer survived, and the number of items that it has seen.
+    /// Returns whether the candidate survived, and the number of items on which it was scored.
     pub(super) fn rank(&self) -> (bool, usize) {
         (self.fate == Elimination::Survived, self.gains.iter().flatten().map(Vec::len).sum())
     }
@@ -263,8 +263,8 @@ impl Racer {
     }
 }
 
-/// Computes the layer selections and operators of the candidates. Merges identical candidates, and excludes those that
-/// miss the budget once their operators are included.
+/// Computes the candidates' layer selections and operators. Merges identical candidates, and excludes those that miss
+/// the budget once their operators are counted.
 pub(super) fn solve(
     grid: &Grid,
     spec: &Search,
@@ -318,7 +318,7 @@ fn is_copy(one: &MeasuredProgram, other: &MeasuredProgram) -> bool {
     is_one_measurement(&one, &other)
 }
 
-/// Returns the index of the survivor with the best value of the first objective. Ties go to the earliest racer.
+/// Returns the index of the survivor that is best in the first objective. The earliest one wins a tie.
 pub(super) fn winner(racers: &[Racer]) -> Option<usize> {
     let alive = (0..racers.len()).filter(|&racer| racers[racer].fate == Elimination::Survived);
     alive.reduce(|best, other| if racers[other].merit() > racers[best].merit() { other } else { best })

@@ -1,4 +1,5 @@
-//! Environment of a search: grid runner, timing grids, objectives with their items, and the schedule of rounds.
+//! Environment of a search: the function that runs grids, timing grids, objectives with their items, and the schedule
+//! of rounds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +21,7 @@ pub struct SearchEnv<'a> {
     pub stop: &'a AtomicBool,
     /// Function that runs a grid to completion, alone or together with workers.
     pub run: &'a dyn Fn(&Grid) -> Result<GridOutcome>,
-    /// Whether latencies may be measured here. Stored latencies are used in any case.
+    /// Whether latencies may be measured here. Stored latencies are used either way.
     pub times: bool,
 }
 
@@ -53,12 +54,12 @@ pub(super) fn dense_time(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Res
     time.ok_or_else(|| Error::job("no latency measured for the dense backbone").at(grid.backbone.join(", ")))
 }
 
-/// Returns the grid with the prompt's latency as its only evaluation.
+/// Returns the grid with the latency for the search's prompt as its only evaluation.
 pub(super) fn latency_grid(grid: &Grid, spec: &Search) -> Grid {
     Grid { evaluate: Evaluate { latency: vec![spec.prompt], ..Evaluate::default() }, ..grid.clone() }
 }
 
-/// Runs a timing grid, or reads the stored latencies if latencies may not be measured.
+/// Runs a timing grid. If latencies may not be measured here, reads the stored ones instead.
 pub(super) fn times(grid: &Grid, env: &SearchEnv<'_>) -> Result<GridOutcome> {
     if env.times {
         return (env.run)(grid);
@@ -76,8 +77,8 @@ pub(super) fn milliseconds(result: &CellResult, spec: &Search) -> Option<f64> {
     Some(mean_latency(result.prompt(&spec.prompt)?.sample.as_ref()?)?.0)
 }
 
-/// Returns the mean latency for the prompt and decoding in milliseconds. Also returns the speedup if the dense backbone
-/// was timed.
+/// Returns the mean latency in milliseconds for reading the prompt and decoding. Also returns the speedup if the dense
+/// backbone was timed.
 pub fn mean_latency(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     let read = timed.spread()?.mean;
     let faster = timed.speedup().map(|speedup| speedup.ratio);
@@ -87,9 +88,9 @@ pub fn mean_latency(timed: &LatencyResult) -> Option<(f64, Option<f64>)> {
     Some((read + new, dense.map(|dense| dense / (read + new))))
 }
 
-/// Number of documents in the first round, over all tasks.
+/// Number of documents in the first round, summed over tasks.
 pub const FIRST_DOCUMENTS: usize = 64;
-/// Number of windows in the first round, over all texts.
+/// Number of windows in the first round, summed over texts.
 pub const FIRST_WINDOWS: usize = 16;
 
 /// Share of each stratum that is held out for the final evaluation.
@@ -99,18 +100,18 @@ pub fn held_out_items(items: usize) -> usize {
     (items as f64 * JUDGED).round() as usize
 }
 
-/// Schedule of the rounds for one objective.
+/// Schedule of rounds for one objective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Number of items per stratum (task or text) that the race may use.
+    /// Number of items that the race may use, for each stratum (task or text).
     strata: Vec<usize>,
     /// Number of items per stratum in the first round.
     each: usize,
 }
 
 impl Schedule {
-    /// Creates a schedule with about `first` items in the first round. The number per stratum is rounded up to a power
-    /// of two, so that searches of different sizes share item ranges.
+    /// Creates a schedule with about `first` items in the first round. The number of items per stratum is rounded up to
+    /// a power of two, so that searches of different sizes have item ranges in common.
     pub fn new(strata: Vec<usize>, first: usize) -> Self {
         let each = first.div_ceil(strata.len().max(1)).next_power_of_two();
         Self { strata, each }
@@ -121,12 +122,12 @@ impl Schedule {
         (0..).find(|&round| self.reach(round) >= most).map_or(1, |round| round + 1)
     }
 
-    /// Returns the number of items per stratum seen after a round (counted from 0).
+    /// Returns how many items of each stratum have been seen after a round. Rounds are counted from 0.
     pub fn items_after(&self, round: usize) -> Vec<usize> {
         self.strata.iter().map(|&items| items.min(self.reach(round))).collect()
     }
 
-    /// Returns the item ranges of a stratum that are new in a round. Ranges end at powers of two.
+    /// Returns the ranges of items in a stratum that a round adds. Ranges end at powers of two or at the last item.
     pub fn new_in(&self, round: usize, stratum: usize) -> Vec<(usize, usize)> {
         let items = self.strata[stratum];
         let first = if round == 0 { 0 } else { self.reach(round - 1) };
@@ -146,10 +147,10 @@ impl Schedule {
     }
 }
 
-/// Length of the first range of a stratum.
+/// Length of the first range in a stratum.
 const MIN_STRETCH: usize = 4;
 
-/// Task or text, with the number of its items.
+/// Task or text, with its number of items.
 pub(super) struct Stratum {
     pub(super) on: EvalTarget,
     /// Total number of items.
@@ -158,17 +159,17 @@ pub(super) struct Stratum {
     pub(super) used: usize,
 }
 
-/// Objective with its strata and schedule.
+/// Objective with its strata and its schedule.
 pub(super) struct Track {
     pub(super) name: &'static str,
     pub(super) strata: Vec<Stratum>,
     pub(super) schedule: Schedule,
-    /// Factor to convert gains to the displayed unit.
+    /// Factor that converts gains to the displayed unit.
     pub(super) scale: f64,
 }
 
-/// Values of a candidate by stratum and item: 1 or 0 for a right or wrong answer, or the negative loss of a window.
-/// Larger is better.
+/// Gains of a candidate by stratum and item. A gain is 1 for a right answer and 0 for a wrong one, or the negative loss
+/// of a window. Larger is better.
 pub(super) type Gains = Vec<Vec<f64>>;
 
 impl Stratum {
@@ -177,7 +178,7 @@ impl Stratum {
     }
 }
 
-/// Returns the objectives with their strata. Tokenizes all texts and tasks to count items.
+/// Returns the objectives with their strata. Tokenizes all texts and tasks in order to count their items.
 pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<Vec<Track>> {
     let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
     let plan = env.plan(&dense_grid)?;
@@ -201,7 +202,7 @@ pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<
     }
 }
 
-/// Creates the track of an objective. The race uses at most as many items as the search allows.
+/// Creates the track for an objective. The race uses no more items than the search allows.
 fn track(spec: &Search, name: &'static str, strata: Vec<(EvalTarget, usize)>, first: usize, scale: f64) -> Track {
     let share = spec.items.map_or(usize::MAX, |items| items.div_ceil(strata.len().max(1)));
     let strata = strata.into_iter().map(|(on, all)| Stratum { on, all, used: all.min(share) });
@@ -245,7 +246,7 @@ fn drawn_task(task: &EvalTask, draw: Option<Draw>) -> EvalTask {
     EvalTask { how: Asking { draw, ..task.how.clone() }, ..task.clone() }
 }
 
-/// Appends the new gains of a candidate.
+/// Appends a candidate's gains on the items that were just scored.
 pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, result: &CellResult) -> Result<()> {
     for (track, gains) in tracks.iter().zip(gains) {
         for (stratum, gains) in track.strata.iter().zip(gains) {
@@ -306,7 +307,7 @@ mod tests {
         assert_eq!(schedule.new_in(2, 1), [(16, 30)]);
         assert_eq!(schedule.new_in(3, 1), []);
         assert_eq!(schedule.new_in(4, 0), [(64, 100)]);
-        // A single task gets all items of the first round.
+        // The only task gets all items in the first round.
         assert_eq!(Schedule::new(vec![100], 16).new_in(0, 0), [(0, 4), (4, 8), (8, 16)]);
     }
 }

@@ -6,7 +6,7 @@ use super::race::mean_of_means;
 use super::{Elimination, Lead, Score};
 use crate::significance::stratified::Stratified;
 
-/// Returns the score differences between two variants on the same items, by objective.
+/// Returns the score differences between two variants on the same items, one per objective.
 pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Vec<Score> {
     let pairs = tracks.iter().zip(gainses.iter().zip(other));
     pairs
@@ -17,8 +17,8 @@ pub(super) fn beyond(tracks: &[Track], gainses: &[Gains], other: &[Gains]) -> Ve
         .collect()
 }
 
-/// Returns the score differences between a candidate and its rival on common items, by objective. The rival is the
-/// candidate that eliminated it or, for a survivor, the winner.
+/// Returns the score differences between a candidate and its rival on the items that both have seen, one per objective.
+/// The rival is the candidate that eliminated it. For a survivor, the rival is the winner.
 pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Option<usize>) -> Vec<Score> {
     let rival = match &racers[at].fate {
         Elimination::Out { rival, .. } => racers.iter().position(|racer| racer.cell.name == *rival),
@@ -30,7 +30,7 @@ pub(super) fn in_race(tracks: &[Track], racers: &[Racer], at: usize, winner: Opt
     beyond(tracks, gains, &first_items(&racers[rival].gains, gains))
 }
 
-/// Truncates gains to the number of items per stratum in `like`.
+/// Truncates the gains in each stratum to the number of items that `like` has there.
 fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
     gains
         .iter()
@@ -41,8 +41,8 @@ fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
         .collect()
 }
 
-/// Returns the winner's lead over plain removal on the raced and the held-out items. Each pair has the gains of the
-/// winner and of plain removal.
+/// Returns the winner's lead over plain removal on the raced items and on the held-out items. Each argument is a pair
+/// of gains: the winner's, and those of plain removal.
 pub(super) fn leads(tracks: &[Track], raced: (&[Gains], &[Gains]), held_out: (&[Gains], &[Gains])) -> Vec<Lead> {
     let raced = beyond(tracks, raced.0, raced.1);
     let held_out = beyond(tracks, held_out.0, held_out.1);

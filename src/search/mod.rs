@@ -1,13 +1,13 @@
-//! Layer 3: searches for the best cell of a grid under a budget (design §21).
+//! Layer 3: searches for the best cell in a grid that meets a budget (design §21).
 //!
 //! The caller runs the cells. This module does not read the paper's values and prints nothing.
 //!
 //! | file | content |
 //! | --- | --- |
 //! | `candidates` | cells that meet the budget, and their state during the search |
-//! | `env` | environment: the grid runner, timing grids, objectives with their items, schedule of rounds |
-//! | `race` | elimination after a round |
-//! | `program_path` | computation that candidates share, for the cost of a round |
+//! | `env` | environment: the function that runs grids, timing grids, objectives with their items, schedule of rounds |
+//! | `race` | elimination of candidates after a round |
+//! | `program_path` | computation that candidates share, from which the cost of a round follows |
 //! | `racing` | main procedure of a search, and the evaluation on held-out items |
 //! | `lead` | score differences on common items: candidate and rival, winner and plain removal |
 //! | `short_name` | short candidate names for tables |
@@ -233,7 +233,8 @@ impl Found {
                 Elimination::Slow { reason } => Some((candidate, reason)),
                 _ => None,
             });
-            // Eliminated candidates are not timed, so a deeper cut is the remaining option.
+            // Eliminated candidates were not timed, so none of them can be suggested. A deeper cut is the only option
+            // left.
             let nearest = slow.map_or_else(String::new, |(candidate, reason)| {
                 let hint = match candidate.removed.is_whole_layers() {
                     true => {
@@ -273,7 +274,7 @@ impl Found {
 }
 
 impl Objective {
-    /// Formats a score with its unit: `71.2 ± 1.4 %`, `perplexity 12.3 (12.1 to 12.5)`.
+    /// Formats a score with its unit, as in `71.2 ± 1.4 %` or `perplexity 12.3 (12.1 to 12.5)`.
     pub fn score_text(&self, score: &Score) -> String {
         let Score { mean, half } = *score;
         match (self.name.as_str(), half) {
@@ -303,7 +304,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Estimates the costs of a deployed program.
+    /// Estimates the costs of a program as deployed.
     pub fn of(program: &Program, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
         let load = Load::windows(prompt.length * prompt.batch, prompt.length);
         let new = prompt.decode;
@@ -321,7 +322,7 @@ impl Costs {
         }
     }
 
-    /// Drops the shares that the budget does not bound.
+    /// Drops the relative sizes that the budget does not limit.
     pub(crate) fn bounded_by(self, budget: &Budget) -> Self {
         Self {
             params: self.params.filter(|_| budget.params.is_some()),
@@ -352,17 +353,17 @@ impl Costs {
     }
 }
 
-/// Cost model for depths whose layers are not selected yet.
+/// Cost model for depths at which no layers have been selected yet.
 pub(crate) struct CostModel<'a> {
     config: &'a Config,
     engine: EngineChoice,
     prompt: Latency,
-    /// Placeholder affine operator. Its values do not matter.
+    /// Affine operator used as a placeholder. Its values do not matter.
     map: Arc<Operator>,
 }
 
 impl<'a> CostModel<'a> {
-    /// Creates the cost model of a backbone.
+    /// Creates the cost model for a backbone.
     ///
     /// # Errors
     /// Fails if the placeholder operator cannot be allocated.
@@ -372,11 +373,11 @@ impl<'a> CostModel<'a> {
         Ok(Self { config, engine, prompt, map })
     }
 
-    /// Returns the costs that cuts of a depth can have, whichever layers are selected.
+    /// Returns the costs that cuts at a depth can have, whichever layers are selected.
     ///
-    /// Layers and MLP sublayers cost the same at every position, so one estimate suffices. For attention sublayers, a
-    /// second estimate puts an affine map in place of each. For a depth in sublayers of both kinds, one estimate
-    /// removes as many attention sublayers as possible, and the other as many MLP sublayers as possible.
+    /// Layers cost the same at every position, and so do MLP sublayers, so one estimate suffices for them. For
+    /// attention sublayers, a second estimate replaces each with an affine map. For a depth in sublayers of both kinds,
+    /// one estimate removes as many attention sublayers as possible, and the other as many MLP sublayers as possible.
     pub(crate) fn estimates(&self, depth: Depth) -> Vec<Costs> {
         let layers = self.config.layers;
         let cut = depth.middle(layers);

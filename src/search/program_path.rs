@@ -1,14 +1,14 @@
-//! Shared computation of candidates: common prefixes of their programs run once.
+//! Computation that candidates share: a prefix common to several programs runs only once.
 
 use crate::error::{Error, Result};
 use crate::model::Cut;
 use crate::model::{Operator, Program, Trie};
 use crate::pipeline::stage::operator::{self, BoundaryResult};
 
-/// Builds a candidate's program, with a placeholder for each distinct operator.
+/// Builds a candidate's program with a placeholder for each distinct operator.
 ///
 /// # Errors
-/// Fails if an operator belongs on the MLP branch of the preceding layer, but no layer precedes the cut.
+/// Fails if an operator belongs on the MLP branch of the preceding layer, but the cut starts at layer 0.
 pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Result<Program> {
     operator::repaired(layers, removed, boundaries, |_, key: &str| {
         Operator::diagonal(key.bytes().map(f32::from).collect())
@@ -16,7 +16,8 @@ pub fn path(layers: usize, removed: &Cut, boundaries: &[BoundaryResult]) -> Resu
     .ok_or_else(|| Error::job("an MLP repair has no preceding layer"))
 }
 
-/// Counts the layers that an item passes through in the trie of all programs. Shared layers count once.
+/// Counts the layers that an item passes through in the trie of all programs. Layers shared by several programs count
+/// once.
 pub fn layers<'a>(programs: impl IntoIterator<Item = &'a Program>) -> f64 {
     let programs: Vec<Program> = programs.into_iter().cloned().collect();
     Trie::new(&programs).sublayers() as f64 / 2.0
@@ -47,14 +48,15 @@ mod tests {
         assert_eq!(layers([&one, &one]), 7.0);
         let other = path(10, &Cut::layers([8, 9]), &[]).unwrap();
         assert_eq!(layers([&one, &two, &other]), 3.0 + 2.0 * 4.0 + 5.0);
-        // A repair on the MLP branch shares the preceding attention with plain removal. A repair on both branches does
-        // not.
+        // A repair on the MLP branch can share the preceding attention with plain removal. A repair on both branches
+        // cannot.
         assert_eq!(layers([&plain, &without_three(&[repair(3, "a", Mlp)])]), 2.5 + 2.0 * 4.5);
         assert_eq!(layers([&plain, &without_three(&[repair(3, "a", AttentionAndMlp)])]), 2.0 + 2.0 * 5.0);
         assert_eq!(layers([]), 0.0);
     }
 
-    /// Builds a program of 10 layers without layers 3 to 5. All candidates share 3 layers, and 4 follow each operator.
+    /// Builds a program with 10 layers of which layers 3 to 5 are removed. All candidates share the first 3 layers, and
+    /// 4 layers follow each operator.
     fn without_three(repairs: &[BoundaryResult]) -> Program {
         path(10, &Cut::layers([3, 4, 5]), repairs).unwrap()
     }

@@ -1,16 +1,17 @@
 //! Elimination of candidates after each round.
 //!
-//! The leader has the best mean of stratum means. A candidate is eliminated if it is significantly worse in a paired
-//! t-test within strata and, for correct/wrong answers, in McNemar's exact test. The level is corrected for the number
-//! of rounds (Bonferroni) and of remaining candidates (Holm). With two objectives, a single rival must be better in
-//! both. [`docs/search.md`](../../docs/search.md) reports simulated savings and error rates.
+//! The leader is the candidate with the best mean over stratum means. A candidate is eliminated if it is significantly
+//! worse in a paired t-test within strata and, for right or wrong answers, also in McNemar's exact test. The
+//! significance level is corrected for the number of rounds (Bonferroni) and of remaining candidates (Holm). With two
+//! objectives, a single rival must be better in both. [`docs/search.md`](../../docs/search.md) reports simulated
+//! savings and error rates.
 
 use crate::significance::mcnemar_exact;
 use crate::significance::stratified::{Stratified, holm};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// Best candidate by the first objective.
+    /// Candidate that is best in the first objective.
     pub leader: usize,
     pub out: Vec<Exit>,
 }
@@ -21,12 +22,14 @@ pub struct Exit {
     pub candidate: usize,
     /// Candidate that is significantly better.
     pub rival: usize,
-    /// Two-sided p-value before the correction. With two objectives, the larger one times the number of rivals.
+    /// Two-sided p-value before Holm's correction. With two objectives, the larger of the two p-values times the number
+    /// of rivals.
     pub p: f64,
 }
 
-/// Decides the eliminations after a round. `objectives` holds the gains by candidate and stratum, with items in the
-/// same order for all candidates. Larger gains are better. `level` bounds the probability of a wrong elimination.
+/// Decides which candidates are eliminated after a round. `objectives` holds the gains by candidate and stratum, with
+/// items in the same order for all candidates. Larger gains are better. `level` is an upper bound on the probability of
+/// a wrong elimination.
 pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level: f64) -> Option<Verdict> {
     let first = objectives.first()?;
     let leader = best(alive, first)?;
@@ -49,7 +52,7 @@ pub fn judge<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>], level
 
 /// Returns the candidate with the largest mean.
 fn best<S: AsRef<[f64]>>(alive: &[usize], objective: &[Vec<S>]) -> Option<usize> {
-    // On a tie, the first one wins.
+    // If several candidates are tied, the first one wins.
     let means = alive.iter().map(|&candidate| (candidate, mean_of_means(&objective[candidate])));
     let best = means.reduce(|best, other| if other.1 > best.1 { other } else { best });
     best.map(|(candidate, _)| candidate)
@@ -61,8 +64,8 @@ pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
     means.iter().sum::<f64>() / means.len() as f64
 }
 
-/// Computes the p-value of the intersection-union test that a candidate is worse in every objective. The result is the
-/// largest p-value over the objectives, or 1 if the candidate is not worse in some objective.
+/// Computes the p-value of the intersection-union test that a candidate is worse in every objective. This is the
+/// largest p-value among the objectives, or 1 if there is an objective in which the candidate is not worse.
 fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
     objectives
         .iter()
@@ -73,8 +76,8 @@ fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<
         .fold(0.0, f64::max)
 }
 
-/// Computes McNemar's exact p-value for correct/wrong answers, for which a t-test is too optimistic with few
-/// differences. Returns 0 for other gains, so that the t-test decides.
+/// Computes the p-value of McNemar's exact test for right or wrong answers. A t-test is too optimistic if few answers
+/// differ. Returns 0 for other gains, so that the t-test decides.
 fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     let mut only_rival = 0;
     let mut only_candidate = 0;
@@ -102,7 +105,7 @@ pub fn front<S: AsRef<[f64]>>(alive: &[usize], objectives: &[Vec<Vec<S>>]) -> Ve
 mod tests {
     use super::*;
 
-    /// Returns the gains of a candidate with `count` of 40 correct answers in two tasks.
+    /// Returns the gains of a candidate that answers `count` of 40 questions correctly in each of two tasks.
     fn right(count: usize) -> Vec<Vec<f64>> {
         vec![hits(count, 0), hits(count, 3)]
     }
@@ -124,8 +127,8 @@ mod tests {
 
     #[test]
     fn of_two_objectives_only_what_one_rival_beats_in_both_leaves() {
-        // Candidate 0 is best in the first objective, 1 in the second. Candidate 2 is worse than 0 in both. Candidate 3
-        // is worse than each of them in one only.
+        // Candidate 0 is best in the first objective, and candidate 1 in the second. Candidate 2 is worse than
+        // candidate 0 in both. Candidate 3 is worse than each of the first two in one objective only.
         let first = vec![right(38), right(20), right(20), right(30)];
         let second = vec![right(20), right(38), right(5), right(30)];
         let verdict = judge(&[0, 1, 2, 3], &[first, second], 0.01).unwrap();

@@ -1,5 +1,5 @@
-//! Main procedure of a search: select candidates, race them, time the survivors, and evaluate the winner on held-out
-//! items.
+//! Main procedure of a search: selects candidates, races them, times the survivors, and evaluates the winner on
+//! held-out items.
 
 use super::candidates::{Racer, candidates, none_meets, solve, winner};
 use super::env::{
@@ -16,18 +16,19 @@ use crate::pipeline::exec::Event;
 use crate::results::distinct;
 use crate::significance::stratified::Stratified;
 
-/// Runs the search of one grid from [`split_searches`](super::split_searches).
+/// Runs the search for one of the grids from [`split_searches`](super::split_searches).
 ///
 /// # Errors
 /// Fails with exit code 2 before any computation if no candidate meets the budget or no item remains for the final
 /// evaluation. Fails if a run fails or is interrupted.
 pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<Found> {
     let spec = grid.search.as_ref().ok_or_else(|| Error::bad_input("the grid has no `search`"))?;
-    // The search reports impossible cuts once, so the grid of a round must not report them again.
+    // Impossible cuts are reported once for the whole search. Clear them here, so that the grid of each round does not
+    // report them again.
     let selectable = Search { unselectable: Vec::new(), ..spec.clone() };
     let bare = Grid { search: Some(selectable), ..grid.clone() };
     let (config, engine) = backbone(&bare, env)?;
-    // Check the bounds that need no timing first, so that a budget out of reach fails before anything runs.
+    // Check the bounds that need no timing first, so that an unreachable budget fails before anything runs.
     let (mut cells, mut left_out) = candidates(grid, &config, engine, None)?;
     let chosen_from = grid;
     let grid = &bare;
@@ -89,7 +90,7 @@ fn objective(track: &Track) -> Objective {
     }
 }
 
-/// Runs rounds until one candidate or no item is left. Returns the rounds and their costs.
+/// Runs rounds until only one candidate or no item is left. Returns the rounds and their costs.
 fn race(
     grid: &Grid,
     spec: &Search,
@@ -144,7 +145,8 @@ fn race(
     Ok((rounds, spent))
 }
 
-/// Measures the latency of the survivors if the budget bounds it, and marks those that exceed the bound as slow.
+/// Measures the latencies of the survivors if the budget limits latency or speedup, and marks those that exceed the
+/// limit as slow.
 fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &mut [Racer]) -> Result<()> {
     if spec.budget.speedup.is_none() && spec.budget.latency.is_none() {
         return Ok(());
@@ -180,7 +182,7 @@ fn measure_latencies(grid: &Grid, spec: &Search, env: &SearchEnv<'_>, racers: &m
 }
 
 /// Scores the winner, the runner-up, plain removal and the dense backbone on held-out items. Also scores plain removal
-/// on the items of the race, to compute the winner's lead on both.
+/// on the raced items, so that the winner's lead is known on both sets.
 pub(super) fn judge_winner(
     grid: &Grid,
     spec: &Search,
@@ -230,8 +232,8 @@ pub(super) fn judge_winner(
     Ok((judged, leads))
 }
 
-/// Returns the runner-up. Survivors come first, then candidates that saw more items, then those with a better first
-/// objective. The first candidate wins a tie.
+/// Returns the runner-up. Survivors rank first, then candidates that were scored on more items, then those that are
+/// better in the first objective. The earliest candidate wins a tie.
 fn second(racers: &[Racer], best: usize) -> Option<usize> {
     let others =
         (0..racers.len()).filter(|&racer| racer != best && !matches!(racers[racer].fate, Elimination::Failed { .. }));
@@ -241,15 +243,16 @@ fn second(racers: &[Racer], best: usize) -> Option<usize> {
     })
 }
 
-/// Returns the cell that removes the winner's layers without recovery. Uses the cell of the grid if there is one.
+/// Returns the cell that removes the winner's layers without recovery. This is a cell of the grid if the grid contains
+/// it.
 fn plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
     let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
     let known = grid.cells.iter().find(|cell| Cell { name: plain.name.clone(), ..(*cell).clone() } == plain);
     Ok(known.cloned().unwrap_or(Cell { name: format!("{}.plain", winner.cell.name), ..plain }))
 }
 
-/// Scores plain removal on the winner's race items. Plain removal may not have been a candidate, or may have been
-/// eliminated early.
+/// Scores plain removal on the items on which the winner was scored in the race. Plain removal may not have been a
+/// candidate, or may have been eliminated early.
 fn raced_plain(
     grid: &Grid,
     spec: &Search,
@@ -259,7 +262,7 @@ fn raced_plain(
     (winner, plain): (&Racer, &Cell),
     spent: &mut Spent,
 ) -> Result<Vec<Gains>> {
-    // The winner saw complete ranges of each stratum.
+    // In each stratum, the winner was scored on complete ranges.
     let raced = |track: &Track, stratum: usize| -> Vec<(usize, usize)> {
         let rounds = 0..track.schedule.rounds();
         let stretches = rounds.flat_map(|round| track.schedule.new_in(round, stratum));
@@ -280,14 +283,14 @@ fn seen_items(gains: &[Gains]) -> usize {
     gains.iter().flatten().map(Vec::len).sum()
 }
 
-/// Cell with its gains on some item ranges.
+/// Cell with its gains on the scored item ranges.
 struct Scored {
     cell: Cell,
     path: Program,
     gains: Vec<Gains>,
 }
 
-/// Scores cells on the given item ranges of every stratum, as a separate grid.
+/// Runs a separate grid that scores the cells on the given item ranges of every stratum.
 fn score_cells(
     grid: &Grid,
     spec: &Search,

@@ -1,4 +1,4 @@
-//! Tables and summary of a search as text.
+//! Tables and a summary of a search, as text.
 
 use super::short_name::ShortNames;
 use super::{Candidate, Elimination, Found, Lead, Objective, Score};
@@ -7,7 +7,7 @@ use crate::quantity::counted;
 use crate::results::{ranges, removed_text};
 
 impl Found {
-    /// Formats the title with backbone, budget and data.
+    /// Formats a title that names the backbone, the budget and the data.
     pub fn title(&self) -> String {
         let on: Vec<String> = self
             .objectives
@@ -25,8 +25,8 @@ impl Found {
         format!("{}, {}: {}", self.backbone, self.budget, on.join("; "))
     }
 
-    /// Returns the table of candidates: the winner, survivors, then eliminated candidates, most recently eliminated
-    /// first.
+    /// Returns the table of candidates: the winner, the other survivors, those that were too slow, then the eliminated
+    /// ones, latest first. Failed candidates come last.
     pub fn table(&self) -> Vec<Vec<String>> {
         let names = self.short_names();
         let mut head = ["candidate", "removed", "speedup", "weights"].map(str::to_owned).to_vec();
@@ -65,7 +65,7 @@ impl Found {
         rows
     }
 
-    /// Returns the sort key of a candidate in the table.
+    /// Returns the key by which candidates are sorted in the table.
     fn rank(&self, candidate: &Candidate) -> (usize, usize) {
         match candidate.fate {
             Elimination::Survived if self.winner.as_ref() == Some(&candidate.cell) => (0, 0),
@@ -86,7 +86,7 @@ impl Found {
         ShortNames::new(&self.backbone, cells.chain(copies))
     }
 
-    /// Describes the outcome for a candidate.
+    /// Describes what happened to a candidate.
     fn fate_text(&self, candidate: &Candidate, names: &ShortNames) -> String {
         match &candidate.fate {
             Elimination::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),
@@ -99,7 +99,7 @@ impl Found {
         }
     }
 
-    /// Returns the table of scores on held-out items.
+    /// Returns the table of scores on the held-out items.
     pub fn judgement(&self) -> Vec<Vec<String>> {
         let mut head = ["role", "variant"].map(str::to_owned).to_vec();
         head.extend(
@@ -120,7 +120,7 @@ impl Found {
             .collect()
     }
 
-    /// Formats notes on significance, the winner's lead and cost, one per line.
+    /// Formats notes on significance, the winner's lead and the cost, one per line.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let survivors = self.survivors().count();
@@ -158,7 +158,7 @@ impl Found {
         lines
     }
 
-    /// Formats the report in Markdown.
+    /// Formats the report as Markdown.
     pub fn markdown(&self) -> String {
         let mut text = format!("## {}\n\n{}\n\n{}\n", self.title(), self.sentence(), markdown(&self.table()));
         if !self.judged.is_empty() {
@@ -190,7 +190,7 @@ fn share_text(part: f64, all: f64) -> f64 {
 }
 
 impl Objective {
-    /// Describes the winner's lead over plain removal in one sentence.
+    /// Describes in one sentence how far the winner leads plain removal.
     fn said_lead(&self, lead: &Lead) -> String {
         format!(
             "The winner's lead over plain removal ({}): {} on the race's items, which chose it, and {} on held-out items.",

@@ -1,17 +1,17 @@
-//! Short candidate names for the tables of a search.
+//! Short candidate names for the tables in a search report.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum length of a name, in characters.
+/// Maximum length of a name in characters.
 const MAX_LENGTH: usize = 40;
-/// Number of characters kept at the end, which identify the recovery.
+/// Number of characters kept from the end of a name, where the recovery is named.
 const TAIL_LENGTH: usize = 20;
 
 /// Short names, by full name.
 pub(super) struct ShortNames(BTreeMap<String, String>);
 
 impl ShortNames {
-    /// Shortens names by removing the backbone and the middle of long names, keeping them distinct.
+    /// Shortens names by dropping the backbone and the middle of long names. Distinct names stay distinct.
     pub(super) fn new<'a>(backbone: &str, names: impl IntoIterator<Item = &'a String>) -> Self {
         let full: BTreeSet<&String> = names.into_iter().collect();
         let mut used = BTreeSet::new();
@@ -29,19 +29,19 @@ impl ShortNames {
         Self(short.collect())
     }
 
-    /// Returns the short name, or `name` itself if unknown.
+    /// Returns the short name, or `name` itself if it has none.
     pub(super) fn of<'a>(&'a self, name: &'a str) -> &'a str {
         self.0.get(name).map_or(name, String::as_str)
     }
 
-    /// Returns the short and full names whose middle was removed.
+    /// Returns pairs of short and full names, for those names whose middle was dropped.
     pub(super) fn without_middle(&self) -> impl Iterator<Item = (&str, &str)> {
         let cut = self.0.iter().filter(|(_, short)| short.contains('…'));
         cut.map(|(full, short)| (short.as_str(), full.as_str()))
     }
 }
 
-/// Replaces the middle of a name longer than [`MAX_LENGTH`] with `mark`.
+/// Replaces the middle of a name with `mark` if the name is longer than [`MAX_LENGTH`].
 fn shortened(name: &str, mark: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     if chars.len() <= MAX_LENGTH && mark.chars().count() == 1 {

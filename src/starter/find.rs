@@ -1,4 +1,4 @@
-//! Search for models, texts and tasks in a directory.
+//! Finds models, texts and tasks in a directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ pub(super) struct Model {
     pub(super) layers: usize,
     /// Maximum context length in tokens.
     pub(super) context: Option<usize>,
-    /// Whether a Hadamard matrix of the hidden size exists, so that the residual stream can be rotated.
+    /// Whether a Hadamard matrix exists for the hidden size. Only then can the residual stream be rotated.
     pub(super) rotates: bool,
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) config: Config,
-    /// Depths in the grid, in removed layers.
+    /// Depths in the grid, as numbers of removed layers.
     pub(super) depths: Vec<usize>,
 }
 
@@ -51,21 +51,21 @@ impl Model {
     }
 }
 
-/// Text for calibration or scoring.
+/// Text used for calibration or scoring.
 #[derive(Debug, Clone)]
 pub(super) struct Corpus {
     pub(super) name: String,
     pub(super) path: PathBuf,
-    /// Whether the text is used for calibration. A text can be used for calibration, scoring, or both.
+    /// Whether the text is used for calibration. A text may be used for calibration, for scoring, or for both.
     pub(super) calibrates: bool,
     pub(super) scored: bool,
     pub(super) generated: bool,
 }
 
-/// Returns the user's texts. The first is used for calibration, and the others are scored.
+/// Returns the user's texts. The first one is used for calibration, and the others are scored.
 ///
 /// # Errors
-/// Fails if there is only one file, or a file cannot be read as a text.
+/// Fails if there is only one file, or if a file cannot be read as text.
 pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     if let [single] = files {
         return Err(Error::bad_input("no text to score")
@@ -87,7 +87,7 @@ pub(super) fn own_texts(files: &[PathBuf]) -> Result<Vec<Corpus>> {
     Ok(texts)
 }
 
-/// Returns the last component of the absolute path, without the extension of a GGUF file.
+/// Returns the last component of the absolute path. The extension of a GGUF file is dropped.
 fn name_of(folder: &Path) -> String {
     let absolute = files::absolute(folder);
     let last = absolute.components().rev().find_map(|part| match part {
@@ -98,19 +98,19 @@ fn name_of(folder: &Path) -> String {
     if is_gguf(folder) { last[..last.len() - ".gguf".len()].to_owned() } else { last }
 }
 
-/// Returns a file name up to its first dot.
+/// Returns the part of a file name before its first dot.
 pub(super) fn stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').find(|part| !part.is_empty()).unwrap_or("text").to_owned()
 }
 
-/// Directories with unusable models, and the reasons.
+/// Directories whose models cannot be used, each with the reason.
 pub(super) type LeftOut = Vec<(PathBuf, Error)>;
 
-/// Number of directory levels to search below the given directory. Two levels find `models/org/name`.
+/// Number of directory levels to search below the given directory. Two levels are enough to find `models/org/name`.
 const LEVELS: usize = 2;
 
-/// Returns the usable and unusable models of a directory.
+/// Returns the usable models in a directory, and the unusable ones with reasons.
 ///
 /// # Errors
 /// Fails if the directory cannot be read or contains no usable model.
@@ -135,7 +135,7 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
     if models.is_empty() {
         return Err(none(folder, &left_out));
     }
-    // Disambiguate `a/model` and `b/model`.
+    // Distinguish `a/model` from `b/model`.
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
     for model in &mut models {
         if names.iter().filter(|name| **name == model.name).count() > 1
@@ -147,8 +147,8 @@ pub(super) fn models(folder: &Path) -> Result<(Vec<Model>, LeftOut)> {
     Ok((models, left_out))
 }
 
-/// Finds GGUF files, and directories with a config or weights, sorted by name. Does not search inside the directories
-/// found.
+/// Finds GGUF files, and directories that contain a config or weights. Sorts them by name. Does not search inside the
+/// directories it finds.
 fn folders(folder: &Path, levels: usize) -> Vec<PathBuf> {
     let mut inner = files::entries(folder).unwrap_or_default();
     if folder.join("config.json").exists()
@@ -165,7 +165,7 @@ fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-/// Creates the error for a directory without a usable model.
+/// Creates the error for a directory that contains no usable model.
 pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
     let position = folder.display().to_string();
     let expected =
@@ -177,7 +177,7 @@ pub(super) fn none(folder: &Path, left_out: &[(PathBuf, Error)]) -> Error {
     Error::bad_input("no usable model found").at(position).expected(expected).found(each.collect::<Vec<_>>().join("\n"))
 }
 
-/// Returns the bundled synthetic texts: one for calibration, and one for scoring.
+/// Returns the bundled synthetic texts: one for calibration and one for scoring.
 pub(super) fn embedded_texts(folder: Option<&Path>) -> Result<Vec<Corpus>> {
     let folder = folder.ok_or_else(missing_text)?.join("corpora");
     let texts = vec![embedded_text(&folder, "train", true), embedded_text(&folder, "test", false)];

@@ -20,15 +20,15 @@ use crate::grid::{self, Grid};
 use crate::options::Described;
 use crate::{criterion, recovery};
 
-/// Default window length in tokens, as in the reference code.
+/// Default window length in tokens, the same as in the reference code.
 const LENGTH: usize = 2048;
-/// Window length for the embedded texts, which are short like the training texts of the bundled models.
+/// Window length for the embedded texts. They are short, like the training texts of the bundled models.
 const EMBEDDED_LENGTH: usize = 256;
-/// Minimum useful window length.
+/// Minimum window length that is still useful.
 const SHORTEST: usize = 8;
-/// Number of calibration sequences in the paper.
+/// Number of calibration sequences used in the paper.
 const SEQUENCES: usize = 128;
-/// Number of bytes of a text to tokenize for choosing the window length.
+/// Number of bytes of a text that are tokenized to choose the window length.
 const LOOKED_AT: usize = 1 << 20;
 
 /// Starter grid for the models found in a directory.
@@ -36,26 +36,26 @@ const LOOKED_AT: usize = 1 << 20;
 pub struct Starter {
     folder: PathBuf,
     models: Vec<Model>,
-    /// Directories with unusable models, with reasons.
+    /// Directories whose models cannot be used, each with the reason.
     left_out: Vec<(PathBuf, Error)>,
     corpora: Vec<Corpus>,
     /// Names and files of the bundled tasks. Empty if the user's texts are used.
     tasks: Vec<(String, PathBuf)>,
     sizes: Sizes,
-    /// Whether sizes were reduced below the paper's to shorten the run.
+    /// Whether sizes were reduced below those of the paper to shorten the run.
     is_reduced: bool,
 }
 
 impl Starter {
-    /// Creates a starter grid for the models in `folder`: a model folder, or a folder with models up to two levels
-    /// below.
+    /// Creates a starter grid for the models in `folder`. This is a model folder, or a folder that contains models up
+    /// to two levels below.
     ///
-    /// `texts` are at least two files for calibration and scoring ([`SplitText`] splits a single file in two). If
-    /// empty, the texts in `embedded` are used. The grid will be stored at `target`. Sizes are chosen so that a run
-    /// takes at most [`sizes::MAX_SECONDS`] at `flop_per_second`, if possible.
+    /// `texts` contains at least two files for calibration and scoring ([`SplitText`] splits a single file in two). If
+    /// it is empty, the texts in `embedded` are used. The grid will be stored at `target`. Sizes are chosen so that a
+    /// run takes at most [`sizes::MAX_SECONDS`] at `flop_per_second`, if possible.
     ///
     /// # Errors
-    /// Fails if there is no usable model, with the reason for each, or if a text is missing or too short.
+    /// Fails if there is no usable model, and gives the reason for each. Fails if a text is missing or too short.
     pub fn of(
         folder: &Path,
         texts: &[PathBuf],
@@ -79,7 +79,7 @@ impl Starter {
         let sizes = Sizes { length, sequences, windows: None };
         let mut starter = Self { folder, models: Vec::new(), left_out, corpora, tasks, sizes, is_reduced: false };
         for mut model in models {
-            // Leave out a model if a grid with only this model is invalid.
+            // Leave out a model if a grid that contains only this model is invalid.
             match Grid::of_text(&starter.text(std::slice::from_ref(&model), target)?, target) {
                 Ok(grid) => {
                     model.depths = grid.depth.iter().map(|depth| depth.count).collect();
@@ -111,7 +111,7 @@ impl Starter {
         self.models.iter().map(|model| model.name.as_str())
     }
 
-    /// Returns the input files: texts, and all files in model directories except grids.
+    /// Returns the input files: the texts, and all files in model directories except grids.
     pub fn inputs(&self) -> Vec<Input> {
         let listed =
             self.models.iter().flat_map(|model| std::fs::read_dir(&model.path).into_iter().flatten().flatten());
@@ -123,17 +123,17 @@ impl Starter {
         files.map(|file| Input::new("a model file", file)).chain(texts).chain(tasks).collect()
     }
 
-    /// Returns the directories left out, with reasons.
+    /// Returns the directories that were left out, each with the reason.
     pub fn left_out(&self) -> &[(PathBuf, Error)] {
         &self.left_out
     }
 }
 
-/// Token counts of a text, by the tokenizer that produces the fewest tokens.
+/// Token counts of a text. They come from the tokenizer that produces the fewest tokens.
 struct Amount {
-    /// Tokens in the first [`LOOKED_AT`] bytes.
+    /// Number of tokens in the first [`LOOKED_AT`] bytes.
     first: usize,
-    /// Tokens in the whole text, extrapolated.
+    /// Number of tokens in the whole text, extrapolated.
     tokens: usize,
 }
 
@@ -148,14 +148,14 @@ fn amount(corpus: &Corpus, models: &[Model]) -> Result<Amount> {
 }
 
 /// Chooses the window length and the number of calibration windows. A window fits into the context of every model, and
-/// every text has at least two windows.
+/// every text yields at least two windows.
 fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize) -> Result<(usize, usize)> {
     let tokens = amounts.iter().map(|amount| amount.first);
     let Some((shortest, fewest)) = corpora.iter().zip(tokens).min_by_key(|(_, tokens)| *tokens) else {
         return Err(Error::missing("no text for calibration"));
     };
     let context = models.iter().filter_map(|model| model.context).min().unwrap_or(most);
-    // Calibration skips a tenth of the text. Two windows must fit into the rest.
+    // Calibration skips a tenth of the text. The rest must hold two windows.
     let room = (fewest * 9 / 20).min(context).min(most);
     if room < SHORTEST {
         return Err(Error::bad_input("the text is too short")
@@ -168,7 +168,7 @@ fn windows(corpora: &[Corpus], amounts: &[Amount], models: &[Model], most: usize
     Ok((length, (fewest / length).clamp(8, SEQUENCES)))
 }
 
-/// Window rule of starter grids. The rule supports any text.
+/// Window rule for starter grids. It works with any text.
 const RULE: Rule = Rule::Wikitext2;
 
 const TEMPLATE: &str = include_str!("grid.yaml.j2");
@@ -177,7 +177,7 @@ const TEMPLATE: &str = include_str!("grid.yaml.j2");
 const SCORED: [&str; 2] = ["arc_easy", "hellaswag"];
 
 impl Starter {
-    /// Renders a grid of the given models for a file at `target`.
+    /// Renders a grid with the given models for a file at `target`.
     fn text(&self, models: &[Model], target: &Path) -> Result<String> {
         let corpora = self.corpora.iter().map(|corpus| {
             context! {
@@ -234,7 +234,7 @@ fn render_error(error: &minijinja::Error) -> Error {
     Error::job("cannot write the grid").found(format!("{error:#}"))
 }
 
-/// Formats one comment line per method with its label and options.
+/// Formats one comment line per method, with its label and options.
 fn described(methods: &[Described]) -> Vec<String> {
     methods
         .iter()
@@ -251,19 +251,19 @@ fn described(methods: &[Described]) -> Vec<String> {
         .collect()
 }
 
-/// Formats a path on one line for a comment.
+/// Formats a path on a single line, for use in a comment.
 fn plain(path: &Path) -> String {
     crate::error::printable(&path.display().to_string()).replace('\n', " ")
 }
 
-/// Quotes a string for YAML if needed.
+/// Quotes a string for YAML if necessary.
 fn quoted(text: &str) -> String {
     let reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '.' || c == '/')
         && text.chars().any(|c| c.is_ascii_alphabetic())
         && !text.starts_with("...")
         && !reserved.contains(&text.to_ascii_lowercase().as_str());
-    // YAML reads `.5e3` and `.inf` as numbers.
+    // YAML reads `.5e3` and `.inf` as numbers, so they must be quoted.
     let is_number = text.starts_with('.') && !text.contains('/');
     if is_word && !is_number && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c)) {
         text.to_owned()
@@ -272,10 +272,10 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Returns a path relative to the grid's directory, or an absolute path if they share only the root.
+/// Returns a path relative to the grid's directory, or an absolute path if the two share only the root.
 fn relative(path: &Path, target: &Path) -> String {
     let path = files::absolute(path);
-    // Resolve only the directory, because a file in the hub cache is a link to a blob without an extension.
+    // Resolve only the directory. The file itself may be a link in the hub cache to a blob without an extension.
     let path = match (path.is_file(), path.parent(), path.file_name()) {
         (true, Some(folder), Some(name)) => canonical_or_same(folder.to_owned()).join(name),
         _ => canonical_or_same(path),
@@ -283,7 +283,7 @@ fn relative(path: &Path, target: &Path) -> String {
     let folder =
         files::absolute(target).parent().map(|folder| canonical_or_same(folder.to_owned())).unwrap_or_default();
     let common = path.components().zip(folder.components()).take_while(|(a, b)| a == b).count();
-    // Paths that share only the root are unrelated.
+    // Paths that share only the root are unrelated, so a relative path would make no sense.
     if path.components().take(common).filter(|part| matches!(part, Component::Normal(_))).count() == 0 {
         return path.display().to_string();
     }

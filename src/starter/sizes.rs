@@ -4,21 +4,21 @@ use super::find::Model;
 use crate::model::{Load, Program, Trie};
 use crate::pipeline::stage::activations;
 
-/// Maximum time of a run with default sizes, in seconds.
+/// Maximum duration of a run with default sizes, in seconds.
 pub(super) const MAX_SECONDS: f64 = 900.0;
-/// Share of [`MAX_SECONDS`] that the estimate may use, because it excludes most of solving and tokenizing.
+/// Share of [`MAX_SECONDS`] that the estimate may fill. The estimate leaves out most of the solving and tokenizing.
 const ESTIMATE_SHARE: f64 = 0.7;
-/// Minimum number of windows for reliable bootstrap intervals.
+/// Minimum number of windows that gives reliable bootstrap intervals.
 const MIN_WINDOWS: usize = 32;
-/// Preferred minimum number of calibration tokens per channel, which applies while other sizes can still be reduced.
+/// Preferred minimum number of calibration tokens per channel. It applies as long as other sizes can still be reduced.
 /// [`MIN_TOKENS_PER_CHANNEL`] always applies.
 const GOOD_TOKENS_PER_CHANNEL: usize = 56;
 const MIN_TOKENS_PER_CHANNEL: usize = 16;
-/// Minimum length to which windows are reduced, in tokens.
+/// Length in tokens below which windows are not shortened.
 const MIN_LENGTH: usize = 512;
 /// Approximate number of tokens in the scored documents of a task.
 const TASK_TOKENS: usize = 20_000;
-/// Number of cells per depth: plain removal and three recoveries.
+/// Number of cells at each depth: plain removal and three recoveries.
 const CELLS_PER_DEPTH: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) struct Sizes {
     /// Tokens per window.
     pub(super) length: usize,
     pub(super) sequences: usize,
-    /// Maximum number of scored windows per text, or `None` for all windows.
+    /// Maximum number of scored windows per text; `None` for all windows.
     pub(super) windows: Option<usize>,
 }
 
@@ -37,7 +37,8 @@ pub(super) struct Amounts {
     pub(super) tasks: usize,
 }
 
-/// Halves sizes until the estimated time fits the budget: first scored windows, then sequences, then their length.
+/// Halves sizes until the estimated time fits the budget. Reduces the number of scored windows first, then the number
+/// of sequences, then their length.
 pub(super) fn fitting(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flop_per_second: f64) -> Sizes {
     let channels = models.iter().map(|model| model.config.hidden).max().unwrap_or(1);
     let longest = amounts.scored_tokens.iter().max().copied().unwrap_or(0);
@@ -50,7 +51,7 @@ pub(super) fn fitting(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flo
         } else if tokens / 2 >= GOOD_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
             sizes.sequences /= 2;
         } else if sizes.length > MIN_LENGTH {
-            // Keep the number of calibration tokens.
+            // Keep the number of calibration tokens the same.
             sizes.length /= 2;
             sizes.sequences *= 2;
         } else if tokens / 2 >= MIN_TOKENS_PER_CHANNEL * channels && sizes.sequences > 1 {
@@ -62,8 +63,8 @@ pub(super) fn fitting(mut sizes: Sizes, models: &[Model], amounts: &Amounts, flo
     sizes
 }
 
-/// Estimates the floating-point operations of a grid: a calibration pass, and scoring of all cells, which share the
-/// passes through common layers.
+/// Estimates the floating-point operations for a grid: one calibration pass, and the scoring of all cells. Layers that
+/// cells share are counted once.
 fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
     let Sizes { length, sequences, windows } = sizes;
     let limit = windows.map_or(usize::MAX, |windows| windows * length);
@@ -74,7 +75,7 @@ fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
     for model in models {
         let layers = model.layers;
         let calibration = Load::windows(sequences * length, length);
-        // Storing activations and solving operators takes about half a pass.
+        // Storing activations and solving operators takes about as long as half a pass.
         flops += 1.5 * activations::pass_flops(&model.config, &calibration);
         let mut programs = vec![Program::trunk(layers)];
         for depth in &model.depths {
@@ -85,7 +86,7 @@ fn flops(sizes: Sizes, models: &[Model], amounts: &Amounts) -> f64 {
         let dense = activations::pass_flops(&model.config, &Load::windows(1, length));
         for load in &loads {
             let trie = Trie::scoring(&programs).flops(&model.config, load);
-            // Repaired variants share the layers below the cut with plain removal, but not the layers above it.
+            // A repaired variant shares the layers below the cut with plain removal, but not those above it.
             let above: f64 = model.depths.iter().map(|depth| (layers - depth) as f64 / (2 * layers) as f64).sum();
             let head = 2.0 * load.scored as f64 * (model.config.hidden * model.config.vocab) as f64;
             let repaired = (CELLS_PER_DEPTH - 1) as f64;

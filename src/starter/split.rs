@@ -1,4 +1,4 @@
-//! Splitting of one text into two disjoint parts, for calibration and scoring.
+//! Splits a text into two disjoint parts, one for calibration and one for scoring.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use crate::corpus::read_rows;
 use crate::error::{Error, Result};
 use crate::files::output::{Input, OutputFile};
 
-/// Share of a text used for calibration.
+/// Share of the text that is used for calibration.
 const CALIBRATION_SHARE: f64 = 0.8;
-/// Range of calibration shares in which to search for a good split position.
+/// Range of calibration shares within which to look for a good place to split.
 const SHARES: [f64; 2] = [0.7, 0.9];
-/// Separator between rows under the window rule of starter grids.
+/// Separator between rows according to the window rule of starter grids.
 const BETWEEN_ROWS: &str = "\n\n";
 
 /// Text that is split into two parts. Each part is written to a file next to the grid.
@@ -43,16 +43,16 @@ impl SplitText {
         Ok(Self { text: text.to_owned(), parts })
     }
 
-    /// Returns the paths of the calibration file and the scored file.
+    /// Returns the paths of the calibration file and of the file to score.
     pub fn files(&self) -> [&Path; 2] {
         [&self.parts[0].0, &self.parts[1].0]
     }
 
-    /// Writes the files, except those that already have the same content. If a write fails, removes the files already
+    /// Writes the files, except those that exist with the same content. If a write fails, removes the files already
     /// written.
     ///
     /// # Errors
-    /// Fails if a file exists and `force` is not set, or if a file cannot be written.
+    /// Fails if a file exists with other content and `force` is not set, or if a file cannot be written.
     pub fn write(&self, force: bool) -> Result<WrittenParts> {
         let mut written = WrittenParts::default();
         for (path, content) in &self.parts {
@@ -67,7 +67,7 @@ impl SplitText {
     }
 }
 
-/// Guard for files written for a grid. Dropping the guard removes the files, unless [`keep`](Self::keep) was called.
+/// Guard for files written next to a grid. When dropped, it removes the files unless [`keep`](Self::keep) was called.
 #[derive(Debug, Default)]
 pub struct WrittenParts(Vec<PathBuf>);
 
@@ -89,7 +89,7 @@ fn json_lines(rows: &[&str]) -> String {
     rows.iter().map(|row| json!({"text": row}).to_string() + "\n").collect()
 }
 
-/// Splits a text between two rows, or within a long row. Returns `None` for a text with fewer than two words.
+/// Splits a text between two rows or within a long row. Returns `None` if the text has fewer than two words.
 fn split_rows(rows: &[String]) -> Option<[Vec<&str>; 2]> {
     let bytes: usize = rows.iter().map(String::len).sum();
     let mut before = 0;
@@ -114,8 +114,8 @@ fn has_words(part: &[&str]) -> bool {
     part.iter().any(|row| !row.trim().is_empty())
 }
 
-/// Returns the best split position within a row that starts at byte `before`. Prefers a blank line, then a line end,
-/// then whitespace.
+/// Returns the best place to split a row that starts at byte `before`. Prefers a blank line, then a line end, then
+/// whitespace.
 fn cut_within(row: &str, before: usize, bytes: usize) -> Option<usize> {
     let [first, ideal, last] = [SHARES[0], CALIBRATION_SHARE, SHARES[1]].map(|share| {
         let offset = ((share * bytes as f64) as usize).saturating_sub(before).min(row.len());

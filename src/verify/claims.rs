@@ -1,4 +1,5 @@
-//! Recomputes the recorded verdicts on the paper's claims from the numbers of a results folder and its sibling folders.
+//! Recomputes the recorded verdicts on the paper's claims, using the numbers in a results folder and its sibling
+//! folders.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -11,13 +12,13 @@ use crate::error::Result;
 use crate::files::{self, regular};
 use crate::results::StoredResults;
 
-/// Cache of claim verdicts by sibling folders and profile.
+/// Cache of claim verdicts, keyed by sibling folders and profile.
 #[derive(Default)]
 pub(super) struct Judge(Mutex<HashMap<ProfilePlace, Arc<Verdicts>>>);
 
 type ProfilePlace = (Vec<PathBuf>, String);
 
-/// Verdicts on all claims, and names of the artifacts that have results.
+/// Verdicts on all claims, and the names of the artifacts for which there are results.
 struct Verdicts {
     there: BTreeSet<String>,
     judged: Vec<JudgedClaim<'static>>,
@@ -37,7 +38,7 @@ impl Judge {
     }
 }
 
-/// Checks the recorded verdicts of a results folder.
+/// Checks the verdicts recorded in a results folder.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
@@ -81,7 +82,7 @@ fn rest_of_line(line: &str) -> String {
     line.split(" | ").skip(2).collect::<Vec<_>>().join(" | ")
 }
 
-/// Returns the folders of all artifacts in the same results directory and profile.
+/// Returns the folders of all artifacts that are in the same results directory and have the same profile.
 fn around(folder: &Path) -> Vec<PathBuf> {
     let absolute = files::absolute(folder);
     let (Some(name), Some(results)) = (absolute.file_name(), absolute.parent().and_then(Path::parent)) else {

@@ -1,4 +1,4 @@
-//! Comparison of recomputed values with recorded ones. Cells are matched by identity, items by index.
+//! Compares recomputed values with recorded ones. Cells are matched by identity, items by index.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::results::ResultRow;
 use crate::tasks::{AccuracyKind, ChoiceResult, DocumentResult};
 use ghostlab_definitions::aggregate::Aggregation;
 
-/// Results of the checks of one results folder.
+/// Results of all checks on one results folder.
 pub(super) struct Checks {
     pub(super) inputs: Check,
     windows: Check,
@@ -27,7 +27,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// Creates empty checks, in addition to the finished check of the inputs.
+    /// Creates empty checks beside the finished check of the inputs.
     pub(super) fn new(inputs: Check) -> Self {
         use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
         let [windows, documents, choices, selections, operators] =
@@ -37,7 +37,7 @@ impl Checks {
 
     /// Compares a recomputed cell with its record.
     pub(super) fn compare(&mut self, recorded: &ReferenceRun, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
-        // The engine may differ from the recorded one. Everything else must be equal.
+        // The engine may differ from the recorded one. Everything else in the identity must be equal.
         let own_engine = *cell.identity.engine == *engine;
         let tolerance = Tolerance::between(&engine.dtype, &cell.identity.engine.dtype);
         let identity = Identity { engine: Arc::new(engine.clone()), ..(*cell.identity).clone() };
@@ -66,7 +66,7 @@ impl Checks {
             self.selections.lack(name, "the cell in run.json");
         }
         for scores in &cell.scores {
-            // A task definition may have several metrics, with one number each.
+            // A task definition may have several metrics, each with its own number.
             let numbers: Vec<&&ResultRow> = cell_numbers
                 .iter()
                 .filter(|number| {
@@ -79,7 +79,7 @@ impl Checks {
                 self.inputs.lack(format!("{name} on {}", scores.label), "recorded items of this metric");
             }
             for number in numbers {
-                // A relative tolerance of the perplexity is an absolute tolerance of the loss in nats per token.
+                // A relative tolerance for the perplexity is an absolute tolerance for the loss in nats per token.
                 let per_token = tolerance.perplexity.ln_1p();
                 self.items(recorded, &NumberCheck { number, per_token, own_engine }, scores);
             }
@@ -122,7 +122,7 @@ impl Checks {
         }
     }
 
-    /// Compares a perplexity over all documents with the recorded losses of its documents.
+    /// Compares a perplexity over all documents with the value that follows from the documents' recorded losses.
     fn compare_perplexity(&mut self, number: &NumberCheck<'_>, all: usize, aggregation: Aggregation, units: f64) {
         let losses = number.number.losses().unwrap_or_default();
         if let (Some(value), true) = (number.number.record.value, losses.len() == all) {
@@ -139,7 +139,7 @@ impl Checks {
         documents: &[(usize, DocumentResult)],
         kind: AccuracyKind,
     ) {
-        // Flips follow from the answers, which are compared as separate numbers.
+        // Flips follow from the answers, which are compared as numbers of their own.
         if matches!(metric_of(number.number).of, Of::Flips(_)) {
             return;
         }
@@ -164,7 +164,7 @@ impl Checks {
         }
     }
 
-    /// Returns all checks, with the number of recorded values of each kind.
+    /// Returns all checks, each with the number of recorded values of its kind.
     pub(super) fn all(self, recorded: &ReferenceRun) -> Vec<Check> {
         let numbers = &recorded.numbers.numbers;
         let losses = |defined: bool| -> usize {
@@ -186,14 +186,14 @@ impl Checks {
 /// Recorded number whose items are compared.
 struct NumberCheck<'a> {
     number: &'a ResultRow,
-    /// Tolerance of a loss, in nats per token.
+    /// Tolerance for a loss in nats per token.
     per_token: f64,
-    /// Whether the engine is the recorded one.
+    /// Whether the values were recomputed on the recorded engine.
     own_engine: bool,
 }
 
 impl NumberCheck<'_> {
-    /// Describes the position of an item of the number.
+    /// Describes which item of the number is meant.
     fn at(&self, item: &str) -> String {
         format!("{}, {}, {item}", self.number.cell, self.number.column)
     }
@@ -217,7 +217,7 @@ fn compare_boundaries(
             check.differ(at("region"), [format!("{:?}", one.region), format!("{:?}", two.region)], None);
             continue;
         }
-        // Rounding errors in the solution grow with the condition number, while the error of its outputs hardly grows.
+        // The rounding error of the solution grows with the condition number, but the error of its outputs hardly does.
         let enlarged = tolerance.activations * one.condition.unwrap_or(0.0);
         let solved = tolerance.perplexity.max(enlarged.min(1.0));
         let numbers = &two.numbers;
@@ -247,7 +247,7 @@ fn word(right: bool) -> &'static str {
     if right { "right" } else { "wrong" }
 }
 
-/// Compares the correctness of generated answers. On another engine, generated texts may diverge wherever two tokens
+/// Compares whether generated answers are correct. On another engine, generated texts may diverge wherever two tokens
 /// are nearly tied, which may also change the answers.
 fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
     let recorded = number.number.task_answers().unwrap_or_default();
@@ -257,7 +257,7 @@ fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut
             Some(bit) if bit == *made => check.agree(0.0),
             Some(bit) if number.own_engine => check.differ(at(), [word(bit), word(*made)], None),
             Some(bit) => check.lack(at(), format!("recorded engine (recorded {}, found {})", word(bit), word(*made))),
-            // Items are only recorded for metrics that are means of zeros and ones.
+            // Items are recorded only for metrics that are means of zeros and ones.
             None if recorded.is_empty() => {}
             None => check.lack(at(), "recorded answer"),
         }

@@ -1,4 +1,4 @@
-//! Results of checks: values that agree, differ, or cannot be checked.
+//! Results of checks: which values agree, which differ, and which cannot be checked.
 
 use std::path::Path;
 
@@ -170,7 +170,7 @@ impl Check {
         }
     }
 
-    /// Compares a printed number with a value. The tolerance `half` is half a unit of the last printed digit.
+    /// Compares a printed number with a value. The tolerance `half` is half a unit in the last printed digit.
     pub(super) fn printed(&mut self, at: impl Fn() -> String, printed: f64, value: f64, half: f64) {
         match (printed - value).abs() <= half {
             true => self.agree(0.0),
@@ -189,7 +189,8 @@ impl Check {
         self.agreed + self.differs.len()
     }
 
-    /// Sets the number of values from which the sample was drawn, and the resulting detection probability.
+    /// Sets the total number of values from which the sample was drawn, and the detection probability that follows from
+    /// it.
     #[must_use]
     pub(super) fn of(mut self, all: usize) -> Self {
         self.all = all.max(self.compared());

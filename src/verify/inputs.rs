@@ -1,5 +1,5 @@
-//! Search for the inputs of a run by hash: at the recorded paths, in another checkout, next to the program, and in the
-//! hub cache. Also checks the hashes of the files in a results folder.
+//! Finds the inputs of a run by hash: at the recorded paths, in another checkout, next to the program, and in the hub
+//! cache. Also checks the hashes of the files in a results folder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -27,8 +27,8 @@ impl Finder {
         known.entry(path.to_owned()).or_insert_with(|| sha256::of_file(path).ok().map(|(hash, _)| hash)).clone()
     }
 
-    /// Finds a recorded file or folder. If a file is missing or differs from the recorded hashes (`inputs`), returns
-    /// `None` and records the problem in `check`.
+    /// Finds a recorded file or folder. If a file is missing or does not match the recorded hashes (`inputs`), returns
+    /// `None` and adds the problem to `check`.
     pub(super) fn find(
         &self,
         what: &str,
@@ -64,10 +64,11 @@ impl Finder {
         None
     }
 
-    /// Returns the path itself, then paths below each root that end in the same components, longest match first.
+    /// Returns the path itself, followed by the paths below each root that end in the same components. Longer matches
+    /// come first.
     fn candidates(&self, path: &Path) -> Vec<PathBuf> {
         let parts: Vec<Component<'_>> = path.components().collect();
-        // Use only the components after the last `..`, because the ones before it depend on the machine.
+        // Use only the components after the last `..`, because the earlier ones depend on the machine.
         let first = parts.iter().rposition(|part| !matches!(part, Component::Normal(_))).map_or(0, |at| at + 1);
         let ends = (first..parts.len()).map(|at| parts[at..].iter().collect::<PathBuf>());
         let below = ends.flat_map(|end| self.roots.iter().map(move |root| root.join(&end)));
@@ -79,7 +80,7 @@ fn joined_file(base: &Path, path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { base.to_owned() } else { base.join(path) }
 }
 
-/// Checks the hash of each listed file, and notes how many are missing.
+/// Checks the hash of each listed file. Adds a note on how many of them are missing.
 ///
 /// # Errors
 /// Fails if a file cannot be read.

@@ -1,4 +1,5 @@
-//! Checks the numbers in a results folder against their recorded items, such as answers and losses. Needs no model.
+//! Checks the numbers in a results folder against their recorded items, such as answers and losses. Does not need the
+//! models.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,10 +14,10 @@ use crate::pipeline::identity::MeasureId;
 use crate::results::{CHANNELS, ResultRow, mean, read_frame};
 use crate::tasks::{DocumentResult, Flip, Task};
 
-/// Maximum relative difference between two f64 computations of the same number.
+/// Maximum relative difference between two computations of the same number in f64.
 pub(super) const ROUNDING: f64 = 1e-9;
 
-/// Recomputes all numbers from their items and compares them.
+/// Recomputes all numbers from their items and compares them with the recorded numbers.
 ///
 /// # Errors
 /// Fails if a table cannot be read.
@@ -66,8 +67,8 @@ fn of_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
                 .collect::<Option<_>>()?;
             mean(&each)
         }
-        // The record contains neither word counts nor byte counts for the texts of task definitions, so only token
-        // perplexities are recomputed.
+        // The record contains neither word counts nor byte counts for the texts scored by task definitions, so only
+        // token perplexities are recomputed.
         (_, Some(losses)) if is_defined(recorded, number) => {
             let (_, name) = number.record.metric.rsplit_once('/')?;
             mean(losses).filter(|_| name.split(',').next() == Some("perplexity")).map(f64::exp)
@@ -77,7 +78,7 @@ fn of_items(recorded: &ReferenceRun, number: &ResultRow) -> Option<f64> {
             if let Of::Damage(damage, _) = metric.of {
                 return damage.estimate(losses).map(|estimate| estimate.value);
             }
-            // The record does not contain the number of bytes of the text.
+            // The record does not contain the length of the text in bytes.
             let losses = Losses { windows: losses.to_vec() };
             let sample = TextSample { losses: &losses, length: 0, bytes: None, damages: None };
             sample.estimate(&metric).map(|estimate| estimate.value)
@@ -121,8 +122,8 @@ pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
     bare_numbers.map(|number| number.column.as_str()).collect()
 }
 
-/// Returns whether each document is answered correctly according to its log-likelihoods. Returns `None` if these are
-/// not recorded.
+/// Returns whether each document is answered correctly according to its log-likelihoods. Returns `None` if none are
+/// recorded.
 fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<bool>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
@@ -133,7 +134,7 @@ fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec
     Some(documents.iter().map(right).collect())
 }
 
-/// Checks the flips against the answers of the dense model and the variant.
+/// Checks the recorded flips against the answers given by the dense model and by the variant.
 fn flips(recorded: &ReferenceRun, check: &mut Check) {
     for number in &recorded.numbers.numbers {
         let metric = metric_of(number);
@@ -174,8 +175,8 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
     }
 }
 
-/// Returns whether each document's answer flips between two cells. An entry is `None` if both answers are wrong and no
-/// log-likelihoods show whether they are equal.
+/// Returns whether the answer to each document flips between two cells. An entry is `None` if both answers are wrong
+/// and no log-likelihoods show whether they are the same.
 fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &ResultRow) -> Vec<Option<bool>> {
     let [dense_right, variant_right] =
         [dense, variant].map(|number| number.task_answers().unwrap_or_default().iter().copied());
@@ -192,7 +193,7 @@ fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &Res
         .collect()
 }
 
-/// Returns the answer that the log-likelihoods of each document select. Returns `None` if these are not recorded.
+/// Returns the answer selected by the log-likelihoods of each document. Returns `None` if none are recorded.
 fn chosen_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Option<usize>>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
@@ -203,7 +204,7 @@ fn chosen_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Opt
     Some(judged.collect())
 }
 
-/// Checks the channel errors against the recorded boundary errors.
+/// Checks the errors per channel against the recorded boundary errors.
 fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut Check) -> Result<()> {
     let path = folder.join(CHANNELS);
     if !path.exists() {
@@ -233,7 +234,7 @@ fn channels(folder: &Path, recorded: &ReferenceRun, check: &mut Check) -> Result
         let boundary =
             run_cell.and_then(|cell| cell.boundaries.iter().find(|boundary| boundary.region.0 as u64 == start));
         if let Some(boundary) = boundary {
-            // Both values are means of f32 errors, summed in different orders.
+            // Both values are means over f32 errors, but they are summed in different orders.
             let at = || format!("{CHANNELS}: {cell}, boundary {start}");
             check.number(at, boundary.boundary_mae, sum / count, 1e-6 * boundary.boundary_mae.abs());
         }

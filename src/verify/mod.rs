@@ -1,7 +1,7 @@
 //! Verification of results (layer 4 of the architecture).
 //!
-//! Files are checked by hash, numbers against their items, tables against their numbers, and a sample of items by
-//! recomputing it in a separate store. Latencies depend on the machine and are not verified.
+//! Files are checked against their hashes, numbers against their items, and tables against their numbers. A sample of
+//! the items is recomputed in a separate store. Latencies depend on the machine and are not verified.
 
 mod claims;
 mod compare;
@@ -31,15 +31,15 @@ use crate::pipeline::exec::{Reporter, RunSettings};
 use crate::results::StoredResults;
 use ghostlab_store::Store;
 
-/// Settings of a verification.
+/// Settings for a verification.
 pub struct VerifyRequest<'a> {
-    /// Share of items to sample.
+    /// Share of the items to sample.
     pub share: f64,
     pub seed: u64,
     /// Additional folders in which to look for inputs.
     pub roots: Vec<PathBuf>,
     pub settings: RunSettings,
-    /// Store for recomputed objects, initially empty.
+    /// Store for recomputed objects, empty at the start.
     pub store: &'a Store,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
@@ -50,7 +50,8 @@ pub struct VerifyRequest<'a> {
 /// # Errors
 /// Fails if no results folder is found.
 pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
-    /// Maximum search depth: three levels for `results/ARTIFACT/PROFILE`, and one for a collection of such folders.
+    /// Maximum search depth. `results/ARTIFACT/PROFILE` takes three levels, and a folder that collects such folders one
+    /// more.
     const DEPTH: usize = 4;
     fn walk(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) {
         if folder.join(StoredResults::FILE).is_file() {
@@ -74,7 +75,7 @@ pub fn folders(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Results folder after all checks that need no model, with the sample to recompute.
+/// Results folder after all checks that need no model, with the sample that is still to be recomputed.
 pub struct Prepared {
     folder: PathBuf,
     recorded: ReferenceRun,
@@ -86,7 +87,7 @@ pub struct Prepared {
 /// Runs all checks that need no model, and draws the samples.
 ///
 /// # Errors
-/// Fails if a folder cannot be read. Problems inside it are reported by its checks.
+/// Fails if a folder cannot be read. Problems inside a folder are reported by its checks.
 pub fn prepare(folders: &[PathBuf], request: &VerifyRequest<'_>) -> Result<Vec<Prepared>> {
     let finder = Finder::new(request.roots.clone());
     let judge = Judge::default();
@@ -119,7 +120,7 @@ impl Prepared {
         Ok(Self { folder: folder.to_owned(), recorded, drawn, checks, notes })
     }
 
-    /// Estimates the work for the sample. Reads and tokenizes texts.
+    /// Estimates the work needed to recompute the sample. Reads and tokenizes texts.
     ///
     /// # Errors
     /// Fails if the user interrupts.

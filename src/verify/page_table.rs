@@ -1,4 +1,4 @@
-//! Checks of the page's table against the CSV table, and of the Markdown and LaTeX tables against the page.
+//! Checks the page's table against the CSV table, and the Markdown and LaTeX tables against the page.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use crate::results::NOISY;
 
 /// Parses a printed number. Also returns its maximum rounding error.
 pub(super) fn parse_printed(text: &str) -> Option<(f64, f64)> {
-    // Noisy latencies have a mark before the number.
+    // A noisy latency has a mark before the number.
     let text = text.trim().trim_start_matches(NOISY).replace('−', "-").replace(',', "");
     let end = text.find(|c: char| !c.is_ascii_digit() && !".-+".contains(c)).unwrap_or(text.len());
     let (number, rest) = text.split_at(end);
     let decimals = number.split_once('.').map_or(0, |(_, after)| after.len());
-    // Large numbers have an exponent: `2.09e7`.
+    // Large numbers are printed with an exponent, as in `2.09e7`.
     let digits = rest.strip_prefix('e').unwrap_or_default();
     let digits = digits.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
     let exponent: i32 = digits.parse().unwrap_or(0);
@@ -70,8 +70,8 @@ pub(super) fn check_page(
         check.differ(&file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
     }
     for (line, (texts, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
-        // Compare from the right, because the labels may occupy fewer columns. Skip empty cells, which separate groups
-        // of columns.
+        // Compare from the right, because the labels may occupy fewer columns. Skip the empty cells that separate
+        // groups of columns.
         let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
         for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
             let text = cell["text"].as_str().unwrap_or_default();
@@ -91,7 +91,7 @@ fn row_label(row: usize, key: &str) -> String {
     format!("page.json, row {}: {key}", row + 1)
 }
 
-/// Checks the LaTeX table, which may be transposed. Each number of a row must appear in the corresponding row or column
+/// Checks the LaTeX table, which may be transposed. Each number in a row must appear in the corresponding row or column
 /// of the page.
 fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<()> {
     let file = name(latex);
@@ -111,13 +111,13 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<
         return Ok(());
     }
     for (line, cells) in body.iter().enumerate() {
-        // A row of a transposed table contains the numbers of one column of the page, and those of other metrics of the
-        // same prompt.
+        // A row in a transposed table contains the numbers from one column of the page, along with those for other
+        // metrics of the same prompt.
         let texts = match as_rows {
             true => rows[line].clone(),
             false => rows.iter().flat_map(|row| row.iter().skip(line).step_by(body.len()).cloned()).collect(),
         };
-        // Skip the leading columns with the prompt length and batch size.
+        // Skip the leading columns, which contain the prompt length and batch size.
         let before = if as_rows { 0 } else { cells.len().saturating_sub(rows.len()) };
         for cell in unmatched_cells(&cells[before..], texts, check) {
             let position = format!("{file}, row {}", line + 1);
@@ -127,10 +127,10 @@ fn check_latex(latex: &Path, rows: &[Vec<&Value>], check: &mut Check) -> Result<
     Ok(())
 }
 
-/// Shading of LaTeX rows.
+/// LaTeX command that shades a row.
 const SHADE: &str = "\\rowcolor{gray!15}";
 
-/// Returns the cells whose numbers appear in none of `texts`. Each entry of `texts` matches at most one cell.
+/// Returns the cells whose numbers appear in none of `texts`. Each entry in `texts` can match only one cell.
 fn unmatched_cells(cells: &[String], mut texts: Vec<String>, check: &mut Check) -> Vec<String> {
     let mut strange = Vec::new();
     for cell in cells {
@@ -157,7 +157,7 @@ fn numbers(text: &str) -> Vec<String> {
     words.filter(|word| word.contains(|c: char| c.is_ascii_digit())).collect()
 }
 
-/// Returns whether `cell` contains all numbers of `text` in the same order.
+/// Returns whether `cell` contains all the numbers in `text` in the same order.
 fn shows(cell: &str, text: &str) -> bool {
     let mut shown = numbers(cell).into_iter();
     numbers(text).iter().all(|number| shown.any(|known| known == *number))
@@ -172,7 +172,7 @@ pub(super) fn markdown_rows(path: &Path) -> Result<Vec<Vec<String>>> {
         .collect())
 }
 
-/// Reads the numeric cells of a LaTeX table by row.
+/// Reads the numeric cells in each row of a LaTeX table.
 fn latex_rows(path: &Path) -> Result<Vec<Vec<String>>> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let columns = text.split_once("\\begin{tabular}{").and_then(|(_, after)| after.split_once('}'));

@@ -1,4 +1,4 @@
-//! CSV tables of a results folder.
+//! CSV tables in a results folder.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ impl PrintedTable {
         self.rows[row].get(column)?.parse().ok()
     }
 
-    /// Reports a field that differs from `made`, the value computed from `numbers.json`.
+    /// Reports that a field differs from `made`, the value computed from `numbers.json`.
     pub(super) fn differs(&self, at: String, (row, column): (usize, usize), made: Option<f64>, check: &mut Check) {
         let by = made.zip(self.number(row, column)).map(|(made, found)| (made - found).abs());
         let text = made.map_or("nothing".to_owned(), |made| made.to_string());

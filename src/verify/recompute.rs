@@ -1,4 +1,4 @@
-//! Recomputes a sample of a folder's numbers and compares it with the record.
+//! Recomputes a sample of the numbers in a folder and compares it with the record.
 //!
 //! The sample depends only on the seed and the items, so it is the same on every machine.
 
@@ -21,7 +21,7 @@ use crate::pipeline::plan::{BackbonePlan, Evaluation};
 pub(super) struct DrawnPart {
     /// Sampled cells, by engine.
     parts: Vec<EngineGrid>,
-    /// Share of the chunks to recompute.
+    /// Share of the chunks that are recomputed.
     share: f64,
     inputs: Check,
 }
@@ -34,10 +34,10 @@ struct EngineGrid {
     engine: ComputeId,
 }
 
-/// Runs each calibration of the sampled cells once for all folders.
+/// Runs each calibration needed by the sampled cells once for all folders.
 ///
 /// # Errors
-/// Fails if the user interrupts. Other failures are reported by the checks of the folders that need the result.
+/// Fails if the user interrupts. Other failures are reported by the checks of the folders that need the calibration.
 pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
@@ -62,7 +62,7 @@ impl EngineGrid {
         part
     }
 
-    /// Returns whether both grids use the same engine and have equal definitions of all names that they share.
+    /// Returns whether both grids use the same engine and define all names that they share equally.
     fn takes(&self, other: &Self) -> bool {
         let grid = &self.grid;
         let two = &other.grid;
@@ -103,7 +103,7 @@ pub(super) fn draw(
             return drawn;
         }
     };
-    // A dense cell joins the group of the backbone's first calibrated cell.
+    // A dense cell joins the group of the first calibrated cell with the same backbone.
     let of_dense = |cell: &Cell| {
         let mut group_cells =
             grid.cells.iter().filter(|member| member.backbone == cell.backbone && member.calibration.is_some());
@@ -152,7 +152,7 @@ fn batch(id: &MeasureId) -> Option<usize> {
 }
 
 impl DrawnPart {
-    /// Returns a function that samples chunks. The sample depends on the measurement, not on names in the grid.
+    /// Returns a function that samples chunks. The sample depends on what is measured, not on the names in the grid.
     fn chunks(&self, request: &VerifyRequest<'_>) -> impl Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + use<> {
         let seed = request.seed;
         let share = self.share;
@@ -162,10 +162,10 @@ impl DrawnPart {
         }
     }
 
-    /// Estimates the work to recompute the sample.
+    /// Estimates the work needed to recompute the sample.
     ///
     /// # Errors
-    /// Fails if the user interrupts. Other failures are reported when the sample is computed.
+    /// Fails if the user interrupts. Other failures are reported when the sample is recomputed.
     pub(super) fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
         let mut work = Work::default();
         for EngineGrid { grid, settings, .. } in &self.parts {
@@ -203,7 +203,8 @@ impl DrawnPart {
     }
 }
 
-/// Returns the recorded engine, or the closest one available here with a note that explains why.
+/// Returns the recorded engine. If it is not available here, returns the closest one that is, with a note that says
+/// why.
 fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
     let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
         return (EngineRequest::default(), is_elsewhere(id));
@@ -225,7 +226,7 @@ fn is_elsewhere(id: &ComputeId) -> Option<String> {
     Some(format!("{id} is not available on this machine; recomputing with available kernels"))
 }
 
-/// Removes from a grid the cells and evaluations whose inputs are not on this machine.
+/// Removes from a grid all cells and evaluations whose inputs are missing on this machine.
 fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, check: &mut Check) {
     let inputs = &recorded.numbers.inputs;
     grid.backbones.retain(|name, _| grid.cells.iter().any(|cell| cell.backbone == *name));
@@ -253,18 +254,18 @@ fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, che
     evaluate.groups.clear();
 }
 
-/// Samples a share of indices, at least one, in ascending order.
+/// Samples a share of the indices, but at least one, in ascending order.
 pub(super) fn sample_indices(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
     let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
     let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
     (0..all).filter(|&at| chosen.contains(names[at].as_str())).collect()
 }
 
-/// Samples cells. Also returns the share of chunks to sample from each.
+/// Samples cells. Also returns the share of chunks to sample in each of them.
 ///
-/// Groups (calibrations) are sampled first, then cells, then chunks. Calibrations are expensive, and a few chunks
-/// suffice to find a cell that is entirely wrong. The sample does not depend on the folder, so that work shared by
-/// several folders is done once.
+/// Groups are sampled first, then cells, then chunks. The cells in a group share a calibration. Calibrations are
+/// expensive, and a few chunks suffice to find a cell that is entirely wrong. The sample does not depend on the folder,
+/// so that work needed by several folders is done once.
 pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share: f64) -> (Vec<usize>, f64) {
     let kinds: Vec<&String> = groups.iter().collect::<BTreeSet<_>>().into_iter().collect();
     let chosen = ranked(seed, &kinds, share.sqrt());
@@ -277,9 +278,9 @@ pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share:
     (cells, part)
 }
 
-/// Samples a share of names, at least one, ranked by a hash of seed and name.
+/// Samples a share of the names, but at least one. Takes the names that come first by a hash of seed and name.
 fn ranked<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
-    // Subtract a small tolerance, because rounding may push a product such as 0.05 × 100 above 5.
+    // Subtract a small tolerance, because a product such as 0.05 × 100 may be rounded to slightly more than 5.
     let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());
     let mut all: Vec<(String, &str)> =
         names.iter().map(|text| (sha256::of_bytes(format!("{seed}/{text}")), text.as_str())).collect();

@@ -1,4 +1,4 @@
-//! Recorded numbers, cells and documents of a results folder.
+//! Numbers, cells and documents as recorded in a results folder.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::pipeline::identity::MeasureId;
 use crate::results::{DOCUMENTS, Provenance, ResultRow, StoredResults, damaged_frame, read_frame};
 use crate::tasks::ChoiceResult;
 
-/// Cells of `run.json`.
+/// Cells in `run.json`.
 #[derive(Debug, Deserialize)]
 struct RunCells {
     #[serde(default)]
@@ -32,7 +32,7 @@ struct RunCellName {
     name: String,
 }
 
-/// Recorded diagnostics of one boundary.
+/// Diagnostics recorded for one boundary.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunBoundary {
     pub(super) region: (usize, usize),
@@ -45,7 +45,7 @@ pub(super) struct RunBoundary {
     pub(super) m_antisymmetric_norm: f64,
 }
 
-/// Recorded document, with the index of its correct choice (`gold`) and the results of all choices.
+/// Recorded document, with the index of its correct choice (`gold`) and the result for each choice.
 #[derive(Debug, Clone)]
 pub(super) struct RecordedDocument {
     pub(super) id: usize,
@@ -57,7 +57,7 @@ pub(super) struct RecordedDocument {
 pub(super) struct ReferenceRun {
     pub(super) numbers: StoredResults,
     pub(super) cells: Vec<RunCell>,
-    /// Documents by cell and column name; `None` if the folder has none.
+    /// Documents by cell name and column name; `None` if the folder contains none.
     pub(super) documents: Option<HashMap<(String, String), Vec<RecordedDocument>>>,
 }
 
@@ -74,7 +74,7 @@ impl ReferenceRun {
         Ok(Self { numbers, cells, documents })
     }
 
-    /// Returns the measurement of a number, or `None` for means and derived numbers.
+    /// Returns the measurement behind a number. Returns `None` for means and derived numbers.
     pub(super) fn measure(&self, number: &ResultRow) -> Option<&MeasureId> {
         match self.numbers.measures(number) {
             [one] => Some(one),

@@ -1,4 +1,4 @@
-//! Checks of the tables in a results folder: each format against the numbers and the other formats.
+//! Checks the tables in a results folder: each format against the numbers and against the other formats.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::metric::{Metric, Spread};
 use crate::results::record::Record;
 use crate::results::{deviation, mean, read_frame, spread_head, write_csv};
 
-/// Checks all tables of a results folder.
+/// Checks all tables in a results folder.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
@@ -34,7 +34,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
             (page, true) if page.is_file() => {
                 check_page(&page, &table, &printed, &path.with_extension("tex"), &mut check)?;
             }
-            // Artifacts with overridden settings have a tidy table, but no section on the page.
+            // An artifact with overridden settings has a tidy table, but no section on the page.
             (_, true) if tidy.is_some() => check_tidy_markdown(&table, &printed, &mut check)?,
             (_, true) => check_markdown(&table, recorded, &printed, &mut check)?,
             _ => {}
@@ -71,7 +71,7 @@ impl ExpectedLine {
     }
 }
 
-/// Checks a table with one row per number, or per mean over seeds.
+/// Checks a table with one row for each number, or for each mean over seeds.
 fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell: usize, check: &mut Check) {
     let Some(value) = table.column("value") else { return };
     let kinds: Vec<(usize, Spread)> =
@@ -124,7 +124,7 @@ fn check_wide(table: &PrintedTable, recorded: &ReferenceRun, check: &mut Check) 
     let heads = table.heads.iter().enumerate();
     let heads = heads.filter(|(_, head)| cells.values().any(|cell| cell.contains_key(*head)));
     let text_cells: Vec<(usize, &str)> = heads.map(|(at, head)| (at, head.as_str())).collect();
-    // Skip a table that aggregates seeds, because its rows are means of several cells.
+    // Skip a table that is averaged over seeds, because each of its rows covers several cells.
     if table.heads.iter().any(|head| head.ends_with(" n")) {
         return;
     }
@@ -191,7 +191,7 @@ fn line_of(line: usize, text: &str) -> String {
     text.lines().nth(line).unwrap_or_default().to_owned()
 }
 
-/// Checks that each number of a Markdown table is a value of the tidy table for the backbone and depth of its row.
+/// Checks that each number in a Markdown table occurs in the tidy table for the same backbone and depth.
 fn check_tidy_markdown(table: &PrintedTable, path: &Path, check: &mut Check) -> Result<()> {
     let text = String::from_utf8_lossy(&regular::read(path)?).into_owned();
     let (Some(value), Some(alignment)) = (table.column("value"), text.lines().find(|line| line.starts_with("| --")))
@@ -221,7 +221,7 @@ fn check_tidy_markdown(table: &PrintedTable, path: &Path, check: &mut Check) -> 
     Ok(())
 }
 
-/// Returns the backbone and depth labels of a line, as shown in printed tables.
+/// Returns the backbone and depth labels for a line, as shown in printed tables.
 fn row_labels(table: &PrintedTable, line: usize) -> [String; 2] {
     let [backbone, removed, total] = ["backbone", "pruned_layers", "total_layers"]
         .map(|head| table.column(head).and_then(|column| table.rows[line].get(column)).cloned().unwrap_or_default());

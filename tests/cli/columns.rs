@@ -1,4 +1,4 @@
-//! Tests of the columns that distinguish cells in printed tables and result files.
+//! Tests of the columns that distinguish cells in printed tables and in results files.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn one_setting_distinguishes_cells_wherever_shown() {
         .collect();
     assert_eq!(found, [["train", "8", "64", "0"], ["train", "8", "64", "1"]]);
 
-    // With one seed per results folder, the numbers are paired, and the different seed is reported.
+    // If each results folder has only one seed, the numbers are paired, and the difference in seeds is reported.
     for (name, seed) in [("one", "0"), ("two", "1")] {
         let name = format!("name={name}");
         let seed = format!("calibration.seed={seed}");
@@ -29,7 +29,7 @@ fn one_setting_distinguishes_cells_wherever_shown() {
     let apart = printed(&world, &["compare", "results/one", "results/two"]);
     assert!(apart.contains("paired despite different settings") && apart.contains("calibration.seed"), "{apart}");
     assert!(!apart.contains("only in"), "{apart}");
-    // One of the two seeds is paired, and the other is not.
+    // Only one of the two seeds has a partner.
     let half = printed(&world, &["compare", "results/seeds", "results/two"]);
     assert!(half.contains("common values are the same") && half.contains("only in A: "), "{half}");
     assert!(!half.contains("only in B") && !half.contains("values that differ"), "{half}");

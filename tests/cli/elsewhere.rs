@@ -1,4 +1,4 @@
-//! Tests of the store and results locations when the program is called from another folder.
+//! Tests of where the store and the results are placed when the program is called from another folder.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn from_elsewhere_the_checkouts_store_is_used_or_the_users_own() {
     let (code, text) = run_elsewhere(&world, elsewhere.path(), home.path(), &["plan", "owm.yaml"]);
     assert!(code == Some(3) && text.contains("did you mean `own.yaml`?"), "{text}");
     assert!(!elsewhere.path().join("data").exists(), "a store was created in the current folder");
-    // An explicitly named store that does not exist is a usage error.
+    // Naming a store that does not exist is a usage error.
     for arguments in [&["status", "--store", "data/stor"][..], &["cache", "ls", "--store", "data/stor"]] {
         let output = world.ghostlab(arguments);
         let text = String::from_utf8_lossy(&output.stderr);

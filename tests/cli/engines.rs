@@ -1,4 +1,4 @@
-//! Tests of run events, engines, dtypes and kernel families.
+//! Tests of run events, engines, float types and kernel families.
 
 use super::*;
 
@@ -60,7 +60,7 @@ fn a_run_that_was_stopped_has_counted_what_it_did() {
     recorder.end(&error);
     let record = RunRecord::all(&store).into_iter().next().unwrap();
     assert_eq!(record.stage, RunState::Interrupted);
-    // The dense cell and the cells of depth 1 were complete. At depth 2, the first evaluation had finished.
+    // The dense cell and the cells at depth 1 were complete. At depth 2, the first evaluation had finished.
     assert_eq!((record.complete, record.cells), (5, 9));
     assert_eq!((record.scored, record.scores), (5 * 3 + 4, 9 * 3));
 }
@@ -74,7 +74,7 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     let world = World::new();
     world.runs(&["--results", "own"]);
     let candle = ["--engine", "candle", "--results"];
-    // Objects of another engine are not reused.
+    // Objects computed by another engine are not reused.
     let log = world.runs(&[&candle[..], &["other"]].concat());
     assert!(!log.contains("cells cached"), "{log}");
     let log = world.runs(&[&candle[..], &["again"]].concat());
@@ -103,9 +103,9 @@ fn engines_and_dtypes_have_separate_comparable_results() {
     let [portable, amx] = ["portable", "amx"]
         .map(|kernels| printed(&world, &["plan", "grid.yaml", "--dtype", "bf16", "--kernels", kernels]));
     assert!(portable.contains("9 complete, 0 to run"), "{portable}");
-    // Each kernel family has its own device class, and any class can be planned for on any machine.
+    // Each kernel family has its own device class. Any machine can plan for any class.
     assert!(amx.contains("0 complete, 9 to run") && amx.contains("engine: cpu bf16 on cpu-amx"), "{amx}");
-    // Engines do not share results, even for the same dtype.
+    // Engines do not share results, even if their float types are the same.
     assert!(
         printed(&world, &["plan", "grid.yaml", "--engine", "candle", "--dtype", "bf16"])
             .contains("0 complete, 9 to run")

@@ -1,8 +1,8 @@
-//! Tests of an installed program that runs in an empty folder.
+//! Tests of an installed program that is run in an empty folder.
 
 use super::*;
 
-/// Installs the program in a new folder. Returns the folder and the program's path.
+/// Installs the program in a new folder. Returns this folder and the path of the program.
 #[cfg(unix)]
 fn installed() -> (tempfile::TempDir, PathBuf) {
     let prefix = tempfile::tempdir().unwrap();
@@ -12,13 +12,14 @@ fn installed() -> (tempfile::TempDir, PathBuf) {
     (prefix, program)
 }
 
-/// Runs an installed program in an empty folder, with user data in `home`.
+/// Runs an installed program in an empty folder. User data is kept in `home`.
 #[cfg(unix)]
 fn works_in_an_empty_folder(program: &Path, home: &Path) {
     let empty = tempfile::tempdir().unwrap();
     assert!(run_installed(program, empty.path(), home, &["plan", "figure3"]).contains("grid figure3"));
     assert!(run_installed(program, empty.path(), home, &["reproduce"]).contains("table2"));
-    // Use a bundled model by name. Results go to the current folder, the store to the user's data folder.
+    // Use a bundled model by its name. Results go to the current folder, and the store is created in the user's data
+    // folder.
     let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/tiny/corpora/wiki-test.jsonl.gz");
     let arguments = ["score", "tiny-llama", "--windows", "1", "--length", "64", "--perplexity", text.to_str().unwrap()];
     assert!(run_installed(program, empty.path(), home, &arguments).contains("1 windows"));

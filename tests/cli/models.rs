@@ -1,4 +1,4 @@
-//! Tests of model files, tokenizers, texts and grids that are rejected.
+//! Tests of rejected model files, tokenizers, texts and grids.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn unlike_vocabularies_are_compared_in_bits_per_byte() {
     world.runs(&[]);
     let alike = table(&world.path("results/grid/results.csv"));
     assert!(!alike[0].iter().any(|name| name.starts_with("bits/byte")), "{:?}", alike[0]);
-    // The second tokenizer lacks a word that no text uses, so both tokenizers give the same tokens and numbers.
+    // The second tokenizer lacks a word that occurs in no text, so both tokenizers produce the same tokens and numbers.
     std::fs::create_dir(world.path("other")).unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(world.path("backbone").join(name), world.path("other").join(name)).unwrap();
@@ -32,7 +32,7 @@ fn unlike_vocabularies_are_compared_in_bits_per_byte() {
     let rows = table(&world.path("results/grid/results.csv"));
     let perplexity = column_index(&rows, "ppl test@64");
     let bits = column_index(&rows, "bits/byte test@64");
-    // Compute the expected value by hand for five windows of 64 words. The scored text of a window begins after its
+    // Compute the expected value by hand for five windows of 64 words. The scored text in a window begins after its
     // first word.
     let texts = std::fs::read_to_string(world.path("test.jsonl")).unwrap();
     let texts =

@@ -19,11 +19,11 @@ fn impossible_job_is_refused_with_figures_before_work() {
     world.refuses(&["--memory", "0.001"], 3, &["memory limit", "backbone tiny", "0.00 GB (--memory); "]);
     let kinds = String::from_utf8(world.ghostlab(&["cache", "ls"]).stdout).unwrap();
     assert!(kinds.contains("tokens-v") && !kinds.contains("activations-v") && !kinds.contains("scores-v"), "{kinds}");
-    // The flag from the hint fixes the error.
+    // The flag suggested by the hint fixes the error.
     let log = String::from_utf8(world.run(&["--memory", "0.001"]).stderr).unwrap();
     let asked = log.split_once("limit with --memory ").unwrap().1.split_whitespace().next().unwrap();
     world.runs(&["--memory", asked]);
-    // Stored results need no memory.
+    // Showing stored results needs no memory.
     world.runs(&["--memory", "0.001"]);
 }
 
@@ -53,7 +53,7 @@ fn plan_refuses_what_run_refuses_in_the_same_words() {
 fn code_and_log(world: &World, command: &str, more: &[&str]) -> (Option<i32>, Vec<String>) {
     let output = world.ghostlab(&[&[command, "grid.yaml", "-q"], more].concat());
     let text = String::from_utf8(output.stderr).unwrap();
-    // Skip the lines that show free memory, which may change between calls.
+    // Skip the lines that show the free memory, which may change between two calls.
     let lines: Vec<String> = text.lines().filter(|line| !line.contains("found:")).map(str::to_owned).collect();
     (output.status.code(), lines)
 }
@@ -97,7 +97,7 @@ fn other_settings_have_their_own_folder_and_never_mix() {
     assert!(log.contains(&folder), "the output does not name the folder: {log}");
     assert_eq!(table(&world.path("results").join(&folder).join("results.csv")).len(), 1 + 5);
     assert_eq!(names(&world.path("results").join(&folder).join("lm_eval")).len(), 5);
-    // A run of the changed grid file replaces all files that the previous run wrote into `results/grid`.
+    // A run of the changed grid file replaces all files that the previous run wrote to `results/grid`.
     world.write("results/grid/notes.txt", "mine");
     let grid = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
@@ -154,8 +154,8 @@ fn a_reader_that_goes_ends_the_output_quietly() {
     assert!(world.command(&["run", "grid.yaml"]).stderr(full_disk()).output().unwrap().status.success());
 }
 
-/// Opens `/dev/full`, to which every write fails. Output lost to a full disk is an error, unlike output to a closed
-/// pipe. Lost progress messages do not stop a run.
+/// Opens `/dev/full`, to which every write fails. Losing output to a full disk is an error, unlike writing to a closed
+/// pipe. Losing progress messages does not stop a run.
 fn full_disk() -> std::fs::File {
     std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap()
 }

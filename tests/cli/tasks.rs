@@ -1,4 +1,4 @@
-//! Tests of tasks in a grid and of rejected task entries.
+//! Tests of tasks in a grid, and of task entries that are rejected.
 
 use super::*;
 

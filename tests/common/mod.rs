@@ -21,13 +21,13 @@ pub use of_core::{
     shared, tensors,
 };
 
-/// Reads the JSON record of a run or plan without its checksum. Returns `None` while the record is being written.
+/// Reads the JSON record of a run or plan, without its checksum. Returns `None` if the record is still being written.
 pub fn stored_record(path: &std::path::Path) -> Option<serde_json::Value> {
     let bytes = std::fs::read(path).ok()?;
     serde_json::from_slice(bytes.split(|byte| *byte == b'\t').next()?).ok()
 }
 
-/// Returns the entries of a `numbers.json`, each merged with the data of its cell and column.
+/// Returns the entries in a `numbers.json`, each merged with the data of its cell and its column.
 pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
     let all = &stored["numbers"];
     all["cells"]
@@ -51,7 +51,7 @@ pub fn stored_numbers(stored: &serde_json::Value) -> Vec<serde_json::Value> {
         .collect()
 }
 
-/// Returns the first number that satisfies the predicate.
+/// Returns the first number for which `is_it` returns true.
 pub fn stored_number(
     stored: &mut serde_json::Value,
     is_it: impl Fn(&serde_json::Value) -> bool,

@@ -1,4 +1,4 @@
-//! Functions that read the output of programs run by tests.
+//! Functions that read the output of programs run by the tests.
 
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
@@ -11,14 +11,15 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns the standard output, followed by the standard error.
+/// Returns standard output followed by standard error.
 pub fn both(output: &Output) -> String {
     stdout(output) + &stderr(output)
 }
 
 /// Waits until a process exits, and returns its output.
 ///
-/// # Panics Panics if the process still runs after four minutes.
+/// # Panics
+/// Panics if the process is still running after four minutes.
 pub fn ended(mut child: Child) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {

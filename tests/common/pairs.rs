@@ -1,6 +1,7 @@
-//! Pairs of run settings for tests of identities (the settings that are stored with each number). Every view must
-//! distinguish the pairs that differ in an identity. Every view must show no difference for the pairs that differ only
-//! in irrelevant details. `setting_paths()` lists the identity settings that the pairs must cover.
+//! Pairs of settings for tests of identities. An identity consists of the settings that are stored with each number.
+//! Every view must distinguish the settings in a pair whose identities differ. If a pair differs only in irrelevant
+//! details, every view must show no difference. `setting_paths()` lists the identity settings that the pairs must
+//! cover.
 
 mod irrelevant;
 mod latency;
@@ -13,19 +14,19 @@ mod text;
 pub use setting::Setting;
 
 pub struct Pair {
-    /// Description of the change in the second setting.
+    /// Description of what the second setting changes.
     pub what: &'static str,
     /// Paths of the identity settings that differ. Empty if only irrelevant details differ.
     pub aspects: &'static [&'static str],
-    /// Whether both settings run quickly on any machine. Settings that need a certain device or a long stream are only
-    /// planned.
+    /// Whether both settings run quickly on any machine. Settings that need a certain device or a long stream are
+    /// planned but not run.
     pub runs: bool,
     one: fn(&mut Setting),
     other: fn(&mut Setting),
 }
 
-/// Identity settings that no grid, file or flag changes. They are program constants or belong to searches (see
-/// `tests/search.rs`).
+/// Identity settings that no grid, file or flag can change. They are constants of the program or belong to searches
+/// (see `tests/search.rs`).
 pub const CONSTANT: [&str; 17] = [
     "cut.repaired.training.length",
     "cut.repaired.training.seed",
@@ -75,7 +76,7 @@ fn between(
     Pair { what, aspects, runs: true, one, other }
 }
 
-/// Returns a pair whose settings are only planned, not run.
+/// Returns a pair whose settings are planned but not run.
 fn planned(
     what: &'static str,
     aspects: &'static [&'static str],
@@ -85,7 +86,7 @@ fn planned(
     Pair { runs: false, ..between(what, aspects, one, other) }
 }
 
-/// Returns pairs whose numbers differ, each with the differing identity settings.
+/// Returns the pairs whose numbers differ, each with the identity settings that differ.
 pub fn unlike() -> Vec<Pair> {
     [
         model::weights(),
@@ -109,7 +110,7 @@ pub fn unlike() -> Vec<Pair> {
     .collect()
 }
 
-/// Returns pairs that differ only in details that affect no number.
+/// Returns the pairs that differ only in details that affect no number.
 pub fn alike() -> Vec<Pair> {
     let mut pairs = irrelevant::grids();
     pairs.extend(irrelevant::files());

@@ -1,5 +1,5 @@
-//! Views of a run's numbers (results files and command outputs), with the identity settings that each view states. The
-//! tests of setting pairs fail if a results file or a command is missing from the lists below.
+//! Views of a run's numbers (results files and command outputs), and the identity settings that each view states. The
+//! tests on setting pairs fail if a results file or a command is missing from the lists below.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::pairs::Setting;
 
-/// Artifact definition whose table shows the last cell on the page.
+/// Artifact definition whose table shows the grid's last cell on the page.
 const ARTIFACT: &str = "\
 artifact:
   title: A table
@@ -24,16 +24,16 @@ artifact:
     metrics: [ppl_test, copa, prefill_ms]
 ";
 
-/// All outputs produced for one setting.
+/// All outputs for one setting.
 pub struct Seen {
     pub numbers: StoredResults,
     /// Path of the run's results folder, relative to `results`.
     folder: String,
     record: Value,
-    /// Page data. `None` for an artifact with overrides, which is not shown on the page.
+    /// Data for the page; `None` for an artifact with overrides, which the page does not show.
     page: Option<Value>,
     explained: String,
-    /// Contents of the exported `ghostlab.json`, which states the cell's identity.
+    /// Contents of the exported `ghostlab.json`, which contains the cell's identity.
     exported: Value,
     card: String,
     /// Dtype, shape and hash of each exported tensor, by name.
@@ -43,12 +43,13 @@ pub struct Seen {
 /// Results file or command output that shows numbers.
 pub struct View {
     pub name: &'static str,
-    /// Returns the text about the last cell and its numbers, or `None` if the view does not show them.
+    /// Function that returns the text about the last cell and its numbers, or `None` if the view does not show them.
     text: fn(&Seen) -> Option<String>,
-    /// Returns whether the view states an identity setting. Files of the results folder state the remaining settings.
+    /// Function that returns whether the view states an identity setting. If it does not, another file in the results
+    /// folder does.
     pub says: fn(&SettingPath) -> bool,
-    /// Whether equal identities give equal text. A results folder is named after the request as written, so equal
-    /// identities can give different names.
+    /// Whether equal identities lead to equal text. A results folder is named after the request as written, so its name
+    /// may differ even if identities are equal.
     pub one: bool,
 }
 
@@ -74,11 +75,11 @@ pub const VIEWS: [View; 9] = [
     },
     View { name: "export", text: |seen| Some(seen.export().to_string()), says: of_variant, one: true },
     View { name: "export, card", text: |seen| Some(seen.what_the_card_says()), says: of_variant, one: true },
-    // Different cells can export equal tensors. Other exported files state the identity.
+    // Different cells may export equal tensors. Other exported files state the identity.
     View { name: "export, tensors", text: |seen| Some(format!("{:?}", seen.tensors)), says: |_| false, one: true },
 ];
 
-/// Results files without identities. The `numbers.json` in the same folder states the identities of their numbers.
+/// Results files without identities. The `numbers.json` in the same folder states the identities for their numbers.
 const OF_ONE_RUN: [&str; 22] = [
     ".ghostlab.sha256",
     "latency.parquet",
@@ -104,8 +105,8 @@ const OF_ONE_RUN: [&str; 22] = [
     "eval_results",
 ];
 
-/// All commands, each with the test that compares pairs of settings for it (`here` is this file), or the reason why no
-/// such test is needed.
+/// All commands, each with the test that compares setting pairs for it (`here` is this file) or the reason why no such
+/// test is needed.
 const COMMANDS: [(&str, &str); 25] = [
     ("run", "here"),
     ("reproduce", "here"),
@@ -135,7 +136,7 @@ const COMMANDS: [(&str, &str); 25] = [
 ];
 
 fn said(setting: &Setting, what: &str, words: &[&str]) -> String {
-    // `export` calls the compute dtype `--compute`, because its `--dtype` sets the dtype of the weights.
+    // Replace `--dtype` with `--compute` for `export`, whose own `--dtype` sets the dtype of the exported weights.
     let setting_words = setting.arguments.iter().map(|argument| match (words[0], argument.as_str()) {
         ("export", "--dtype") => "--compute",
         (_, other) => other,
@@ -146,7 +147,7 @@ fn said(setting: &Setting, what: &str, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the folders below `folder` that hold a run's numbers.
+/// Returns the folders in or below `folder` that contain a run's numbers.
 fn runs_below(folder: &Path) -> Vec<PathBuf> {
     if folder.join(StoredResults::FILE).is_file() {
         return vec![folder.to_owned()];
@@ -155,14 +156,14 @@ fn runs_below(folder: &Path) -> Vec<PathBuf> {
     inner.filter(|path| path.is_dir()).flat_map(|path| runs_below(&path)).collect()
 }
 
-/// Runs a setting and creates every view of it.
+/// Runs a setting and produces every view of it.
 pub fn seen(setting: &Setting, what: &str) -> Seen {
     let grid = std::fs::read_to_string(setting.world.path("grid.yaml")).unwrap();
     setting.world.write("grid.yaml", format!("{grid}{ARTIFACT}"));
     let results = setting.world.path("results");
     said(setting, what, &["run", "grid.yaml"]);
     let [folder] = runs_below(&results).try_into().unwrap();
-    // Tables show metrics of task definitions only if they are listed as columns, so list all of them.
+    // Tables show the metrics of task definitions only if these are listed as columns, so list all of them.
     let numbers = StoredResults::read(&folder).unwrap();
     let made =
         numbers.numbers.iter().map(|number| number.record.metric.as_str()).filter(|name| name.starts_with("made"));
@@ -186,7 +187,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     let explained: Vec<String> = keys.into_iter().collect();
     assert!(!explained.is_empty(), "{what}: explain prints no key");
     said(setting, what, &["export", "grid.yaml", &cell, "--to", "exported"]);
-    // The page only shows artifacts without overrides, run with the machine's default engine.
+    // The page shows only artifacts that were run without overrides and on the machine's default engine.
     let page = artifact.join("page.json");
     assert!(page.is_file() || !setting.arguments.is_empty(), "{what}: {} is missing", page.display());
     Seen {
@@ -201,7 +202,7 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     }
 }
 
-/// Collects the store keys in the JSON output of `explain`.
+/// Collects the store keys that occur in the JSON output of `explain`.
 fn keys_in(answer: &Value, found: &mut BTreeSet<String>) {
     match answer {
         Value::Object(map) => {
@@ -251,7 +252,7 @@ impl Seen {
         made.iter().map(|object| json!([object["kind"], object["key"]])).collect()
     }
 
-    /// Returns the cell's numbers on the page, after checking that each is in `numbers.json`.
+    /// Returns the identities of the cell's numbers on the page, after checking that each is in `numbers.json`.
     fn on_page(&self) -> Option<Vec<String>> {
         let rows = self.page.as_ref()?["artifact"]["tables"][0]["rows"].as_array().unwrap();
         let cells = rows.iter().flat_map(|row| row["cells"].as_array().unwrap());
@@ -265,7 +266,7 @@ impl Seen {
         Some(shown)
     }
 
-    /// Returns the identity and provenance that the exported folder records.
+    /// Returns the identity and the provenance recorded in the exported folder.
     fn export(&self) -> Value {
         assert_eq!(self.exported["identity"], json!(self.numbers.identities[self.cell()]));
         json!([self.exported["identity"], self.exported["made_from"]])
@@ -284,8 +285,8 @@ impl Seen {
 }
 
 impl View {
-    /// Asserts that the view distinguishes two settings that differ in `aspects`, or shows equal text if `aspects` is
-    /// empty.
+    /// Asserts that the view distinguishes two settings that differ in `aspects`. If `aspects` is empty, asserts that
+    /// it shows the same text for both.
     pub fn holds(&self, what: &str, aspects: &[&str], [one, other]: [&Seen; 2]) {
         let (Some(a), Some(b)) = ((self.text)(one), (self.text)(other)) else { return };
         if aspects.is_empty() {

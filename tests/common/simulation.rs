@@ -1,5 +1,5 @@
-//! Simulates the races of `search` on known scores, in many item orders. Measures how often a race eliminates the best
-//! candidate, and how many items it scores.
+//! Simulates the races of `search` on known scores, in many orders of the items. Measures how often a race eliminates
+//! the best candidate, and how many items it scores.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -18,7 +18,7 @@ use serde_json::Value;
 /// Gains indexed by `[candidate][stratum][item]`.
 pub type Gains = Vec<Vec<Vec<f64>>>;
 
-/// Known scores of the candidates of one grid, without duplicates.
+/// Known scores of a grid's candidates, without duplicates.
 #[derive(Debug, Clone)]
 pub struct KnownScores {
     pub name: String,
@@ -27,17 +27,17 @@ pub struct KnownScores {
     pub objectives: Vec<KnownObjective>,
 }
 
-/// Known scores of one objective, where larger is better.
+/// Known scores for one objective. Larger is better.
 #[derive(Debug, Clone)]
 pub struct KnownObjective {
     pub first: usize,
     pub gains: Gains,
-    /// Maximum distance from the best value that counts as near.
+    /// Maximum distance from the best value at which a candidate counts as near the best.
     pub near: f64,
 }
 
-/// Returns the programs of a recorded run's distinct candidates, with their gains on tasks (correct answers) and on
-/// texts (negative losses).
+/// Returns the programs of the distinct candidates in a recorded run, with their gains on tasks (1 for a correct
+/// answer) and on texts (negative losses).
 pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [Gains; 2]) {
     let mut paths = Vec::new();
     let mut right = Vec::new();
@@ -75,25 +75,27 @@ pub fn candidates(stored: &StoredResults, cells: &[&Value]) -> (Vec<Program>, [G
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Simulated {
-    /// Share of races in which the best candidate survives. With two objectives, the whole Pareto front must survive.
+    /// Share of races in which the best candidate survives. With two objectives, share of races in which the whole
+    /// Pareto front survives.
     pub cover: f64,
-    /// Share of races in which the leader is near the best.
+    /// Share of races in which the leader's score is near the best.
     pub near: f64,
-    /// Median costs before the final scoring, as shares of the exhaustive grid's costs. `items` counts items, and
-    /// `layers` counts items × layers.
+    /// Median cost before the final scoring, as a share of the cost of the exhaustive grid. `items` counts items, and
+    /// `layers` counts items times layers.
     pub items: f64,
     pub layers: f64,
     pub survivors: f64,
-    /// Share of races in which one of two planted candidates of equal merit eliminates the other.
+    /// Share of races in which one of two planted candidates with equal scores eliminates the other.
     pub parted: f64,
-    /// Mean excess of the winner's score in the race over its score on held-out items.
+    /// Mean amount by which the winner's score in the race exceeds its score on held-out items.
     pub selection_bias: f64,
 }
 
-/// Simulates a race for each of `seeds` item orders. With a single objective, also simulates a race with a planted tie.
+/// Simulates a race for each of `seeds` orders of the items. With a single objective, also simulates a race with a
+/// planted tie.
 ///
 /// # Errors
-/// Propagates errors of the race.
+/// Propagates errors from the race.
 pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated> {
     let mut races = Vec::new();
     let mut parted = 0;
@@ -114,7 +116,7 @@ pub fn simulate(known: &KnownScores, seeds: u64, alpha: f64) -> Result<Simulated
     let best = front(&everyone, &gains);
     let merits: Vec<f64> = known.objectives[0].gains.iter().map(|gains| mean_of_means(gains)).collect();
     let most = merits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    // If several candidates tie for the best score, each of them counts as the best.
+    // If several candidates are tied for the best score, each of them counts as the best.
     Ok(Simulated {
         cover: share(&|race: &Race| match known.objectives.len() {
             1 => race.alive.iter().any(|&candidate| merits[candidate] >= most),
@@ -143,7 +145,7 @@ fn median_of(races: &[Race], measure: &dyn Fn(&Race) -> f64) -> f64 {
 struct Race {
     alive: Vec<usize>,
     leader: usize,
-    /// Eliminated candidates, each with the rival that eliminated it.
+    /// Eliminated candidates, each with the rival that beat it.
     exits: Vec<(usize, usize)>,
     items: f64,
     layers: f64,
@@ -151,7 +153,7 @@ struct Race {
 }
 
 fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Race> {
-    // Shuffle the items of every candidate in the same order.
+    // Shuffle the items in the same order for every candidate.
     let mut shuffled: Vec<Vec<Vec<Vec<f64>>>> = Vec::new();
     let mut schedules = Vec::new();
     for objective in &known.objectives {
@@ -197,27 +199,27 @@ fn race(known: &KnownScores, random: &mut PythonRandom, alpha: f64) -> Result<Ra
     })
 }
 
-/// Returns the gains of each stratum in the given order.
+/// Returns the gains in each stratum, rearranged in the given order.
 fn in_order(strata: &[Vec<f64>], orders: &[Vec<usize>]) -> Vec<Vec<f64>> {
     strata.iter().zip(orders).map(|(values, order)| order.iter().map(|&at| values[at]).collect()).collect()
 }
 
-/// Returns the first `seen[stratum]` gains of each candidate and stratum.
+/// Returns the first `seen[stratum]` gains in each stratum, for each candidate.
 fn seen_gains(candidates: &[Vec<Vec<f64>>], seen: &[usize]) -> Vec<Vec<Vec<f64>>> {
     let first =
         |strata: &Vec<Vec<f64>>| strata.iter().zip(seen).map(|(stratum, &seen)| stratum[..seen].to_vec()).collect();
     candidates.iter().map(first).collect()
 }
 
-/// Returns the mean gain of the raced items minus the mean gain of the held-out items.
+/// Returns the mean gain on the raced items minus the mean gain on the held-out items.
 fn selection_bias(strata: &[Vec<f64>]) -> f64 {
     let parts = strata.iter().map(|values| values.split_at(values.len() - held_out_items(values.len())));
     let (raced, judged): (Vec<_>, Vec<_>) = parts.map(|(raced, judged)| (raced.to_vec(), judged.to_vec())).unzip();
     mean_of_means(&raced) - mean_of_means(&judged)
 }
 
-/// Plants a tie between the two best candidates, and returns the changed scores and the two candidates. A fair coin
-/// flip per item decides whether the two candidates swap their scores.
+/// Plants a tie between the two best candidates. For each item, a fair coin flip decides whether they swap their
+/// scores. Returns the changed scores and the two candidates.
 fn plant(known: &KnownScores, random: &mut PythonRandom) -> Result<(KnownScores, [usize; 2])> {
     let mut planted = known.clone();
     let merits: Vec<f64> = known.objectives[0].gains.iter().map(|gains| mean_of_means(gains)).collect();

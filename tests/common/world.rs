@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::{checkout, fixture};
 
-/// Temporary folder with a backbone (the `llama-gqa` fixture with a tokenizer of 300 words), two corpora and a grid.
+/// Temporary folder with a backbone (the `llama-gqa` fixture with a 300-word tokenizer), two corpora and a grid.
 pub struct World {
     pub folder: TempDir,
 }
@@ -18,7 +18,7 @@ impl World {
     pub fn new() -> Self {
         let world = Self { folder: TempDir::new().unwrap() };
         std::fs::create_dir(world.path("backbone")).unwrap();
-        // A folder with a store counts as a checkout, so parent folders are not searched.
+        // A folder that contains a store counts as a checkout, so its parent folders are not searched.
         std::fs::create_dir_all(world.path("data/store")).unwrap();
         for name in ["config.json", "model.safetensors"] {
             std::fs::copy(fixture("arch/llama-gqa").join(name), world.path("backbone").join(name)).unwrap();
@@ -38,8 +38,7 @@ impl World {
         world
     }
 
-    /// Replaces the grid with one that uses the bundled Llama and the texts `train` and `test`. `more` is appended to
-    /// the grid.
+    /// Replaces the grid with one that uses the bundled Llama and the texts `train` and `test`. Appends `more` to it.
     pub fn write_bundled_grid(&self, more: &str) {
         let data = checkout().canonicalize().unwrap().join("data/tiny");
         let data = data.display();
@@ -53,7 +52,7 @@ impl World {
         );
     }
 
-    /// Creates a world whose grid takes several seconds: three criteria, five recoveries, two texts and a task.
+    /// Creates a world whose grid takes several seconds to run: three criteria, five recoveries, two texts and a task.
     pub fn large() -> Self {
         let world = Self::new();
         world.write(
@@ -98,7 +97,7 @@ impl World {
         command
     }
 
-    /// Runs the grid, asserts success, and returns stderr.
+    /// Runs the grid, asserts that it succeeds, and returns its stderr.
     pub fn runs(&self, more: &[&str]) -> String {
         let output = self.run(more);
         let log = String::from_utf8(output.stderr).unwrap();
@@ -106,7 +105,7 @@ impl World {
         log
     }
 
-    /// Reads all results files that a repeated run must reproduce, by name.
+    /// Reads all results files, by name, that a repeated run must reproduce.
     pub fn tables(&self) -> BTreeMap<String, Vec<u8>> {
         let names = ["results.csv", "results.parquet", "results.md", "documents.parquet"];
         let folder = self.path("results/grid");
@@ -120,7 +119,8 @@ impl World {
         std::fs::write(path, config.to_string()).unwrap();
     }
 
-    /// Runs the grid, and asserts that it fails before any result with this exit code and these words in the message.
+    /// Runs the grid. Asserts that it fails before any result, with the given exit code and the given words in its
+    /// message.
     pub fn refuses(&self, more: &[&str], code: i32, words: &[&str]) {
         let output = self.run(more);
         let text = String::from_utf8(output.stderr).unwrap();
@@ -137,7 +137,7 @@ fn copa_row(i: usize) -> Value {
     json!({"premise": format!("w{i} w7 w8."), "question": "cause", "choice1": "w1 w2.", "choice2": "w3 w4 w5.", "label": i % 2})
 }
 
-/// Generates a deterministic text in which each word depends on the previous two.
+/// Generates a deterministic text in which each word depends on the two words before it.
 fn words(seed: usize, count: usize) -> String {
     let mut a = seed;
     let mut b = seed + 1;

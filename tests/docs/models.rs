@@ -1,5 +1,5 @@
-//! Generates the tables of docs/models.md from the registries of architectures and recoveries (`just docs`), and checks
-//! that they are up to date. tests/exported.rs checks their statements about exports against transformers' logits.
+//! Generates the tables in docs/models.md from the registries of architectures and recoveries (`just docs`), and checks
+//! that they are up to date. tests/exported.rs checks what they say about exports against the logits of transformers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use ghostlab::recovery::{self, Place};
 const BEGIN: &str = "<!-- Made by `just docs` from the registries. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 
-/// Returns the table text for exporting repairs at this position.
+/// Returns the table text on how repairs at this position are exported.
 fn export(position: Place) -> &'static str {
     match position {
         Place::Nothing => "plain",
@@ -26,7 +26,7 @@ fn export(position: Place) -> &'static str {
     }
 }
 
-/// Returns the table text for exporting a repair of an MLP branch.
+/// Returns the table text on how a repair of an MLP branch is exported.
 fn branch(architecture: &Architecture) -> &'static str {
     if architecture.norms[3].is_some() {
         "after the norm"
@@ -37,7 +37,7 @@ fn branch(architecture: &Architecture) -> &'static str {
     }
 }
 
-/// Groups the recoveries by the position of their repairs.
+/// Groups the recoveries by the position in the model where they repair.
 fn places() -> BTreeMap<Place, Vec<String>> {
     let mut places: BTreeMap<Place, Vec<String>> = BTreeMap::new();
     for method in recovery::described() {

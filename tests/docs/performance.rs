@@ -1,10 +1,11 @@
-//! Checks that docs/performance.md matches the output of tools/performance.py for benches/results.
+//! Checks that docs/performance.md matches what tools/performance.py generates from benches/results.
 #![allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
 
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the interpreter named by `GHOSTLAB_PYTHON`, or else `python3`. The script uses only the standard library.
+/// Returns the interpreter named by `GHOSTLAB_PYTHON`. If there is none, returns `python3`, because the script uses
+/// only the standard library.
 fn interpreter() -> String {
     std::env::var("GHOSTLAB_PYTHON").ok().filter(|named| named != "skip").unwrap_or_else(|| "python3".to_string())
 }

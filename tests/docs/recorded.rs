@@ -1,5 +1,5 @@
-//! Generates the text and figure about the recorded run in the README and docs/paper.md from `results/` (`just docs`),
-//! and checks that they are up to date.
+//! Generates the text and the figure about the recorded run in the README and docs/paper.md from `results/` (`just
+//! docs`), and checks that they are up to date.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,7 @@ use ghostlab::{criterion, recovery};
 /// Markers around the generated part of the README.
 const BEGIN: &str = "<!-- Made by `just docs` from the recorded run. -->\n";
 const END: &str = "<!-- Until here. -->\n";
-/// Criterion whose cuts are repaired.
+/// Criterion that selects the cuts to repair.
 const CUT: &str = "llm-streamline";
 
 /// Cut in the paper's table, as (backbone, removed layers, total layers).
@@ -31,7 +31,7 @@ fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     })
 }
 
-/// Records of one metric of an artifact.
+/// Records for one metric of an artifact.
 struct Numbers(Vec<Record>);
 
 impl Numbers {
@@ -50,7 +50,7 @@ impl Numbers {
         values[0]
     }
 
-    /// Returns the values of a method on a cut, one per seed.
+    /// Returns the values for a method on a cut, one per seed.
     fn values(&self, cut: &Cut, method: (&str, &str)) -> Vec<f64> {
         let depth = if method.0 == DENSE { 0 } else { cut.1 };
         self.0
@@ -68,8 +68,8 @@ impl Numbers {
             .collect()
     }
 
-    /// Returns the methods of the table: first unrepaired criteria by name, with the repairs' criterion last, then the
-    /// repairs.
+    /// Returns the methods in the order of the table: unrepaired criteria by name, with the criterion of the repairs
+    /// last, followed by the repairs.
     fn methods(&self) -> Vec<Method> {
         let pruned = self.0.iter().map(|record| &record.condition).filter(|condition| condition.depth > 0);
         let mut all = once(pruned.map(|pruned| (pruned.criterion.clone(), pruned.recovery.clone())));
@@ -97,7 +97,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// Formats a table with a row per method and a column per cut.
+/// Formats a table with one row per method and one column per cut.
 fn table(numbers: &Numbers) -> String {
     let cuts = numbers.cuts();
     let mut text = markdown_row("", &cuts.iter().map(shown).collect::<Vec<_>>()).replacen("|  |", "| |", 1);
@@ -133,7 +133,7 @@ fn row_name((criterion, recovery): &Method) -> String {
 /// Profile of the real model.
 const REAL: &str = "smollm2";
 
-/// Plain wording of the claims that the real model's artifacts can test. Claims with equal wording share one list item.
+/// Claims that the real model's artifacts can test, in plain words. Claims with the same wording share one list item.
 const PLAIN_CLAIMS: [(&str, &str); 14] = [
     ("abstract-accuracy", FIRST),
     ("figure1-uncorrected", "other repairs leave most of the error at the cut"),
@@ -152,7 +152,7 @@ const PLAIN_CLAIMS: [(&str, &str); 14] = [
 ];
 const FIRST: &str = "on one seed, Ghost Layer (Ours) is first in accuracy";
 
-/// Lists the claims with the given verdict in plain wording, each with the number of settings in which it holds.
+/// Lists the claims with the given verdict in plain words, each with the number of settings in which it holds.
 fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
     let mut bullets: Vec<(&str, Vec<String>)> = Vec::new();
     for entry in judged.iter().filter(|entry| entry.ours.outcome == verdict) {
@@ -169,7 +169,7 @@ fn plain_claims(judged: &[JudgedClaim<'_>], verdict: Judgement) -> String {
     bullets.iter().map(|(words, counts)| format!("- {}: {words}: {}.\n", verdict.word(), counts.join(", "))).collect()
 }
 
-/// Formats counts like `0 of 2 in table2`, with the number of significant settings if there are any.
+/// Formats a count such as `0 of 2 in table2`, followed by the number of significant settings if there are any.
 fn settings_count(entry: &JudgedClaim<'_>) -> String {
     let source = entry.claim.id.split('-').next().unwrap().replace("abstract", "table3");
     let significant = entry.ours.best.as_ref().and_then(|best| best.significant).filter(|count| *count > 0);
@@ -177,7 +177,7 @@ fn settings_count(entry: &JudgedClaim<'_>) -> String {
     format!("{} of {} in {source}{significant}", entry.ours.held, entry.ours.total)
 }
 
-/// Judges the paper's claims on the real model's recorded artifacts.
+/// Judges the paper's claims by the recorded artifacts of the real model.
 fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
     let folders = fs::read_dir(root.join("results")).unwrap().map(|entry| entry.unwrap().path().join(REAL));
     let mut folders: Vec<PathBuf> = folders.filter(|folder| folder.is_dir()).collect();
@@ -185,7 +185,7 @@ fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
     judged_in(&folders, REAL).unwrap()
 }
 
-/// Formats the real model's table 2, with the number of claims that hold and fail.
+/// Formats table 2 for the real model, with the numbers of claims that hold and that fail.
 fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredResults) -> String {
     let (_, counts) = headline(real, Some(seeds)).unwrap();
     let [hold, fail] =
@@ -198,7 +198,8 @@ fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredRes
     )
 }
 
-/// Formats one line with the methods that outperform ours in a setting.
+/// Formats one line that lists the methods ahead of ours, each with its setting. Returns an empty string if there are
+/// none.
 fn ahead(counts: &BestCounts) -> String {
     let leaders = counts.ahead.iter().map(|entry| {
         let name = if entry.recovery == recovery::NONE { "no repair" } else { recovery::label(&entry.recovery) };
@@ -208,7 +209,7 @@ fn ahead(counts: &BestCounts) -> String {
     if leaders.is_empty() { leaders } else { format!("Ahead instead: {leaders}.\n") }
 }
 
-/// Formats the findings on the paper's tables 2 and 3.
+/// Formats the findings for the paper's tables 2 and 3.
 fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> String {
     let cuts = accuracy.cuts();
     let repairs = accuracy.repairs();
@@ -242,7 +243,7 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
     text
 }
 
-/// Formats the number of settings in which average perplexity has the paper's order.
+/// Formats how many settings have the paper's order of average perplexities, and lists the exceptions.
 fn perplexity_order(perplexity: &Numbers) -> String {
     let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
     let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {
@@ -317,7 +318,7 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     }
 }
 
-/// Builds the records of one metric from tuples of (depth, criterion, recovery, value).
+/// Builds the records for one metric from (depth, criterion, recovery, value) tuples.
 fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
     Numbers::of(
         values

@@ -1,4 +1,4 @@
-//! Checks that each rule in crates/definitions/RULES.md names an existing test.
+//! Checks that every rule in crates/definitions/RULES.md names a test that exists.
 
 use std::fs;
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs `doctor MODEL --check`, and returns the mark and the finding of each item.
+/// Runs `doctor MODEL --check`. Returns the mark and the finding for each item.
 fn doctor(world: &World, model: &str) -> BTreeMap<String, (String, String)> {
     let output = world.ghostlab(&["doctor", model, "--check", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -48,11 +48,11 @@ fn doctor_describes_a_model_and_compares_engines() {
     }
 }
 
-/// Output of `doctor --check` for a model.
+/// Output of `doctor --check` for one model.
 struct ModelReport<'a> {
     name: &'a str,
     report: BTreeMap<String, (String, String)>,
-    /// Expected text about the operators stored next to the weights, if there are any.
+    /// Text expected about the operators stored next to the weights; `None` if there are no operators.
     operators: Option<&'a str>,
 }
 
@@ -74,7 +74,7 @@ impl ModelReport<'_> {
     fn check_engines(&self) {
         let Self { name, report, operators } = self;
         for what in ["check, engines", "check, candle-transformers"] {
-            // candle-transformers supports neither GGUF files nor operators.
+            // candle-transformers supports neither GGUF files nor models with operators.
             if what.ends_with("transformers") && (operators.is_some() || name.ends_with(".gguf")) {
                 assert!(
                     report[what].0 == "note" && self.found(what).contains("candle-transformers does not support "),
@@ -111,7 +111,7 @@ impl ModelReport<'_> {
                     self.found("export to a folder with a code file").contains("single attention or MLP"),
                     "{report:?}"
                 );
-                // The tokenizer of `backbone` cannot be stored in a GGUF file.
+                // The tokenizer in `backbone` cannot be stored in a GGUF file.
                 let is_in_gguf = *name != "backbone";
                 assert_eq!(self.found("export --gguf, as `deci`").contains("`mean`"), is_in_gguf, "{report:?}");
             }

@@ -1,4 +1,4 @@
-//! Tests of exports without operators, which are plain models in the Hugging Face format.
+//! Tests of exports without operators. They are plain models in the Hugging Face format.
 
 use super::*;
 
@@ -120,7 +120,8 @@ fn card_warns_that_the_converter_drops_sliding_windows() {
     assert!(card.contains(&format!("drops the sliding window of {window} tokens")), "{card}");
 }
 
-/// A cell can be exported before its task definition is scored. The model card of a later export lists the scores.
+/// A cell can be exported before it is scored on its task definition. The model card of a later export lists the
+/// scores.
 #[test]
 fn definition_cell_exports_unscored_then_with_its_numbers() {
     let world = World::new();
@@ -186,7 +187,7 @@ fn a_folder_is_replaced_whole_and_what_was_not_exported_stays() {
     assert_eq!(names(&world.path("mine")), ["notes.txt".to_owned()].into());
 }
 
-/// Reads all files of a folder.
+/// Reads all files in a folder.
 fn bytes(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     names(folder).into_iter().map(|name| (name.clone(), fs::read(folder.join(name)).unwrap())).collect()
 }
@@ -197,7 +198,7 @@ fn killed_export_leaves_its_place_unchanged() {
     assert!(world.ghostlab(&split_export("unbroken")).status.success());
     let unbroken = bytes(&world.path("unbroken"));
     assert!(unbroken.len() > 8, "{:?}", unbroken.keys());
-    // Kill the export at write 1, 2, 4, … until it finishes before the fault.
+    // Kill the export at write 1, 2, 4, … until it makes fewer writes than that and finishes.
     let kills = (0..).map(|power| format!("kill@export:{}", 1 << power)).take_while(|fault| {
         let was_killed = is_killed(&world, fault);
         assert_eq!(world.path("out").exists(), !was_killed, "{fault}: the target contains a partial folder");
@@ -237,7 +238,7 @@ fn a_weight_that_the_type_cannot_hold_leaves_no_folder() {
     let world = World::new();
     let path = world.path("backbone/model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
-    // Overwrite the last four bytes, which belong to a tensor, with 1e30. This value is finite in f32, but out of range
+    // Overwrite the last four bytes, which belong to a tensor, with 1e30. This value is finite in f32 but out of range
     // in f16.
     let end = bytes.len();
     bytes[end - 4..].copy_from_slice(&1e30f32.to_le_bytes());
@@ -254,12 +255,12 @@ fn card(world: &World, name: &str) -> String {
     fs::read_to_string(world.path(name).join("README.md")).unwrap()
 }
 
-/// Returns arguments for an export with several weight files, operators and a Python file.
+/// Returns the arguments for an export that produces several weight files, operators and a Python file.
 fn split_export(folder: &str) -> [&str; 9] {
     ["export", "grid.yaml", "depth/2/ghosted", "--to", folder, "--dtype", "f32", "--shard-size", "0.00005"]
 }
 
-/// Runs an export to `out`, and returns whether the fault killed it.
+/// Runs an export to `out`. Returns whether the injected fault killed it.
 fn is_killed(world: &World, fault: &str) -> bool {
     let output = world.command(&split_export("out")).env("GHOSTLAB_FAULT", fault).output().unwrap();
     let drafts = names(world.folder.path()).into_iter().filter(|name| name.starts_with(".out.")).count();

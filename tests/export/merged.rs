@@ -4,7 +4,7 @@ use super::*;
 
 const FORMS: [&str; 3] = ["paper", "released", "norms"];
 
-/// Covers biases of projections (Qwen2), norms of queries and keys (Qwen3), and norms after branches (OLMo-2).
+/// Covers biases of the projections (Qwen2), norms of queries and keys (Qwen3), and norms after branches (OLMo-2).
 #[test]
 fn merged_layers_export_and_score_as_their_cells() {
     for backbone in ["llama-gqa", "qwen2", "qwen3", "olmo2"] {
@@ -33,7 +33,7 @@ fn merged_layers_export_and_score_as_their_cells() {
     }
 }
 
-/// The GGUF layout of Llama reorders the rows of queries and keys, including those of merged layers.
+/// Llama's GGUF layout reorders the rows of queries and keys, and must do so in merged layers too.
 #[test]
 fn merged_layers_export_as_gguf() {
     let world = World::new();
@@ -65,7 +65,7 @@ fn merges_that_cannot_run_are_refused() {
     ] {
         world.refuses(&[&merge[..], more].concat(), 2, words);
     }
-    // A merge needs a layer before the cut, and layer 0 has none.
+    // Merging needs a layer before the cut, and there is none before layer 0.
     let first = ["--set", "criterion={name: explicit, layers: [0]}"];
     let output = world.run(&[&merge[..], &first].concat());
     let rows = fs::read_to_string(world.path("results/grid/results.csv")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Tests of exports with operators next to the weights, and of exports with removed sublayers.
+//! Tests of exports with operators next to the weights, and of exports from which sublayers are removed.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn stream_operator_is_stored_next_to_weights() {
 
 #[test]
 fn export_with_operators_scores_exactly_as_its_cell() {
-    // The MLP of OLMo-2 ends with a norm, and the map of ReplaceMe follows this norm.
+    // In OLMo-2, the MLP ends with a norm, and the map of ReplaceMe comes after it.
     let recoveries = [
         ("llama-gqa", &["linearpatch-diag", "linearpatch-rotate", "ghosted", "affine"][..]),
         ("olmo2", &["replaceme-ls", "ghosted"]),
@@ -51,7 +51,7 @@ fn export_with_operators_scores_exactly_as_its_cell() {
     }
 }
 
-/// Layers of OLMo-2 do not normalize their input stream, so the norm of the map has no weight there.
+/// Layers in OLMo-2 do not normalize their input stream, so the norm applied before the map has no weight there.
 #[test]
 fn normed_maps_export_and_score_as_their_cells() {
     for backbone in ["llama-gqa", "olmo2"] {
@@ -96,7 +96,7 @@ fn repairs_without_a_form_are_refused_before_any_work() {
     assert_refused(&world, "depth/1", layers, &[], &["`ghosted`", "boundary: region", "no product"]);
 }
 
-/// Writes a grid for the bundled Llama, with cuts and repairs that llama.cpp can only represent as `deci`.
+/// Writes a grid for the bundled Llama, with cuts and repairs that llama.cpp can represent only as `deci`.
 fn write_sublayer_grid(world: &World) {
     world.write_bundled_grid(
         "calibration: {corpus: train, sequences: 2, length: 128}\n\
@@ -107,14 +107,14 @@ fn write_sublayer_grid(world: &World) {
     );
 }
 
-/// Reads the perplexity of each pruned cell from the results table.
+/// Reads the perplexities of the pruned cells from the results table.
 fn pruned_perplexities(world: &World) -> Vec<f64> {
     let rows = records(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|head| head == "ppl test@128").unwrap();
     rows[2..].iter().map(|row| row[column].parse().unwrap()).collect()
 }
 
-/// Covers folders and GGUF files of sublayer cuts, both read by this program.
+/// Exports sublayer cuts to folders and to GGUF files, and reads both with this program.
 #[test]
 fn sublayer_cuts_export_and_score_as_their_cells() {
     let world = World::new();
@@ -210,7 +210,7 @@ fn operators_before_the_first_kept_layer_run_and_export() {
         let exported = perplexity(&world, recovery);
         assert!((exported / cell - 1.0).abs() < 1e-6, "{recovery}: {exported} {cell}");
     }
-    // Also cover a fine-tuned operator.
+    // Export a fine-tuned operator as well.
     let trained = "recovery=[none, {name: ghosted, finetune: {sequences: 4, length: 32}}]";
     let set = ["--set", trained, "--set", "criterion={name: explicit, layers: [0, 1]}", "--set", "depth=2"];
     let values = measured(&world, &set, &[]);
@@ -226,7 +226,7 @@ fn trained_operator_exports_again_as_the_same_model() {
     world.runs(&[&set[..], &["--set", "name=grid"]].concat());
     let rows = table(&world.path("results/grid/results.csv"));
     let column = rows[0].iter().position(|head| head == "ppl test@64").unwrap();
-    // Index from the end, because the options in the cell's name contain commas.
+    // Index from the end, because the cell's name contains commas in its options.
     let trained: f64 = rows[2][rows[2].len() + column - rows[0].len()].parse().unwrap();
     let all = ["export", "grid.yaml", "--to", "all"];
     assert!(world.ghostlab(&[&all[..], &set[..]].concat()).status.success());
@@ -296,7 +296,7 @@ fn assert_refused(world: &World, cell: &str, recovery: &str, more: &[&str], word
     assert!(!world.path("out.gguf").exists());
 }
 
-/// Runs the grid, and returns the perplexities of pruned cells from the results table that the log names.
+/// Runs the grid. Returns the perplexities of the pruned cells from the results table named in the log.
 fn measured(world: &World, set: &[&str], engine: &[&str]) -> Vec<f64> {
     let log = world.runs(&[set, engine].concat());
     let written = log.split("; wrote ").nth(1).unwrap().split(".csv").next().unwrap();

@@ -21,7 +21,7 @@ fn a_model_is_scored_as_the_dense_cell_of_a_grid_and_not_twice() {
     }
     assert!(score_of(&file, "test@64", "perplexity_stderr,none") > 0.0);
     assert!(score_of(&file, "test@64", "bits_per_byte,none") > 0.0);
-    // A different limit needs new scores.
+    // With a different limit, new scores are needed.
     let fewer = score(&world, &["backbone", "--tasks", "copa.jsonl", "--documents", "10"]);
     assert_eq!(fewer["n-samples"]["copa"]["effective"], 10);
     assert_ne!(walk(&store), before);
@@ -113,7 +113,7 @@ fn what_cannot_be_scored_is_said_before_anything_runs() {
     }
 }
 
-/// Lists the score files of a store.
+/// Lists the files with scores in a store.
 fn walk(folder: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![folder.to_owned()];

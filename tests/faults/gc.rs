@@ -1,4 +1,4 @@
-//! Tests of the objects that `cache gc` keeps or removes.
+//! Tests of which objects `cache gc` keeps and which it deletes.
 
 use super::*;
 
@@ -30,8 +30,8 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     world.runs(&[]);
     world.runs(&["--profile", "two"]);
     world.runs(&["--profile", "two", "--set", "calibration.seed=1"]);
-    // SLEB stores four trials that remove one layer, and three that remove two layers. Profile `one` has the dense
-    // backbone and two variants. Profile `two` has four more variants, and another four with seed 1.
+    // For SLEB, the scores of four trials that remove one layer and three that remove two are stored. Profile `one`
+    // adds the dense backbone and two variants. Profile `two` adds four variants, and another four with seed 1.
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4 + 4);
     collect_garbage(&world, &[]);
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3 + 4);
@@ -39,7 +39,8 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     assert!(log.contains("3 of 3 cells cached"), "{log}");
     let log = world.runs(&["--profile", "two"]);
     assert!(log.contains("5 of 5 cells cached"), "{log}");
-    // A profile that cannot be resolved is an error, because it may use any object.
+    // A profile that cannot be resolved is an error: it is unknown which stored objects it uses, so none can be deleted
+    // safely.
     let away = "  away: {corpora: {train: {path: train.txt, rule: ptb}, test: {path: nowhere.txt, rule: ptb}}}\n";
     world.write("grid.yaml", format!("{grid}{profiles}{away}"));
     let refused = world.ghostlab(&["cache", "gc", "--keep", "grid.yaml", "--yes"]);
@@ -49,7 +50,7 @@ fn gc_keeps_all_profiles_of_a_grid_and_its_trials() {
     collect_garbage(&world, &["--profile", "one"]);
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 3);
     collect_garbage(&world, &["--profile", "one", "--set", "depth=1"]);
-    // The second variant is deleted. The trials are kept, because another depth may need them.
+    // The scores of the second variant are deleted. Those of the trials are kept, because another depth may need them.
     assert_eq!(stored_artifacts(&world, "scores"), 7 + 2);
 }
 
@@ -65,7 +66,7 @@ fn collect_garbage(world: &World, more: &[&str]) -> String {
     stdout(&output)
 }
 
-/// Covers profiles whose models are missing, like the profile `paper` in a fresh clone.
+/// Covers profiles whose models are missing, such as the profile `paper` in a fresh clone.
 #[test]
 fn gc_keeps_what_a_profile_without_its_backbones_may_use() {
     let world = World::new();
@@ -109,8 +110,8 @@ fn gc_keeps_what_a_grid_made_with_another_engine_or_float_type() {
         let log = world.runs(way);
         assert!(log.contains("9 of 9 cells cached"), "{way:?}: {log}");
     }
-    // Explicit engine flags keep only the objects of that engine, just as an explicit profile keeps only the objects of
-    // that profile.
+    // With explicit engine flags, only the objects of that engine are kept. In the same way, an explicit profile keeps
+    // only its own objects.
     assert!(collect_garbage(&world, &["--dtype", "bf16"]).contains("deleted"));
     let log = world.runs(&["--dtype", "bf16"]);
     assert!(log.contains("9 of 9 cells cached"), "{log}");

@@ -1,9 +1,9 @@
-//! Tests of input files that change during a run, are irregular, or have unusual names.
+//! Tests of input files that change during a run, are not regular files, or have unusual names.
 
 use super::*;
 
-/// Simulates another process that is tokenizing, starts a run that waits for it, applies `change` to the hashed inputs,
-/// and lets the run continue.
+/// Simulates another process that is tokenizing, and starts a run that waits for it. Applies `change` to the inputs,
+/// which have been hashed by then, and lets the run continue.
 #[cfg(unix)]
 fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
     let record = plant_far(world, FAR, &["tokenising"]);
@@ -17,7 +17,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
         std::thread::sleep(Duration::from_millis(10));
     }
     change();
-    // Release the lease, which the run notices sooner than the death of the process.
+    // Release the lease. The run notices this sooner than the death of the process.
     fs::remove_file(world.path("data/store/claims/tokenising")).unwrap();
     fs::remove_file(record).unwrap();
     let output = ended(child);
@@ -40,7 +40,7 @@ fn inputs_changed_during_a_run_are_refused() {
             }
             let times = fs::metadata(&path).unwrap().modified().unwrap();
             let output = changed_after_hashing(&world, || {
-                // Replace the file by another one with the same size and modification time.
+                // Replace the file with another one that has the same size and modification time.
                 let mut other = bytes.clone();
                 let last = other.len() - if name.ends_with(".safetensors") { 4 } else { 40 };
                 other[last] = if other[last] == b'1' { b'2' } else { b'1' };
@@ -53,8 +53,8 @@ fn inputs_changed_during_a_run_are_refused() {
             assert_eq!(output.status.code(), Some(2), "{name}: {log}");
             assert!(log.contains("an input changed after it was hashed") && log.contains(name), "{log}");
             assert!(!world.path("results/grid/results.csv").exists());
-            // With the original bytes, a run gives the original results. Nothing computed from the changed file was
-            // stored under their hash.
+            // A run on the original bytes gives the original results. This shows that nothing computed from the changed
+            // file was stored under their hash.
             fs::write(&path, &bytes).unwrap();
             world.runs(&SMALL);
             assert!(world.tables() == undisturbed.tables(), "{name}");
@@ -62,7 +62,7 @@ fn inputs_changed_during_a_run_are_refused() {
     }
 }
 
-/// Memory limit that forces weights to be loaded on demand.
+/// Memory limit at which weights are loaded on demand.
 const BY_NEED: [&str; 2] = ["--memory", "0.05"];
 
 #[cfg(target_os = "linux")]
@@ -83,7 +83,7 @@ fn changed_weights_stop_on_demand_loading_store_nothing() {
         }),
     ];
     for (how, change) in changes {
-        // Change the file during the calibration pass, at the first scores, and at later scores.
+        // Change the file during the calibration pass, at the first scores, or at later scores.
         for (point, settled) in [("activations:1", true), ("score:1", false), ("score:3", true)] {
             let world = World::large();
             let bytes = fs::read(weights_of(&world)).unwrap();
@@ -100,8 +100,8 @@ fn changed_weights_stop_on_demand_loading_store_nothing() {
             assert_eq!(output.status.code(), Some(2), "{how} at {point}: {log}");
             assert!(log.contains("model.safetensors"), "{how} at {point}: {log}");
             assert!(!world.path("results/grid/results.csv").exists());
-            // With the original bytes, a run gives the original results. Nothing computed from the changed file was
-            // stored under their hash.
+            // A run on the original bytes gives the original results. This shows that nothing computed from the changed
+            // file was stored under their hash.
             fs::write(weights_of(&world), &bytes).unwrap();
             world.runs(&arguments);
             assert!(world.tables() == undisturbed.tables(), "{how} at {point}");
@@ -128,8 +128,8 @@ fn flip_last_byte(path: &Path) {
 fn changed_weights_stop_fine_tuning_and_store_nothing() {
     let undisturbed = fine_tuned_world();
     undisturbed.runs(&[]);
-    // The backbone is in memory, but each training reads the teacher and the layers after the cut again. The file
-    // changes before the first or before the second training.
+    // The backbone is in memory, but each training reads the teacher and the layers after the cut again. Change the
+    // file before the first or before the second training.
     for (point, settled) in [("activations:1", true), ("activations:1", false), ("train:5", true)] {
         let world = fine_tuned_world();
         let weights = world.path("backbone/model.safetensors");
@@ -209,7 +209,7 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     while run.try_wait().unwrap().is_none() {
         for kind in ["tokens", "activations", "selection", "operator", "scores"] {
             let output = world.ghostlab(&["cache", "gc", "--kind", kind, "--yes"]);
-            // In the first round the store may not exist yet.
+            // In the first round, the store may not exist yet.
             assert!(output.status.success() || rounds == 0, "{}", String::from_utf8_lossy(&output.stderr));
         }
         rounds += 1;
@@ -219,8 +219,8 @@ fn clearing_up_beside_a_run_takes_nothing_from_it() {
     assert_eq!(output.status.code(), Some(0), "{log}");
     assert!(!log.contains("damaged") && !log.contains("missing from the store"), "{log}");
     assert!(rounds > 1 && world.tables() == undisturbed.tables());
-    // Recreate scores that the last round may have deleted. Without a running process, nothing protects them from
-    // deletion.
+    // The last round may have deleted scores, so recreate them. No process is running now, so nothing protects them
+    // from deletion.
     world.runs(&[]);
     let gone = stdout(&world.ghostlab(&["cache", "gc", "--kind", "scores", "--yes"]));
     assert!(gone.contains("deleted"), "{gone}");

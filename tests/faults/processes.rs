@@ -16,7 +16,7 @@ fn kills_at_chosen_moments_resume_to_the_same_tables() {
     world.runs(&SMALL);
     assert!(world.tables() == undisturbed.tables());
     assert_eq!(verified(&world), Some(0));
-    // Damage all scores, and kill the run while it replaces them.
+    // Damage all scores, and kill the run while it is replacing them.
     let mut files = Vec::new();
     below(&stage(&world, "scores"), &mut files);
     files.iter().for_each(|path| flip(path));
@@ -73,7 +73,7 @@ fn wait_for(child: &mut Child, words: &str) {
         line.contains(words)
     });
     assert!(found, "`{words}` is not in: {log}");
-    // Drain stderr, because the child would block otherwise.
+    // Keep draining stderr, because the child would block otherwise.
     std::thread::spawn(move || lines.for_each(drop));
 }
 

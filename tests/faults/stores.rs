@@ -1,4 +1,4 @@
-//! Tests of stores that cannot be written or read, and of leftovers of dead processes.
+//! Tests of stores that cannot be read or written, and of leftovers from dead processes.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn full_disk_stops_the_run_and_space_lets_it_resume() {
     let world = World::large();
-    // Simulate a full disk by a file size limit below the size of the activations.
+    // Simulate a full disk with a file size limit that is smaller than the activations.
     let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" run grid.yaml";
     let output = std::process::Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_ghostlab")])
@@ -28,7 +28,7 @@ fn full_disk_stops_the_run_and_space_lets_it_resume() {
 #[test]
 fn a_store_that_cannot_be_written_is_refused_before_the_run() {
     let world = World::new();
-    // No user can write to `/proc`.
+    // Nobody can write to `/proc`.
     world.refuses(&["--store", "/proc/ghostlab"], 3, &["cannot write to the store", "/proc/ghostlab", "--store"]);
 }
 
@@ -65,8 +65,8 @@ fn leftovers_of_dead_processes_are_shown_and_swept() {
     let world = World::new();
     world.runs(&[]);
     let store = world.path("data/store");
-    // Write records of a dead process on this machine (its pid exceeds the maximum of 2^22) and of a process on another
-    // machine.
+    // Write the records of two processes: a dead one on this machine, whose pid exceeds the maximum of 2^22, and one on
+    // another machine.
     let killed = plant_far(&world, KILLED, &["something"]);
     let text = fs::read_to_string(&killed).unwrap().replace("another boot", &here).replace(":5,", ":99999999,");
     fs::write(&killed, &text).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the expansion of axes into cells, with depths as lists and as shares of the layers.
+//! Tests of how axes expand to cells, with depths given as lists and as shares of the layers.
 
 use ghostlab::criterion::Depth;
 
@@ -46,7 +46,7 @@ fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
         labels(&grid.cells)[3..],
         ["deep/dense", "deep/llm-streamline/8/none/c4:2x8@0", "deep/llm-streamline/8/ghosted/c4:2x8@0"]
     );
-    // Inputs that no cell uses are dropped.
+    // Inputs that no cell uses are dropped from the grid.
     let grid =
         folder.load(with("exclude: {depth: 3}\n"), &["evaluate.perplexity=[{corpus: wiki, length: 8}]"]).unwrap();
     assert_eq!((grid.depth, grid.corpora.len()), (vec![Depth::layers(5)], 1));

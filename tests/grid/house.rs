@@ -1,4 +1,4 @@
-//! Shared fixtures of the grid tests: a folder, backbones and a valid grid.
+//! Fixtures shared by the grid tests: a folder, backbones and a valid grid.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use ghostlab::grid::{Cell, Grid};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
-/// Writes a backbone of `layers` equal layers with zero weights.
+/// Writes a backbone with `layers` identical layers whose weights are all zero.
 pub fn write_backbone(folder: &Path, layers: usize) {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/arch/llama-gqa");
     let mut config: Value = serde_json::from_slice(&fs::read(fixture.join("config.json")).unwrap()).unwrap();
@@ -42,7 +42,7 @@ pub fn write_backbone(folder: &Path, layers: usize) {
     fs::OpenOptions::new().write(true).open(&file).unwrap().set_len((8 + header.len()) as u64 + end).unwrap();
 }
 
-/// Valid grid. Expected line numbers in the tests count from its first line.
+/// Valid grid. The line numbers expected in the tests count from its first line.
 pub const GOOD: &str = "\
 backbones:
   english: {path: models/english}
@@ -68,7 +68,7 @@ pub struct Place {
 impl Place {
     pub fn new() -> Self {
         // Names are also looked up in `./experiments`. Leave the checkout, so that its `experiments` folder is not
-        // used.
+        // found.
         std::env::set_current_dir(std::env::temp_dir()).unwrap();
         let root = tempfile::tempdir().unwrap();
         write_backbone(&root.path().join("models/english"), 16);
@@ -103,7 +103,7 @@ impl Place {
         labels(&self.load(text, overrides).unwrap().cells)
     }
 
-    /// Asserts that a grid is rejected at this line and column, with these words.
+    /// Asserts that a grid is rejected at the given line and column, with the given words in the message.
     pub fn refuses(&self, text: &str, overrides: &[&str], at: &str, parts: &[&str]) {
         let (message, code) = self.refusal(text, overrides);
         let position = if at.starts_with("--") { at.to_owned() } else { format!("grid.yaml:{at}") };
@@ -115,21 +115,21 @@ impl Place {
         assert!(message.lines().all(|line| line.len() < 200), "a line is too long:\n{message}");
     }
 
-    /// Returns the error message for a rejected grid, with the temporary folder removed.
+    /// Returns the error message for a rejected grid, with the path of the temporary folder removed, and the exit code.
     pub fn refusal(&self, text: impl AsRef<[u8]>, overrides: &[&str]) -> (String, u8) {
         let error = self.load(text, overrides).expect_err("the grid was accepted");
         (error.to_string().replace(&format!("{}/", self.root.path().display()), ""), error.exit_code())
     }
 }
 
-/// Returns the valid grid with `from`, which must occur once, replaced by `to`.
+/// Returns the valid grid with `from` replaced by `to`. `from` must occur exactly once.
 pub fn good_but(from: &str, to: &str) -> String {
     assert_eq!(GOOD.matches(from).count(), 1, "`{from}` must occur once");
     GOOD.replace(from, to)
 }
 
-/// Returns a label of each cell with all of its settings, such as `english/llm-streamline/3/ghosted/wiki:32x512@0` or
-/// `english/dense`.
+/// Returns a label for each cell that states all of its settings, such as
+/// `english/llm-streamline/3/ghosted/wiki:32x512@0` or `english/dense`.
 pub fn labels(cells: &[Cell]) -> Vec<String> {
     cells.iter().map(label).collect()
 }
@@ -143,7 +143,7 @@ pub fn label(cell: &Cell) -> String {
     }
 }
 
-/// Returns the valid grid without the axes that only pruned cells have, with `more` appended.
+/// Returns the valid grid without the axes that only pruned cells have. Appends `more` to it.
 pub fn dense_with(more: &str) -> String {
     let cuts = "criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n\
                 calibration:\n  - {corpus: wiki, sequences: 32, length: 512}\n";
@@ -154,7 +154,7 @@ pub fn with(more: &str) -> String {
     format!("{GOOD}{more}")
 }
 
-/// Returns the YAML blocks of a document that are complete grids.
+/// Returns the YAML blocks in a document that are complete grids.
 pub fn examples(document: &str) -> Vec<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
     let blocks = text.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned());
@@ -164,7 +164,7 @@ pub fn examples(document: &str) -> Vec<String> {
     grids
 }
 
-/// Error messages listed below the inputs that cause them, for review in a snapshot.
+/// Error messages, each below the input that causes it. They are reviewed as a snapshot.
 #[derive(Default)]
 pub struct Messages(String);
 
@@ -180,7 +180,7 @@ impl Messages {
         settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
         settings.set_prepend_module_to_snapshot(false);
         settings.set_omit_expression(true);
-        // Remove parent folders of the temporary folder, which are searched too.
+        // Remove the list of parent folders, which are searched too. They depend on where the temporary folder is.
         settings.add_filter(r"\n {12}/\S+", "");
         settings.bind(|| insta::assert_snapshot!(name, self.0));
     }

@@ -1,4 +1,4 @@
-//! Tests of rejected grid files, and of the positions in error messages.
+//! Tests of grid files that are rejected, and of the positions in error messages.
 
 use ghostlab::grid::Grid;
 
@@ -15,7 +15,7 @@ const WRONG_VALUES: &[(&str, &str)] = &[
     ("backbone: english\n", ""),
     ("{corpus: c4, length: 512}", "{corpus: c4}"),
     ("criterion: llm-streamline", "criterion: {cosine: token}"),
-    // Colons without a following space, which YAML parses as part of the key, and duplicate keys.
+    // Colons without a space after them, which YAML parses as part of the key, and duplicate keys.
     ("criterion: llm-streamline", "criterion: {name:shortgpt}"),
     ("{corpus: c4, length: 512}", "{corpus:c4, length: 512}"),
     ("depth: [3, 5]", "depth: [3, 5]\ndepth: [7]"),
@@ -145,7 +145,7 @@ fn all_that_is_not_there_is_told_at_once() {
     for part in ["3 inputs of the grid are missing", "models/french", "wki.txt", "c5.txt", "grid.yaml:2:19"] {
         assert!(message.contains(part), "`{part}` is not in\n{message}");
     }
-    // A single error keeps its specific message, without a count.
+    // If there is only one error, its specific message is shown without a count.
     let (message, _) = folder.refusal(GOOD.replace("c4.txt", "c5.txt"), &[]);
     assert!(message.contains("the corpus is missing") && !message.contains("inputs of the grid"), "{message}");
 }

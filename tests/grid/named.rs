@@ -2,7 +2,7 @@
 
 use super::house::{GOOD, Messages, Place, good_but};
 
-/// Returns the valid grid without its corpus `c4`, which the tests define in a file.
+/// Returns the valid grid without its corpus `c4`, which the tests define in a separate file.
 fn shared() -> String {
     good_but("  c4: {path: c4.txt, rule: c4, limit: 100}\n", "")
 }
@@ -22,7 +22,7 @@ fn undefined_names_are_read_from_neighbouring_files() {
     assert!(grid.corpora["wiki"].path.ends_with("wiki.txt"), "the grid must take precedence");
     assert_eq!(grid.entries, [folder.root.path().join("corpora/c4.yaml")], "only used files must be read");
 
-    // All three kinds are found three levels up, without any definition in the grid.
+    // Definitions of all three kinds are found three levels up, even if the grid itself defines nothing.
     folder.write("backbones/english.yaml", "path: ../models/english\n");
     folder.write("corpora/wiki.yaml", "path: ../wiki.txt\nrule: wikitext2\n");
     folder.write("tasks/easy.yaml", "path: ../c4.txt\ntask: arc_easy\n");
@@ -33,7 +33,7 @@ fn undefined_names_are_read_from_neighbouring_files() {
     assert_eq!(grid.tasks["easy"].native().map(|task| task.name), Some("arc_easy"));
     folder.write("a/b/c/d/grid.yaml", axes);
     assert!(load(&folder, "a/b/c/d/grid.yaml").is_err(), "four levels must be rejected");
-    // The nearest file wins.
+    // The nearest file takes precedence.
     folder.write("a/b/corpora/c4.yaml", "path: ../../../c4.txt\nrule: ptb\n");
     assert_eq!(load(&folder, "a/b/c/grid.yaml").unwrap().corpora["c4"].rule, "ptb");
 }
@@ -55,7 +55,7 @@ fn grid_profile_and_overrides_apply_in_order() {
     assert_eq!(limit_of(&folder, &shared(), &["corpora.c4.limit=6"]), Some(6));
     assert_eq!(limit_of(&folder, &shared(), &["corpora.c4.limit="]), None);
 
-    // Names that only an override or a profile uses are also resolved to files.
+    // Names used only in an override or a profile are also resolved to files.
     folder.write("corpora/other.yaml", "path: ../wiki.txt\nrule: ptb\n");
     let grid = folder.load(GOOD, &["calibration.corpus=other", "corpora.other.limit=3"]).unwrap();
     assert_eq!((grid.calibration[0].corpus.as_str(), grid.corpora["other"].limit), ("other", Some(3)));

@@ -1,8 +1,8 @@
-//! Tests of `exclude` and `include` patterns.
+//! Tests of the patterns in `exclude` and `include`.
 
 use super::house::{Messages, Place, with};
 
-/// Returns the labels without their common parts.
+/// Returns the labels without the parts that they all share.
 fn short(cells: &[String]) -> Vec<String> {
     cells
         .iter()

@@ -1,4 +1,4 @@
-//! Tests of profiles: selection, overridden keys, and invalid profiles.
+//! Tests of profiles: how one is selected, the keys it overrides, and invalid profiles.
 
 use ghostlab::criterion::Depth;
 use ghostlab::error::Result;
@@ -86,7 +86,7 @@ fn a_wrong_value_of_a_profile_is_refused_at_its_line() {
         ("depth: 3", "dpeth: 3"),
         ("depth: 3", "name: x"),
         ("depth: 3", "profile: full"),
-        // Unused profiles are validated too.
+        // Profiles that are not used are validated too.
         ("full: {}", "full: {recovry: none}"),
         ("full: {}", "full: "),
         ("full: {}", "full: 3"),

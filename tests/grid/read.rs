@@ -1,4 +1,4 @@
-//! Tests of accepted grid files, and of the resulting cells.
+//! Tests of grid files that are accepted, and of the cells that result.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -79,7 +79,7 @@ fn overrides_change_the_grid_before_it_is_checked() {
     assert_eq!((grid.name.as_str(), grid.corpora["c4"].limit), ("wide", Some(5)));
     let grid = folder.load(GOOD, &["recovery=[{name: ghosted, solver: svd}]", "depth=2"]).unwrap();
     assert_eq!((grid.recovery[0].to_string().as_str(), grid.depth), ("ghosted(solver=svd)", vec![Depth::layers(2)]));
-    // Paths in overrides are relative to the current folder, which is the temporary folder (see `Place::new`).
+    // Paths in overrides are relative to the current folder, which is the temporary folder here (see `Place::new`).
     let file = tempfile::NamedTempFile::new().unwrap();
     let name = file.path().file_name().unwrap().to_str().unwrap();
     let grid = folder.load(GOOD, &[&format!("corpora.wiki.path={name}")]).unwrap();
@@ -88,7 +88,7 @@ fn overrides_change_the_grid_before_it_is_checked() {
 
 #[test]
 fn the_real_grid_is_sound() {
-    // Recreate the folders of a checkout with empty files.
+    // Recreate the folders of a checkout, with empty files.
     let root = tempfile::tempdir().unwrap();
     write_backbone(&root.path().join("shared/real/backbone"), 16);
     for corpus in ["wikitext2-validation.parquet", "wikitext2-test.parquet", "c4-sample.jsonl.gz"] {
@@ -133,11 +133,11 @@ fn the_examples_of_the_documents_can_be_run() {
         folder.write(&format!("grids/{file}"), "");
     }
     fs::create_dir_all(folder.root.path().join("grids/tasks/arc_easy")).unwrap();
-    // 2 criteria, 2 depths (25 % is 8 layers), 3 recoveries, and the dense backbone.
+    // Two criteria, two depths (25 % is 8 layers) and three recoveries, in addition to the dense backbone.
     assert_eq!(load_nth(&folder, "README.md", 0, None).cells.len(), 1 + 2 * 2 * 3);
     let grid = load_nth(&folder, "docs/grid.md", 0, None);
-    // For 2 backbones: 3 criteria, depths 7, 8 and 12, 4 recoveries (3 for the large backbone), 6 calibrations (2 at
-    // depth 7). The included criterion has no recovery, with 6 calibrations.
+    // For each of 2 backbones: 3 criteria, depths 7, 8 and 12, and 6 calibrations (2 at depth 7). There are 4
+    // recoveries, or 3 for the large backbone. The included criterion has no recovery and 6 calibrations.
     assert_eq!(grid.cells.len(), 2 + 3 * (4 + 3) * (2 + 6 + 6) + 2 * 6);
     assert_eq!((grid.depth, grid.profile.as_deref()), ([7, 8, 12].map(Depth::layers).to_vec(), Some("full")));
     assert_eq!(load_nth(&folder, "docs/grid.md", 0, Some("tiny")).cells.len(), 1 + 3 * 3 * 4 + 1);
@@ -153,7 +153,8 @@ fn load_nth(folder: &Place, document: &str, nth: usize, profile: Option<&str>) -
     Grid::load(&folder.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
 }
 
-/// Copies the paper's grids and all entry files that they name. Models have zero weights, and data files are empty.
+/// Copies the paper's grids and all files with entries that they name. Models have zero weights, and data files are
+/// empty.
 fn paper_profile(position: &Place) {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     for folder in ["", "backbones", "corpora", "tasks", "profiles"] {

@@ -34,7 +34,7 @@ fn the_profile_is_chosen_on_the_command_line() {
     folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
     assert!(run(&folder, &[]).contains("no profile selected"));
     assert!(run(&folder, &["--profile", "tny"]).contains("did you mean `tiny`?"));
-    // The profile is accepted, so the next error is about the empty backbone.
+    // The profile is accepted, so that the next error is about the empty backbone.
     assert!(run(&folder, &["--profile", "tiny"]).contains("config.json"));
 }
 
@@ -44,7 +44,7 @@ fn run(folder: &Place, more: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// Returns the keys that an error message lists, in alphabetical order.
+/// Returns the keys listed in an error message, in alphabetical order.
 fn listed(message: &str) -> Vec<String> {
     let line = message.lines().find(|line| line.contains("expected: one of ")).expect("no list of keys");
     let mut keys: Vec<String> = line.split("one of ").nth(1).unwrap().split(", ").map(str::to_owned).collect();
@@ -52,7 +52,7 @@ fn listed(message: &str) -> Vec<String> {
     keys
 }
 
-/// Resolves the `$ref` of a schema, if there is one.
+/// Resolves the `$ref` in a schema, if there is one.
 fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let inner = schema.pointer("/allOf/0").unwrap_or(schema);
     match inner["$ref"].as_str() {
@@ -61,7 +61,7 @@ fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     }
 }
 
-/// Returns the subschema at the end of a path, following references.
+/// Returns the subschema at the end of a path. References on the way are followed.
 fn walk<'a>(root: &'a Value, path: &str) -> &'a Value {
     path.split('/').filter(|step| !step.is_empty()).fold(root, |schema, step| {
         let next = match schema {
@@ -116,11 +116,11 @@ fn the_schema_has_exactly_the_options_that_the_methods_accept() {
                 _ => recovery::build(&method.name, &zzz).err(),
             };
             let message = refused.unwrap().to_string();
-            // serde lists the expected fields in backticks after the unknown field.
+            // serde lists the expected fields in backticks after the unknown one.
             let (_, listed) = message.split_once("unknown field `zzz`").unwrap();
             let mut accepted: Vec<&str> = listed.split('`').skip(1).step_by(2).collect();
             accepted.push("name");
-            // The registry itself parses `finetune`, which only methods with a trainable operator accept.
+            // `finetune` is parsed by the registry itself. Only methods with a trainable operator accept it.
             let finetune = json!({"sequences": 1, "length": 2});
             let finetune = Map::from_iter([(recovery::FINETUNE.to_owned(), finetune)]);
             if definition == "Recovery" && recovery::build(&method.name, &finetune).is_ok() {
@@ -133,7 +133,7 @@ fn the_schema_has_exactly_the_options_that_the_methods_accept() {
     }
 }
 
-/// Validates a value against a schema, using the subset of JSON schema that the grid schema needs. Returns the first
+/// Validates a value against a schema. Supports the subset of JSON Schema that the grid schema uses. Returns the first
 /// violation.
 fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     for (key, rule) in schema.as_object()? {
@@ -165,7 +165,7 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
             "const" | "enum" | "type" | "required" | "minItems" | "minProperties" | "minimum" => {
                 value_problem(key, rule, value)
             }
-            // Annotations, and keywords that the parser checks with better messages.
+            // These are annotations, or keywords that the parser checks with better messages.
             "pattern" | "description" | "title" | "default" | "definitions" | "$schema" => None,
             other => panic!("the checker does not know the rule {other}"),
         };
@@ -176,7 +176,7 @@ fn problem(schema: &Value, value: &Value, root: &Value) -> Option<String> {
     None
 }
 
-/// Validates a value against a keyword that contains no schema.
+/// Validates a value against a keyword that does not contain a schema.
 fn value_problem(word: &str, rule: &Value, value: &Value) -> Option<String> {
     match word {
         "const" => (rule != value).then(|| format!("{value} is not {rule}")),
@@ -214,7 +214,7 @@ fn is_of_kind(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// Validates a value that has `key` against the requirement of this key, which is a list of other keys or a schema.
+/// Validates a value that has `key` against what this key requires: a list of other keys, or a schema.
 fn dependency_problem(key: &str, others: &Value, value: &Value, root: &Value) -> Option<String> {
     let Some(others) = others.as_array() else {
         return problem(others, value, root).map(|text| format!("{key}: {text}"));
@@ -235,7 +235,7 @@ fn every_sample_is_sound_by_the_schema() {
         for file in fs::read_dir(root().join(folder)).unwrap().map(|file| file.unwrap().path()) {
             if file.extension().is_some_and(|ending| ending == "yaml") {
                 let text = fs::read_to_string(&file).unwrap();
-                // Artifacts that list built-in entries have no grid.
+                // An artifact that lists built-in entries contains no grid.
                 if text.contains("\n  list: ") {
                     continue;
                 }

@@ -1,10 +1,10 @@
-//! Tests of depths in sublayers: the resulting cells, their names, and rejected grids.
+//! Tests of depths given in sublayers: the cells that result, their names, and grids that are rejected.
 
 use ghostlab::criterion::DepthUnit;
 
 use super::house::{Messages, Place, good_but};
 
-/// Returns the valid grid with other criteria, depths and recoveries.
+/// Returns the valid grid with the given criterion, depth and recovery.
 fn grid(criterion: &str, depth: &str, recovery: &str) -> String {
     let axes = format!("criterion: {criterion}\ndepth: {depth}\nrecovery: {recovery}\n");
     good_but("criterion: llm-streamline\ndepth: [3, 5]\nrecovery: [none, ghosted]\n", &axes)

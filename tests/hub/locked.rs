@@ -11,7 +11,8 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     run(&world, &server, &["run", "grid.yaml"], 0);
     assert_eq!(is_pinned(&world), Value::Bool(true));
 
-    // All commands that compute reject files altered in the cache, and name the command that downloads them again.
+    // All commands that compute something reject files that were altered in the cache, and name the command that
+    // downloads them again.
     let weights = world.path("cache/models--meta--tiny/snapshots").join(COMMIT).join("model.safetensors");
     let mut bytes = fs::read(&weights).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -43,7 +44,7 @@ fn a_run_holds_what_it_reads_of_the_cache_against_the_lock() {
     assert_eq!(scored()["pinned"], Value::Bool(false), "without a lock file nothing is pinned");
     world.write("hub.lock", lock);
 
-    // A local copy counts as pinned only if its content is identical.
+    // A local copy counts as pinned only if its content is identical to the pinned one.
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("tiny: {", "tiny: {path: copy, "));
     fs::create_dir(world.path("copy")).unwrap();

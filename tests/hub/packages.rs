@@ -1,11 +1,11 @@
-//! Tests of models from Python packages and local files.
+//! Tests of models that come from Python packages or local files.
 
 use super::*;
 
 /// Content of a small model file that no command loads.
 const GGUF: &[u8] = b"GGUF of a test";
 
-/// Creates an `experiments` folder with a pinned backbone that both the hub and a Python package provide.
+/// Creates an `experiments` folder with a pinned backbone that is available from both the hub and a Python package.
 fn world_of_a_packaged_model() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "bin", "local/corpora", "local/tasks"] {

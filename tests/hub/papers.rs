@@ -1,8 +1,8 @@
-//! Tests of the check that a model is the one that the paper used.
+//! Tests of the check that a model is the one used in the paper.
 
 use super::*;
 
-/// Replaces the backbone's layers with `layers` copies of its first layer.
+/// Replaces the layers of the backbone with `layers` copies of its first layer.
 fn with_layers(world: &World, layers: usize) {
     let bytes = fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();
     let file_tensors = SafeTensors::deserialize(&bytes).unwrap();
@@ -18,7 +18,7 @@ fn with_layers(world: &World, layers: usize) {
     world.change_config("num_hidden_layers", layers.into());
 }
 
-/// Creates a table artifact with the profile `paper`, for a backbone that has the name of a model from the paper.
+/// Creates a table artifact with the profile `paper` and a backbone that is named after one of the paper's models.
 fn under_a_papers_name() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -51,7 +51,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
     let world = under_a_papers_name();
     let server = FakeHub::start(MODEL, vec![], no_fault());
     with_layers(&world, 16);
-    // The paper's LLaMA-3-8B has 32 layers.
+    // This backbone has 16 layers, but the paper's LLaMA-3-8B has 32.
     for arguments in [&["reproduce", "table3"][..], &["reproduce", "table3", "--no-gate"]] {
         let refused = run(&world, &server, arguments, 2);
         assert!(refused.contains("the folder of `llama-3-8b` does not contain LLaMA-3-8B"), "{refused}");
@@ -59,7 +59,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
     }
     assert!(run(&world, &server, &["doctor", "table3"], 3).contains("does not contain LLaMA-3-8B"));
 
-    // An unpinned model of the right shape runs, but gets no verdict.
+    // A model of the right shape that is not pinned runs, but gets no verdict.
     with_layers(&world, 32);
     let unknown = run(&world, &server, &["reproduce", "table3"], 0);
     assert!(
@@ -72,7 +72,7 @@ fn another_model_under_a_papers_name_is_refused_by_name() {
         verdicts(&world)
     );
 
-    // With a pin, the model's hashes are checked, and changed weights of the same shape are rejected.
+    // With a pin, the hashes of the model are checked, and changed weights of the same shape are rejected.
     let server = FakeHub::start(MODEL, files(&world), no_fault());
     run(&world, &server, &["fetch", "table3", "--lock", "--set", "corpora.wikitext2.limit=1"], 0);
     run(&world, &server, &["reproduce", "table3", "--no-gate"], 0);
@@ -104,7 +104,7 @@ fn reproduce_fetches_on_the_way() {
     run(&world, &server, &["fetch", "table3", "--lock"], 0);
     run(&world, &server, &["reproduce", "table3", "--no-gate", "--fetch"], 0);
     assert!(verdicts(&world).contains("differs"), "{}", verdicts(&world));
-    // Bytes altered in the cache are detected before any number is computed from them.
+    // Bytes that were altered in the cache are detected before any number is computed from them.
     let snapshot = world.path("cache/models--meta--tiny/snapshots").join(COMMIT);
     let mut weights = fs::read(snapshot.join("model.safetensors")).unwrap();
     *weights.last_mut().unwrap() ^= 1;
@@ -123,14 +123,14 @@ fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
             assert!(embedded || text.contains("\nhub: "), "{}", entry.path().display());
         }
     }
-    // `all` skips artifacts without the profile.
+    // `all` skips artifacts that do not have the profile.
     for profile in ["smollm2", "paper"] {
         let arguments = ["doctor", "all", "--profile", profile, "--experiments", root.to_str().unwrap()];
         let world = World::new();
         let said = ended(&world, &ghostlab(&world, "http://127.0.0.1:1", &arguments, &[]), 3);
         assert!(said.contains("corpus wikitext2") && !said.contains("unknown profile"), "{said}");
     }
-    // The inputs of the paper's table 2 are known without any request to the hub.
+    // The inputs for the paper's table 2 are known without any request to the hub.
     let world = World::new();
     let output = ghostlab(
         &world,

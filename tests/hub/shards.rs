@@ -1,9 +1,9 @@
-//! Tests of corpora that are streamed from several files.
+//! Tests of corpora streamed from several files.
 
 use super::*;
 
-/// Returns eight shards of 10,400 documents each, which is 400 more than the shuffle buffer holds. Every tenth document
-/// is long enough for a window.
+/// Returns eight shards with 10,400 documents each, which is 400 more than the shuffle buffer holds. Every tenth
+/// document is long enough to fill a window.
 fn shards() -> Vec<Served> {
     (0..8)
         .map(|shard| {
@@ -23,7 +23,7 @@ fn shards() -> Vec<Served> {
         .collect()
 }
 
-/// Grid entry of a streamed corpus.
+/// Grid entry for a streamed corpus.
 const STREAM: &str = "hub: org/texts, files: \"en/part-{0..7}-of-8.jsonl\", rule: c4-stream";
 
 fn write_stream_grid(world: &World) {
@@ -45,7 +45,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     write_stream_grid(&world);
     assert!(run(&world, &server, &["run", "grid.yaml"], 3).contains("`ghostlab fetch grid.yaml`"));
     run(&world, &server, &["fetch", "grid.yaml"], 0);
-    // With seed 0, `datasets` reads shard 2 of eight first (reference data `c4_stream`).
+    // With seed 0, `datasets` starts with shard 2 of the eight (reference data `c4_stream`).
     assert_eq!(cached_parts(&world), ["part-2-of-8.jsonl"]);
     server.forget();
     run(&world, &server, &["run", "grid.yaml"], 0);
@@ -58,7 +58,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     assert!(notes.contains("streamed shard by shard"), "{notes}");
     let first = fs::read(world.path("results/grid/results.csv")).unwrap();
 
-    // Another seed starts with another shard (5). Interleaved reading needs all eight shards.
+    // Another seed starts with another shard, which is shard 5 here. Interleaved reading needs all eight shards.
     let seed = ["--set", "calibration.seed=1"];
     assert!(
         run(&world, &server, &[&["run", "grid.yaml"][..], &seed].concat(), 3).contains("the corpus `train` is missing")
@@ -70,7 +70,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     assert_eq!(cached_parts(&world).len(), 8);
     run(&world, &server, &[&["run", "grid.yaml", "--results", "turns"][..], &turns].concat(), 0);
 
-    // If the first shard has too few documents, the grid must request more shards, which are read in order.
+    // If the first shard has too few documents, the grid must ask for more shards. They are read in order.
     let more = ["--set", "calibration.sequences=100"];
     let ended_early = run(&world, &server, &[&["run", "grid.yaml"][..], &more].concat(), 3);
     assert!(ended_early.contains("`shards_read: 2`") && ended_early.contains("shard 4 of 8"), "{ended_early}");
@@ -78,7 +78,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     run(&world, &server, &["run", "grid.yaml", "--stored"], 0);
     assert_eq!(fs::read(world.path("results/grid/results.csv")).unwrap(), first, "equal shards give other numbers");
 
-    // A local folder with identical files is the same text, so nothing is recomputed.
+    // A local folder with identical files counts as the same text, so nothing is recomputed.
     fs::create_dir(world.path("text")).unwrap();
     for file in shards() {
         world.write(&format!("text/{}", file.name.trim_start_matches("en/")), &file.content);
@@ -89,7 +89,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     check_wrong_streams(&world, &server);
 }
 
-/// Checks the messages for wrong settings of a stream.
+/// Checks the messages for stream settings that are wrong.
 fn check_wrong_streams(world: &World, server: &FakeHub) {
     for (set, found) in [
         ("corpora.test.rule=c4", "the corpus is missing"),

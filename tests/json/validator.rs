@@ -1,4 +1,4 @@
-//! Validator for the subset of JSON schema that the output schema uses.
+//! Validator for the subset of JSON Schema that the output schema uses.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 /// Schema keywords that do not affect validity.
 const ASIDE: [&str; 6] = ["$schema", "$defs", "title", "description", "format", "default"];
 
-/// Validates a value against a schema. Undeclared keys are errors, and unknown keywords panic.
+/// Validates a value against a schema. Treats undeclared keys as errors, and panics on unknown keywords.
 pub(super) fn closed(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let mut known = BTreeSet::new();
     check(root, schema, value, at, &mut known)?;
@@ -51,7 +51,8 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                     }
                 }
             }
-            // The keyword `properties` validates declared properties, so only undeclared ones are errors here.
+            // Declared properties are validated under the keyword `properties`, so only undeclared ones are errors
+            // here.
             "additionalProperties" if *rule == json!(false) => {
                 let none = Map::new();
                 let has = schema["properties"].as_object().unwrap_or(&none);
@@ -97,7 +98,7 @@ fn check_branches(
     Ok(())
 }
 
-/// Returns whether a value satisfies a keyword that restricts single values.
+/// Returns whether a value satisfies a keyword that restricts a single value.
 fn fits(word: &str, rule: &Value, value: &Value) -> bool {
     match word {
         "const" => rule == value,

@@ -1,8 +1,8 @@
-//! Tests of repairs on degenerate weights or calibration data.
+//! Tests of repairs when weights or calibration data are degenerate.
 
 use super::*;
 
-/// Modifies the backbone's tensors: `change` receives a tensor's name, its number of columns and its values in
+/// Modifies the backbone's tensors. `change` receives the name of a tensor, its number of columns, and its values in
 /// row-major order.
 fn change_weights(world: &World, change: impl Fn(&str, usize, &mut [f32])) {
     let path = world.path("backbone/model.safetensors");
@@ -19,7 +19,7 @@ fn change_weights(world: &World, change: impl Fn(&str, usize, &mut [f32])) {
     std::fs::write(&path, bytes).unwrap();
 }
 
-/// Silences the first channel of the residual stream, so that neither the embedding nor any layer writes to it.
+/// Silences the first channel of the residual stream: neither the embedding nor any layer writes to it.
 fn silence_a_channel(world: &World) {
     change_weights(world, |name, columns, values| {
         if name.ends_with("embed_tokens.weight") {
@@ -33,7 +33,7 @@ fn silence_a_channel(world: &World) {
 #[test]
 fn trials_that_overflow_fail_their_cells_and_pick_no_layers() {
     let world = World::new();
-    // Scale the weights so that activations overflow f16 after every cut.
+    // Scale the weights so that activations overflow f16 after any cut.
     change_weights(&world, |name, _, values| {
         if name.ends_with("down_proj.weight") {
             values.iter_mut().for_each(|v| *v *= 1.5e5);
@@ -72,14 +72,14 @@ fn undetermined_calibration_is_noted_and_never_best() {
     let world = World::new();
     world.write("train.txt", "w5 ".repeat(6000));
     let all = "recovery=[none, prune-and-comp, linearpatch-rotate, replaceme-ls, ghosted, {name: ghosted, solver: svd}, affine, rank]";
-    // The text repeats one word, so channels are constant. The data have rank 1, and centered data have rank 0.
+    // The text repeats a single word, so all channels are constant. The data have rank 1, and the centered data rank 0.
     let log = world.runs(&["--set", all, "--set", "depth=1"]);
     let rows = results(&world, &log);
     let notes = rows[0].iter().position(|name| name == "notes").unwrap();
     for row in &rows[1..] {
         let repaired = !["dense", "none", ""].contains(&row[5].as_str());
         assert_eq!(row[notes].contains("constant in the calibration"), repaired, "{row:?}");
-        // Every cut also has a note that its criterion cannot rank layers on a constant input.
+        // Every cut also has a note saying that its criterion cannot rank layers on constant input.
         assert_eq!(row[notes].contains("repeats one token"), row[5] != "dense" && !row[5].is_empty(), "{row:?}");
     }
     let table = std::fs::read_to_string(written(&world, &log).with_extension("md")).unwrap();
@@ -88,14 +88,14 @@ fn undetermined_calibration_is_noted_and_never_best() {
         assert!(note.contains(expected), "{note}");
     }
     assert!(!table.contains("**"), "a best value is marked although no method remains:\n{table}");
-    // The note about the repeated token appears for every criterion except an explicit cut, which uses no calibration.
+    // The note about the repeated token appears for all criteria except an explicit cut, which needs no calibration.
     let rules = "criterion=[shortgpt, angular, sleb, shortened-llama, cca, {name: explicit, layers: [2]}]";
     let log = world.runs(&["--set", rules, "--set", "recovery=none", "--set", "depth=1"]);
     for row in &results(&world, &log)[2..] {
         let explicit = row.iter().any(|cell| cell.contains("explicit"));
         assert_eq!(row[notes].contains("repeats one token"), !explicit, "{row:?}");
     }
-    // Use fewer calibration tokens than the backbone has channels.
+    // Use fewer calibration tokens than there are channels in the backbone.
     let world = World::new();
     let set = ["--set", "calibration=[{corpus: train, sequences: 2, length: 16}]"];
     let log = world.runs(&[&["--set", all, "--set", "depth=1"], &set[..]].concat());
@@ -131,7 +131,7 @@ fn a_cell_that_cannot_be_repaired_fails_alone() {
 #[test]
 fn nonfinite_activation_is_named_and_dense_is_scored() {
     let world = World::new();
-    // Make the weights of a projection so large that the MLP of layer 1 overflows.
+    // Make the weights of one projection so large that the MLP in layer 1 overflows.
     let path = world.path("backbone/model.safetensors");
     let mut bytes = std::fs::read(&path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

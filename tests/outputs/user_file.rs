@@ -1,4 +1,4 @@
-//! Tests of user files in output folders.
+//! Tests of files that users keep in output folders.
 
 use super::*;
 
@@ -56,7 +56,7 @@ fn user_files_in_an_export_stay_and_changes_are_named() {
     refuses(&world, &export("depth/1/none"), &["README.md", "has changed since ghostlab wrote it"]);
     fs::rename(world.path("out/README.md"), world.path("out/mine.md")).unwrap();
     done(&world, &export("depth/1/none"));
-    // Exports of earlier versions have no list of files.
+    // Earlier versions did not write a list of files into their exports.
     fs::remove_file(world.path("out/.ghostlab.sha256")).unwrap();
     refuses(&world, &export("depth/1/none"), &["earlier versions wrote none"]);
     done(&world, &["run", "grid.yaml"]);
@@ -89,7 +89,7 @@ fn user_files_in_results_stay_or_are_refused_by_name() {
     assert!(!world.path("results/grid/wide.md").exists(), "the file of the earlier run was not removed");
     world.write("results/grid/results.csv", "mine");
     refuses(&world, &["run", "grid.yaml"], &["results/grid/results.csv", "has changed since"]);
-    // In this world, the file exists before the first run.
+    // In this world, the user's file exists before the first run.
     let world = World::new();
     fs::create_dir_all(world.path("results/grid")).unwrap();
     world.write("results/grid/results.csv", "mine");
@@ -117,7 +117,7 @@ fn scores_and_grids_are_written_over_nothing_but_what_may_go() {
         refuses(&world, &score(to, &["--force"]), &[words]);
     }
     refuses(&world, &score("mine.json", &[]), &["mine.json", "--force"]);
-    // A generated file may be replaced until a user changes it.
+    // A generated file may be replaced as long as the user has not changed it.
     for _ in 0..2 {
         done(&world, &score("own.json", &[]));
     }

@@ -1,8 +1,8 @@
-//! Sample page with every kind of content.
+//! Sample page that shows every kind of content.
 
 use super::*;
 
-/// Line of the paper's tables: `artifact,backbone,total_layers,pruned_layers,criterion,recovery,…,metric,value,std`.
+/// Line in the paper's tables: `artifact,backbone,total_layers,pruned_layers,criterion,recovery,…,metric,value,std`.
 struct Line {
     fields: Vec<String>,
 }
@@ -26,7 +26,7 @@ impl Line {
     fn value(&self) -> &str {
         &self.fields[9]
     }
-    /// Returns the key of the row, which excludes the metric.
+    /// Returns the key of the row to which the line belongs. It does not include the metric.
     fn key(&self) -> String {
         format!("{}/{}/{}/{}/c4", self.backbone(), self.criterion(), self.depth(), self.recovery())
     }
@@ -38,7 +38,8 @@ fn lines(table: &str) -> Vec<Line> {
     text.lines().skip(1).map(|line| Line { fields: line.split(',').map(str::to_owned).collect() }).collect()
 }
 
-/// Builds a table with a row per key and a column per metric, marking the best two of each backbone and depth.
+/// Builds a table with one row per key and one column per metric. Marks the two best values for each backbone and
+/// depth.
 fn view(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool) -> SavedTable {
     let mut columns = if grouped { vec![] } else { vec![text_column("Backbone")] };
     columns.push(SavedColumn { numeric: true, ..text_column("Depth") });
@@ -105,7 +106,7 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
     cells.extend([text_cell(criterion::label(first.criterion())), text_cell(recovery::label(first.recovery()))]);
     cells.extend(metrics.iter().enumerate().map(|(index, (metric, _, _))| {
         let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
-        // Mark a few cells as failed, so that the page shows this state, too.
+        // Mark a few cells as failed, so that the page shows this state too.
         let failed = first.recovery() == "replaceme-cos" && first.depth() == "11" && index < 2;
         SavedCell {
             text: if failed { "failed".into() } else { value.into() },
@@ -134,7 +135,7 @@ fn text_cell(text: &str) -> SavedCell {
     SavedCell { text: text.to_owned(), ..SavedCell::default() }
 }
 
-/// Builds a table with six times and six speedups per row, with deviations of realistic width.
+/// Builds a table with six times and six speedups per row. The deviations are as wide as real ones.
 fn times() -> SavedTable {
     let numbers = ["Prefill (ms)", "Speedup (×)"].into_iter().flat_map(|group| {
         ["128×1", "128×4", "256×1", "256×4", "512×1", "512×4"].map(|name| SavedColumn {
@@ -162,7 +163,7 @@ fn times() -> SavedTable {
     }
 }
 
-/// Builds a comparison with the paper, cycling through all verdicts and differences of various lengths.
+/// Builds a comparison with the paper's value. Cycles through all verdicts and through differences of various lengths.
 fn paper_value(paper: &str, position: usize, failed: bool) -> SavedComparison {
     let verdict = match position % 3 {
         _ if failed => PaperVerdict::Missing,
@@ -194,7 +195,7 @@ const TASK_COLUMNS: [(&str, &str, &str); 10] = [
     ("race", "RACE", "Accuracy (%)"),
     ("average", "Average", ""),
 ];
-/// Columns of Table 3.
+/// Columns of Table 3: key, title and group.
 const TEXT_COLUMNS: [(&str, &str, &str); 5] = [
     ("ppl_wikitext2", "WikiText-2", "Perplexity"),
     ("ppl_c4", "C4", "Perplexity"),
@@ -283,7 +284,7 @@ fn claim_row(claim: &str, artifact: &str) -> ClaimRow {
         sentence: claim.into(),
         claim: claim.into(),
         section: "§5.1, Table 2".into(),
-        // The longest text that this field can have.
+        // Longest text that can occur in this field.
         paper: "54 of 60 settings, all needed".into(),
         paper_verdict: Judgement::Holds,
         ours: "21 of 24 settings, 3 unknown without a rival method".into(),

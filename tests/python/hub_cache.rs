@@ -33,7 +33,7 @@ for name in sys.argv[2:]:
     print(hf_hub_download('o/n', name, local_files_only=sys.argv[1] == 'local'))
 ";
 
-/// Reads the repository's folder in a cache. Returns the target of each link and the bytes of each file, by path.
+/// Reads the folder of the repository in a cache. Returns the target of each link and the bytes of each file, by path.
 fn layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![cache.join("models--o--n")];
@@ -70,10 +70,10 @@ fn python_and_ghostlab_share_one_hub_cache() {
     let cache = theirs.path().to_str().unwrap();
     run(&python, &download_arguments(&names, "net"), &[("HF_ENDPOINT", &server.address), ("HF_HUB_CACHE", cache)]);
     assert_eq!(layout(ours.path()), layout(theirs.path()));
-    // Check for a subset, because Python may remove unused locks.
+    // Check only for a subset, because Python may remove locks that are not in use.
     assert!(locks_of(theirs.path()).is_subset(&locks_of(ours.path())), "both libraries must use the same locks");
 
-    // Run both programs offline, each with the cache that the other one wrote.
+    // Run both programs offline, each on the cache that the other one wrote.
     server.forget();
     let cache = ours.path().to_str().unwrap();
     let printed = run(
@@ -94,7 +94,7 @@ fn python_and_ghostlab_share_one_hub_cache() {
     let plan = hub.plan(&[wants()], &Lock::default(), &Silent, &stop).unwrap();
     assert!(plan.complete() && plan.repos[0].commit.as_str() == COMMIT);
     assert!(server.requests().is_empty());
-    // `huggingface_hub` accepts the cache written here.
+    // `huggingface_hub` finds no problems in the cache written by this program.
     let scan = "from huggingface_hub import scan_cache_dir as s; i = s(); print(len(i.warnings), [r.repo_id for r in i.repos], sorted(f.file_name for r in i.repos for v in r.revisions for f in v.files))";
     let cache = ours.path().to_str().unwrap();
     let scanned = run(&python, &["-c", scan], &[("HF_HUB_CACHE", cache)]);

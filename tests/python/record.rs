@@ -1,8 +1,9 @@
-//! Tests of run records in the formats of other projects.
+//! Tests of run records in formats defined by other projects.
 
 use super::*;
 
-/// Script that reads a run's exported files with the projects' published readers and prints their numbers.
+/// Script that reads the exported files of a run with the readers published by these projects, and prints their
+/// numbers.
 const FORMS: &str = r#"
 import glob, json, sys, zipfile
 import jsonschema, yaml
@@ -75,8 +76,9 @@ fn accuracies_are_in_the_forms_that_others_collect_them_in() {
     }
 }
 
-/// Script that validates a packed record against the RO-Crate profile. The validator downloads the profile's context,
-/// so the script serves a later version of it, which the package `rocrate` contains and which has the same terms.
+/// Script that validates a packed record against the RO-Crate profile. The validator would download the profile's
+/// context from the web. The script serves a later version with the same terms instead, which the package `rocrate`
+/// contains.
 const CRATE: &str = r#"
 import importlib.resources, io, json, sys, zipfile
 import requests, urllib3
@@ -144,7 +146,7 @@ fn a_packed_record_is_a_research_object_crate() {
     let crate_parts: Value = serde_json::from_str(output.lines().last().unwrap()).unwrap();
     assert_eq!(crate_parts["required"], Value::Array(Vec::new()), "{crate_parts:#}");
     assert_eq!(crate_parts["unknown"], Value::Array(Vec::new()), "{crate_parts:#}");
-    // The program does not know the publisher.
+    // The only recommendation left open is the publisher, which the program does not know.
     let wishes: Vec<&str> =
         crate_parts["recommended"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     assert!(wishes.iter().all(|wish| wish.contains("publisher")), "{wishes:#?}");

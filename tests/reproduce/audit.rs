@@ -15,8 +15,8 @@ fn the_audit_finds_what_the_paper_says_twice() {
 #[test]
 fn the_audit_checks_anybodys_table() {
     let world = World::new();
-    // ARC-Easy has 2376 documents. 1845 correct answers give 77.65 %, and no count gives 77.70 %. COPA has 100
-    // documents. The mean of 77.65 and 82.00 is 79.825.
+    // ARC-Easy has 2376 documents. 1845 correct answers give 77.65 %, but no number of correct answers gives 77.70 %.
+    // COPA has 100 documents. The mean of 77.65 and 82.00 is 79.825.
     world.write(
         "wide.csv",
         "Method,ARC-e,COPA,Avg\nDense,77.65,82.00,79.83\nMine,77.70,61.00,69.35\nTheirs,60.02,70.00,71.00\n",
@@ -36,11 +36,11 @@ fn the_audit_checks_anybodys_table() {
         "{log}"
     );
     assert!(!log.contains(",Dense,"), "{log}");
-    // Across tables, one method has two values.
+    // The two tables contradict each other: they give different values for the same method.
     world.write("other.csv", "Method,COPA\nTheirs,69.00\n");
     let log = made(&world, &["audit", "wide.csv", "other.csv", "--tasks", "COPA=copa", "--format", "csv"]);
     assert!(log.contains("contradiction,agreement,\"wide, other\",Theirs,COPA,70.00 (wide),69.00 (other)"), "{log}");
-    // The same numbers in the paper's long format give the same finding.
+    // A number that is impossible is also found in the paper's long format.
     world.write(
         "tidy.csv",
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n\

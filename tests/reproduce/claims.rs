@@ -1,9 +1,9 @@
-//! Tests of verdicts, of claims, and of the gate that compares dense backbones with the paper.
+//! Tests of verdicts, of claims, and of the gate that compares dense backbones with the paper's.
 
 use super::*;
 
-/// Creates artifacts on a backbone with the name of a model from the paper, scored on windows of `length` tokens (2048
-/// in the paper). The random weights do not give the paper's numbers.
+/// Creates artifacts on a backbone that is named after one of the paper's models. They are scored on windows of
+/// `length` tokens (2048 in the paper). The weights are random, so they do not give the paper's numbers.
 fn as_in_the_paper(length: usize) -> World {
     let world = experiments("llama-3-8b");
     world.write(
@@ -16,7 +16,7 @@ fn as_in_the_paper(length: usize) -> World {
     );
     let artifact =
         fs::read_to_string(world.path("experiments/mini.yaml")).unwrap().replace("ppl_test", "ppl_wikitext2");
-    // Use the name of one of the paper's artifacts.
+    // Name the artifact after one of the paper's.
     world.write("experiments/table3.yaml", artifact);
     world
 }
@@ -36,7 +36,7 @@ fn dense_backbone_off_the_papers_numbers_stops_its_cells() {
         2,
         "{rows:?}"
     );
-    // A figure shows no perplexity, but its backbone must still match the paper's.
+    // A figure shows no perplexity, but the gate still compares its backbone with the paper's.
     let output = world.ghostlab(&["reproduce", "figure1"]);
     assert_eq!(output.status.code(), Some(4), "{}", both(&output));
     assert!(both(&output).contains("the paper has 5.47"), "{}", both(&output));
@@ -116,7 +116,7 @@ fn a_claim_joins_only_runs_of_the_same_settings_and_inputs() {
     }
     let output = made(&world, &["reproduce", "table2"]);
     assert_eq!(judged(&output), "tableA7 has no results: run `ghostlab reproduce tableA7 --profile tiny`: UNKNOWN");
-    // The claim is unknown, because measurements are missing.
+    // The verdict on the claim is unknown, because measurements are missing.
     assert!(output.contains("ours llama-3-8b 1: unknown: acc_average has no value for ghosted"), "{output}");
     let both = judged(&made(&world, &["reproduce", "tableA7"]));
     assert_eq!(both, "0 of 1, 1 unknown, all needed: UNKNOWN", "the artifacts must be comparable");

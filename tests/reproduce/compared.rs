@@ -1,4 +1,4 @@
-//! Tests of `ghostlab compare` on two runs.
+//! Tests of `ghostlab compare` for two runs.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn another_text_under_the_same_name_is_told_and_not_paired() {
     let lines = fs::read_to_string(world.path("test.jsonl")).unwrap();
     world.write("test.jsonl", lines.replace("w1", "w2"));
     made(&world, &["reproduce", "mini", "--results", "two"]);
-    // A folder's only profile need not be named.
+    // If a folder contains only one profile, it need not be named.
     let log = made(&world, &["compare", "one/mini", "two/mini"]);
     assert!(log.contains("settings: the same") && log.contains("corpora.test"), "{log}");
     assert!(log.contains("different items") && !log.contains("p ="), "{log}");
@@ -43,7 +43,7 @@ fn two_backbones_stand_side_by_side_where_they_are_mapped() {
     world.write("experiments/mono.yaml", other);
     world.write("experiments/backbones/yours.yaml", "path: ../../backbone\n");
     made(&world, &["reproduce", "mono"]);
-    // The same backbone under two names is recognized.
+    // The same backbone is recognized under two names.
     for map in [&[][..], &["--map", "mine=yours"]] {
         let output = made(&world, &[&["compare", "results/mini", "results/mono"], map].concat());
         assert!(output.contains("common values are the same") && !output.contains("only in"), "{output}");

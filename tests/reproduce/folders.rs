@@ -1,4 +1,4 @@
-//! Tests of the results folders of artifacts.
+//! Tests of the folders in which the results of artifacts are stored.
 
 use super::*;
 
@@ -21,13 +21,13 @@ fn settings_from_outside_make_an_artifact_of_their_own() {
 #[test]
 fn run_artifact_has_its_own_folder_and_page_lists_gaps() {
     let world = experiments("mine");
-    // `run` scores a text that the table does not show.
+    // `run` scores an additional text that the table does not show.
     let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
     let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
     world.write("experiments/profiles/tiny.yaml", more);
     made(&world, &["reproduce", "mini"]);
     let before = fs::read(world.path("results/mini/tiny/mini.csv")).unwrap();
-    // The table is complete, but the additional text of `run` is not scored yet.
+    // The table is complete, but the additional text scored by `run` is still missing.
     let output = world.ghostlab(&["run", "experiments/mini.yaml", "--stored"]);
     assert_eq!(output.status.code(), Some(3), "{}", both(&output));
     let [plain, named] = names_in_mini(&world).try_into().unwrap();
@@ -63,7 +63,7 @@ fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
     let [run, reproduce] = [["run", "experiments/mini.yaml"], ["reproduce", "mini"]];
     for order in [[run, reproduce], [reproduce, run]] {
         let world = experiments("mine");
-        // The evaluations differ, because `run` scores a text that the table does not show.
+        // The evaluations differ, because `run` scores an additional text that the table does not show.
         let more = SHARED.replace("corpora:\n", "corpora:\n  more: {path: ../../test.jsonl, rule: ptb, limit: 3}\n");
         let more = more.replace("perplexity: [", "perplexity: [{corpus: more, length: 64}, ");
         world.write("experiments/profiles/tiny.yaml", more);
@@ -73,7 +73,7 @@ fn run_and_reproduce_of_an_artifact_keep_separate_folders() {
         made(&world, &order[1]);
         assert_eq!(folders_in_mini(&world).len(), 2, "{order:?}: {:?}", folders_in_mini(&world));
         assert_eq!(kept(&world, &first), before, "{order:?}");
-        // Stored results are complete for both, and shown unchanged.
+        // The stored results are complete for both commands and are shown unchanged.
         let both: Vec<_> =
             folders_in_mini(&world).iter().map(|folder| (folder.clone(), kept(&world, folder))).collect();
         let output = made(&world, &["run", "experiments/mini.yaml", "--stored"]);
@@ -165,7 +165,7 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
     assert!(output.contains(&format!("({} trials)", trials(&plan)[2])), "{output}");
     let plan = made(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 complete, 0 to run") && trials(&plan)[2] == 0, "{plan}");
-    // Another depth adds cells without replacing any. Another seed replaces cells.
+    // Another depth adds cells and replaces none. Another seed does replace cells.
     let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "depth=1,2"]);
     assert!(plan.contains("2 to run") && !plan.contains("changed:"), "{plan}");
     let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "calibration.seed=7"]);

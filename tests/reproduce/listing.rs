@@ -1,4 +1,4 @@
-//! Tests of the list of artifacts that `ghostlab reproduce` prints, with the progress of each.
+//! Tests of the list of artifacts printed by `ghostlab reproduce`, with the progress of each.
 
 use super::*;
 
@@ -23,10 +23,10 @@ fn listing_notices_changed_objects_inputs_and_settings() {
         "{}",
         listed(&world)
     );
-    // The listing includes new objects in the store.
+    // The list takes new objects in the store into account.
     made(&world, &["reproduce", "mini"]);
     assert!(listed_line(&world, "mini").contains("3 of 3"), "{}", listed(&world));
-    // Damage is detected even if the length of the file is unchanged.
+    // Damage is noticed even if the length of the file is unchanged.
     let packs = world.path("data/store").read_dir().unwrap().map(|item| item.unwrap().path().join("packs"));
     let pack = packs.filter_map(|folder| folder.read_dir().ok()).flatten().next().unwrap().unwrap().path();
     let packed = fs::read(&pack).unwrap();
@@ -37,7 +37,7 @@ fn listing_notices_changed_objects_inputs_and_settings() {
     assert!(!listed_line(&world, "mini").contains("3 of 3"), "{}", listed(&world));
     fs::write(&pack, packed).unwrap();
     assert!(listed_line(&world, "mini").contains("3 of 3"), "{}", listed(&world));
-    // Changed inputs and changed settings invalidate the results.
+    // After inputs or settings change, the results no longer count as complete.
     world.write("test.jsonl", format!("{}\n", serde_json::json!({"text": "w1 w2 w3 ".repeat(90)})));
     assert!(listed_line(&world, "mini").contains("0 of 3"), "{}", listed(&world));
     let shared = fs::read_to_string(world.path("experiments/profiles/tiny.yaml")).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the report page of all artifacts.
+//! Tests of the report page that covers all artifacts.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn all_makes_lists_tables_figures_and_their_page() {
     for shown in ["A small table", "A small figure", "data:image/svg+xml", "explain"] {
         assert!(page.contains(shown), "{shown} is not on the page");
     }
-    // Lists are artifacts of the paper, too.
+    // The paper's lists are artifacts too.
     let (_, list) = page.split_once("data-name=\"methods\"").unwrap();
     assert!(list.split_once("</table>").unwrap().0.contains("LLM-Streamline"), "wrong rows of the list");
     assert!(fs::read_to_string(world.path("results/methods/methods.md")).unwrap().contains("LLM-Streamline"));
@@ -26,7 +26,7 @@ fn all_skips_artifacts_without_the_profile() {
     assert!(output.contains("skipped artifacts without profile `other`: figure1\n"), "{output}");
     assert!(!output.contains("failed artifacts") && !output.contains("unknown profile"), "{output}");
     assert!(world.path("results/mini/other/mini.md").exists() && world.path("results/methods/methods.md").exists());
-    // Neither an explicitly named artifact nor an unknown profile is skipped silently.
+    // An artifact that is named explicitly is not skipped silently, and neither is an unknown profile.
     for arguments in [["reproduce", "figure1", "--profile", "other"], ["reproduce", "all", "--profile", "none"]] {
         let output = world.ghostlab(&arguments);
         assert_eq!(output.status.code(), Some(2), "{}", both(&output));
@@ -44,7 +44,7 @@ fn page_notes_who_made_each_number_when_and_from_what() {
     assert_eq!(value(&note, "program"), format!("ghostlab {}", env!("CARGO_PKG_VERSION")));
     assert!(value(&note, "command").contains("reproduce mini"), "{note}");
     assert!(value(&note, "machine").contains("threads"), "{note}");
-    // Outside a checkout, no commit is recorded.
+    // If the program was built outside a checkout, no commit is recorded.
     let record: serde_json::Value =
         serde_json::from_slice(&fs::read(world.path("results/mini/tiny/run.json")).unwrap()).unwrap();
     if let Some(commit) = record["commit"].as_str() {
@@ -52,7 +52,7 @@ fn page_notes_who_made_each_number_when_and_from_what() {
     }
     let year = &record["finished"].as_str().unwrap()[..5];
     assert!(note.contains(&format!("</code></td><td>{year}")), "finish times are missing: {note}");
-    // The inputs of a repaired cell (weights, tokenizer and both texts) have the recorded hashes.
+    // The inputs of a repaired cell (weights, tokenizer and both texts) are shown with their recorded hashes.
     for file in ["model.safetensors", "config.json", "tokenizer.json", "train.txt", "test.jsonl"] {
         let (path, hash) = record["inputs"].as_object().unwrap().iter().find(|(path, _)| path.ends_with(file)).unwrap();
         let row = format!("<code>{path}</code></th><td><code>{}</code>", hash.as_str().unwrap());
@@ -64,7 +64,7 @@ fn page_notes_who_made_each_number_when_and_from_what() {
     );
 }
 
-/// Returns the note of a cell, followed by the shared texts that it links to.
+/// Returns the note on a cell, followed by the shared texts to which it links.
 fn cell_note(page: &str, name: &str) -> String {
     let article = part(page, &format!("<h3>tiny/mini/{name}"), "</article>");
     let shared = article.split("<a href=\"#").skip(1).filter_map(|rest| rest.split('"').next());

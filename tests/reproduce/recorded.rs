@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Artifact with a race between the two cells of the table in `WHOLE`.
+/// Artifact that races the two cells of the table in `WHOLE` against each other.
 const RACES: &str = "artifact:\n  title: Races of the small table\n  races: {beside: whole, metrics: [ppl_test]}\n";
 
 const WHOLE: &str = "artifact:\n  title: All items\n  table:\n    lead: [backbone, method]\n    rows:\n\
@@ -30,7 +30,7 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     assert!(output.contains("races: recorded") && output.contains("1 of 4"), "{output}");
     let recorded = kept(&world, "results");
     let csv = String::from_utf8(recorded["results/races/tiny/races.csv"].clone()).unwrap();
-    // The best row of the other artifact is one of the two racing cells, identified by its label.
+    // The best row of the other artifact is one of the two cells in the race. It is identified by its label.
     assert!(csv.lines().count() == 2 && csv.contains("LLM-Streamline"), "{csv}");
     let full_table = table(&world.path("results/whole/tiny/whole.csv"));
     let at = full_table[0].iter().position(|head| head == "value").unwrap();
@@ -43,14 +43,14 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     assert!(again.contains("races: identical to the recorded run in results/races/tiny"), "{again}");
     made(&world, &["reproduce", "races", "--record"]);
     assert_eq!(kept(&world, "results"), recorded, "recording again changed files");
-    // Another item order is another run, so the recorded run is kept.
+    // A different order of items makes it a different run, so the recorded run is kept.
     let races = world.path("experiments/races.yaml");
     fs::write(&races, fs::read_to_string(&races).unwrap().replace("search: {", "search: {seed: 5, ")).unwrap();
     let other = made(&world, &["reproduce", "races"]);
     assert!(other.contains("races: differs from the recorded run in results/races/tiny"), "{other}");
     let now = kept(&world, "results");
     assert!(recorded.iter().all(|(name, bytes)| now.get(name) == Some(bytes)), "the recorded run was touched");
-    // `verify` does not compare the numbers of races.
+    // `verify` does not recompute the numbers of races, so it succeeds.
     made(&world, &["verify", "results", "--share", "100%"]);
 }
 
@@ -76,13 +76,14 @@ fn recorded_run_stays_and_different_runs_go_next_to_it() {
 
     check_identical_runs(&world, recorded);
     check_different_run(&world);
-    // Only artifacts without overrides can be recorded.
+    // Artifacts with overrides cannot be recorded.
     let output = world.ghostlab(&["reproduce", "mini", "--record", "--dtype", "bf16"]);
     assert_eq!(output.status.code(), Some(2), "{}", both(&output));
     assert!(both(&output).contains("only an artifact with its default settings can be recorded"), "{}", both(&output));
 }
 
-/// Checks that runs are identical when they use the store, record again, or use a new store without the large files.
+/// Checks that a run is identical to the recorded one if it uses the store or is recorded again. Also checks a run that
+/// uses a new store and has to restore the large files.
 fn check_identical_runs(world: &World, recorded: std::collections::BTreeMap<String, Vec<u8>>) {
     let again = made(world, &["reproduce", "mini", "methods"]);
     assert!(again.contains("mini: identical to the recorded run in results/mini/tiny"), "{again}");
@@ -103,7 +104,7 @@ fn check_identical_runs(world: &World, recorded: std::collections::BTreeMap<Stri
     );
 }
 
-/// Simulates a rounding difference between machines, and checks that the new run uses another folder.
+/// Simulates a rounding difference between machines, and checks that the new run is written to another folder.
 fn check_different_run(world: &World) {
     let path = world.path("results/mini/tiny/numbers.json");
     let mut numbers = common::json(&path);
@@ -130,8 +131,8 @@ fn results_and_reports(world: &World) -> std::collections::BTreeMap<String, Vec<
     ["results", "reports"].into_iter().flat_map(|folder| kept(world, folder)).collect()
 }
 
-/// Drops the files of `every_eval_ever`. They contain their creation time, so their hashes differ from the listed ones
-/// and they are not restored.
+/// Drops the files in `every_eval_ever`. They contain the time of their creation, so their hashes would differ from the
+/// listed ones, and they are not restored.
 fn without_every_eval_ever(
     mut all: std::collections::BTreeMap<String, Vec<u8>>,
 ) -> std::collections::BTreeMap<String, Vec<u8>> {
@@ -143,7 +144,7 @@ fn without_every_eval_ever(
 fn run_with_recorded_numbers_stays_in_its_place() {
     let world = experiments("mine");
     made(&world, &["reproduce", "mini", "--record"]);
-    // Simulate a record of another processor, which differs in the last bits but in no displayed number.
+    // Make it look as if the record came from another processor: the last bits differ, but no displayed number does.
     let record = world.path("results/mini/tiny/run.json");
     let mut run = common::json(&record);
     run["files"]["channels.parquet"] = "0".repeat(64).into();
@@ -279,8 +280,8 @@ fn altered_verdict_and_figure_value_are_detected() {
     assert_eq!((code, tables["differs"].as_array().unwrap().len()), (Some(4), 1), "{log}");
 }
 
-/// Verifies the claims and tables of a folder, with a minimal share of recomputed results. Returns the exit code, the
-/// checks of claims and tables, and the output.
+/// Verifies the claims and tables in a folder, and recomputes only a minimal share of the results. Returns the exit
+/// code, the checks of the claims and of the tables, and the output.
 fn verified(world: &World, folder: &str) -> (Option<i32>, serde_json::Value, serde_json::Value, String) {
     let output = world.ghostlab(&["verify", folder, "--share", "1%", "--json"]);
     let answer: serde_json::Value =

@@ -4,8 +4,8 @@ use super::*;
 
 #[test]
 fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
-    // In the cost model, attention per token costs more after a longer prompt, so another prompt gives another speedup
-    // for the same cuts.
+    // In the cost model, attention costs more per token after a longer prompt. The same cuts therefore have another
+    // speedup if the prompt changes.
     let world = world();
     let read = speedup_and_time(&world, "16x1");
     let decoded = speedup_and_time(&world, "16x1+32");
@@ -27,7 +27,7 @@ fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
     }
 }
 
-/// Searches the world's backbone under a budget, with the default criteria and recoveries.
+/// Searches the world's backbone with a budget and with the default criteria and recoveries.
 fn searched_under(world: &World, budget: &str) -> Value {
     let line = ["search", "backbone", "--calibration", "train.txt:8x64", "--texts", "long.jsonl@64", "--json"];
     let output = world.ghostlab(&[&line[..], &["--budget", budget]].concat());
@@ -35,7 +35,7 @@ fn searched_under(world: &World, budget: &str) -> Value {
     serde_json::from_slice::<Value>(&output.stdout).unwrap()["answer"]["searches"][0].clone()
 }
 
-/// Returns the sorted names of all candidates and their duplicates, such as `shortgpt-1.none`.
+/// Returns the names of all candidates and of their duplicates, such as `shortgpt-1.none`, in sorted order.
 fn methods_of(found: &Value) -> Vec<String> {
     let names = found["candidates"].as_array().unwrap().iter().flat_map(|candidate| {
         let copies = candidate["same"].as_array().unwrap().iter();
@@ -52,8 +52,8 @@ fn share_of_parameters_races_layers_with_sublayers() {
     let world = World::large();
     let found = searched_under(&world, "params=0.9");
     let methods = methods_of(&found);
-    // An attention sublayer has 7 % of the parameters, an MLP has 12 %, and a map that replaces an attention sublayer
-    // has 2 %.
+    // An attention sublayer has 7 % of the parameters and an MLP 12 %. A map that replaces an attention sublayer has 2
+    // %.
     for expected in ["streamline-1.ghosted", "llm-drop-mlp-1.none", "llm-drop-attention-2.none", "shortgpt-1.none"] {
         assert!(methods.contains(&expected.to_owned()), "{expected} is not in {methods:?}");
     }
@@ -67,7 +67,7 @@ fn share_of_parameters_races_layers_with_sublayers() {
     assert!(found["winner"].is_string());
 }
 
-/// Returns the report of a search under a budget.
+/// Returns the report on a search with a budget.
 fn files_of(world: &World, budget: &str) -> String {
     let folder = world.path(&format!("results/backbone/search+{budget}"));
     std::fs::read_to_string(folder.join("search.md")).unwrap()
@@ -122,7 +122,7 @@ fn each_criterion_of_a_file_takes_the_depths_of_its_unit() {
         ]
     );
     assert_eq!(found["left_out"].as_array().unwrap().len(), 0, "invalid combinations must not be candidates");
-    // A budget in layers excludes sublayer cuts.
+    // If the budget is given in layers, sublayer cuts are not candidates.
     world.write(
         "search.yaml",
         std::fs::read_to_string(world.path("search.yaml")).unwrap().replace("{kv_cache: 0.8}", "{layers: 1}"),

@@ -31,14 +31,14 @@ fn pipes_and_folders_in_a_store_are_damage_and_never_a_hang() {
         assert!(world.tables() == tables, "{what}");
         fs::remove_dir_all(store.join("submissions")).unwrap();
     }
-    // A non-empty folder is never removed. It is reported until a user moves it away.
+    // A folder that is not empty is never removed. It is reported until the user moves it away.
     put(&store.join("plans/abc.json/letter"), "mine");
     let (code, log) = ghostlab(&world, &["cache", "verify", "--repair"]);
     assert!(code == Some(5) && log.contains("move the entry out of the store"), "{log}");
     assert!(store.join("plans/abc.json/letter").exists());
 }
 
-/// Returns the path of a stored object of this kind.
+/// Returns the path of the first stored object of the given kind.
 fn first_artifact(store: &Path, kind: &str) -> PathBuf {
     let names = fs::read_dir(store).unwrap().map(|entry| entry.unwrap().path());
     let mut found = names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(kind));
@@ -46,7 +46,7 @@ fn first_artifact(store: &Path, kind: &str) -> PathBuf {
     fs::read_dir(group).unwrap().next().unwrap().unwrap().path()
 }
 
-/// Returns paths of all kinds of files in a store, except artifacts.
+/// Returns paths for all kinds of files in a store, except those of stored objects.
 fn store_files(store: &Path) -> [PathBuf; 14] {
     let hash = "a".repeat(64);
     [
@@ -67,7 +67,7 @@ fn store_files(store: &Path) -> [PathBuf; 14] {
     ]
 }
 
-/// Checks that no command hangs on damaged files, and that `cache verify` names these files.
+/// Checks that no command hangs on the damaged files, and that `cache verify` names these files.
 fn assert_damage_is_reported(world: &World, what: &str, files: &[PathBuf]) {
     let store = world.path("data/store");
     for words in READING.iter().filter(|words| words[0] != "run") {

@@ -1,4 +1,4 @@
-//! Tests of stores that several users and processes share.
+//! Tests of stores shared by several users and processes.
 
 use super::*;
 
@@ -21,14 +21,14 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         let init = ["store", "init", "shared", "--shared", whom];
         assert_eq!(done(under("077", world.command(&init))).0, Some(0));
         let small = ["--set", "criterion=llm-streamline", "--set", "depth=2", "--store", "shared"];
-        // A killed run leaves journals, drafts and a record. A failing worker records its failure.
+        // A killed run leaves journals, drafts and a record behind. A failing worker records its failure.
         let mut killed = under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()));
         killed.env("GHOSTLAB_FAULT", "kill@journal:2");
         assert_eq!(done(killed).0, None);
         let mut failing =
             under("077", world.command(&[&["worker", "grid.yaml", "--idle-exit", "1"], &small[..]].concat()));
         failing.env("GHOSTLAB_FAULT", "panic@score:1");
-        // Discard the output, because the process reports the injected panic.
+        // Discard the output, because it contains the message of the injected panic.
         ended(failing.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let modes = |what: &str| {
             for (path, (mode, ..)) in tree(&store)
@@ -47,8 +47,8 @@ fn shared_store_files_belong_to_its_group_for_any_umask() {
         assert_eq!(done(under("077", world.command(&[&["run", "grid.yaml"], &small[..]].concat()))).0, Some(0));
         modes("what a run made");
     }
-    // `--shared` changes the modes of an existing store and its contents. Without `--shared`, the store keeps its
-    // modes.
+    // `store init --shared` changes the modes of an existing store and of everything in it. Without `--shared`, the
+    // modes are kept.
     let world = World::new();
     assert_eq!(done(under("077", world.command(&["run", "grid.yaml"]))).0, Some(0));
     assert_eq!(fs::metadata(world.path("data/store/store.json")).unwrap().mode() & 0o777, 0o600);
@@ -87,7 +87,7 @@ fn two_users_of_a_group_work_on_one_store_under_a_closed_umask() {
         let mut command = under("077", after(user, &world, &arguments));
         command.env("GHOSTLAB_FAULT", fault);
         let (code, log) = done(command);
-        // The second process resumes where the first was killed, and removes its leftovers.
+        // Each process resumes where the one before it was killed, and removes what that one left behind.
         assert!(code == Some(0) || (code.is_none() && !fault.is_empty()), "{fault}: {code:?} {log}");
         kills += usize::from(code.is_none());
     }
@@ -109,7 +109,7 @@ fn result_tables(world: &World, folder: &str) -> Vec<Vec<u8>> {
 #[test]
 fn hidden_process_of_another_user_is_not_presumed_dead() {
     let world = World::new();
-    // Mount a separate /proc that shows each user only their own processes.
+    // Mount a separate /proc in which users see only their own processes.
     let hidden = ["unshare", "--mount", "sh", "-c", "mount -t proc -o hidepid=2 proc /proc && exec \"$@\"", "sh"];
     let hidden = hidden.map(str::to_owned);
     let works = Command::new(&hidden[0]).args(&hidden[1..]).arg("true").stderr(Stdio::null()).status();
@@ -144,7 +144,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     assert!(!store.join("attempts").exists(), "the death of a running worker was recorded");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());
     assert_eq!(ended(halted).status.code(), Some(0));
-    // A killed process is recognized as dead, because its pid is no longer in use.
+    // A killed process is recognized as dead, because no process has its pid any more.
     let mut killed = run(&one, &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7"]);
     killed.env("GHOSTLAB_FAULT", "kill@activations:1");
     assert_eq!(done(killed).0, None);
@@ -173,7 +173,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             let child = command.spawn().unwrap();
             let stat = format!("/proc/{}/stat", child.id());
             until("the worker does not stop", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
-            // Make the record look as if a process on another machine had sent no recent heartbeat.
+            // Make the record look as if the worker were on another machine and had sent no heartbeat recently.
             let record = fs::read_dir(world.path("data/store/processes")).unwrap().next().unwrap().unwrap().path();
             let mut worker: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
             worker["system"] = json!("another machine");
@@ -184,7 +184,7 @@ fn suspended_worker_yields_lost_jobs_and_continues() {
             (world, child)
         })
         .collect();
-    // A lease is trusted for half a minute before it is checked again.
+    // Wait for more than half a minute, because a lease is trusted for that long before it is checked again.
     std::thread::sleep(Duration::from_secs(31));
     for (world, child) in halted {
         assert!(Command::new("kill").args(["-CONT", &child.id().to_string()]).status().unwrap().success());

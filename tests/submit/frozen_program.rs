@@ -1,4 +1,4 @@
-//! Tests that queued jobs run a copy of the program, so that a rebuild does not affect them.
+//! Tests that queued jobs run a copy of the program, so that rebuilding it does not affect them.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn a_program_that_is_built_anew_ends_no_job_that_is_queued() {
     assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ");
 }
 
-/// Sets the modification times of everything below a folder to `hours` ago.
+/// Sets the modification times of all files and folders below a folder to `hours` hours ago.
 fn aged(folder: &Path, hours: u64) {
     let then = std::time::SystemTime::now() - Duration::from_secs(3600 * hours);
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -40,7 +40,7 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let programs = world.path("data/store/programs");
-    // Add a program that belongs to no submission, and a foreign folder.
+    // Add a program that belongs to no submission, and a folder that was not created by this program.
     let orphan = programs.join("ab".repeat(32));
     let theirs = programs.join("mine");
     for folder in [&orphan, &theirs] {
@@ -63,24 +63,24 @@ fn frozen_program_stays_while_a_job_may_run_it() {
         "the report is still queued"
     );
     assert!(!orphan.exists() && theirs.join("ghostlab").exists());
-    // The queue does not answer, so the state of the job is unknown.
+    // The queue does not answer, so it is unknown whether the job is still there. The program is kept.
     slurm.put("squeue", "exit 1");
     slurm.put("sacct", "exit 1");
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
     slurm.put("squeue", "exit 0");
-    // An unreadable submission may belong to any program.
+    // A submission that cannot be read may need any program, so none is removed.
     let unread = world.path("data/store/submissions/other");
     fs::create_dir(&unread).unwrap();
     fs::write(unread.join("submission.json"), "{\"format\": 99}").unwrap();
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
     fs::remove_dir_all(&unread).unwrap();
-    // A job that ended recently may be queued again.
+    // A job that ended recently may be requeued, so its program is kept.
     fs::write(submission(&world).join("logs/41_0.log"), "done").unwrap();
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (0.into(), 2));
     aged(&programs, 48);
     aged(&submission(&world), 48);
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (1.into(), 1));
-    // The program is frozen again when needed.
+    // When needed again, the program is copied again.
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--again"]);
     assert_eq!((output.status.code(), fs::read_dir(&programs).unwrap().count()), (Some(0), 2), "{}", stderr(&output));
 }

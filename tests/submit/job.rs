@@ -1,4 +1,4 @@
-//! Tests of the jobs of a submission.
+//! Tests of the jobs in a submission.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn worker_refuses_other_program_or_inputs_with_reason() {
     assert_worker_refused(&world, &frozen, &["an input has changed since the grid was submitted", "train.txt"]);
 }
 
-/// Creates a world with the table artifact `mini`.
+/// Creates a world that contains the table artifact `mini`.
 fn with_an_artifact() -> World {
     let world = World::new();
     for folder in ["experiments/backbones", "experiments/profiles"] {
@@ -127,7 +127,8 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     submitted(&world);
     let worked = job(&submission(&world), Some("0"));
     assert_eq!(worked.status.code(), Some(0), "{}", stderr(&worked));
-    // Meanwhile, the same grid is run manually with its relative paths. The frozen grid has absolute paths.
+    // The same grid is run manually in the meantime. Its paths are relative, while those in the submitted copy are
+    // absolute.
     let printed = world.runs(&[]);
     let first = report(&world);
     assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
@@ -136,7 +137,7 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
     let again = report(&world);
     assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
 
-    // The grid is changed and run manually while the submission waits for its report.
+    // The grid is changed and then run manually while the submission is waiting for its report.
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("grid.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     world.runs(&[]);
@@ -147,8 +148,8 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
         assert!(stderr(&refused).contains(word), "`{word}` is not in {}", stderr(&refused));
     }
     assert!(tables.len() == 3 && world.tables() == tables, "the tables of the later run changed");
-    // A later run on other bytes under the same path has other settings, too, even if the bytes are restored
-    // afterwards.
+    // A later run on different bytes under the same path also counts as having other settings, even if the bytes are
+    // restored afterwards.
     let text = fs::read(world.path("test.jsonl")).unwrap();
     let other = "{\"text\": \"w1 w2 w3\"}\n".repeat(60);
     world.write("grid.yaml", &grid);
@@ -161,7 +162,7 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
         "{}",
         stderr(&refused)
     );
-    // Results of a later run with equal settings are replaced.
+    // The results of a later run with equal settings are replaced.
     world.runs(&[]);
     let last = report(&world);
     assert_eq!(last.status.code(), Some(0), "{}", stderr(&last));

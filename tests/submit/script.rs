@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Texts that the submission script must contain.
+/// Lines that the submitted script must contain.
 const SCRIPT_LINES: [&str; 16] = [
     "--array=0-2%3",
     "#SBATCH --requeue",
@@ -59,7 +59,7 @@ fn submission_is_one_readable_script_without_secrets() {
     assert_bash_reads(&script);
 }
 
-/// Asserts that a script has no syntax errors.
+/// Asserts that bash finds no syntax errors in a script.
 fn assert_bash_reads(script: &str) {
     let checked = Command::new("bash").args(["-n", "/dev/stdin"]).stdin(Stdio::piped()).spawn();
     let mut checked = checked.unwrap();
@@ -71,7 +71,7 @@ fn assert_bash_reads(script: &str) {
 fn submission_requests_a_gpu_with_enough_memory() {
     let world = World::new();
     let slurm = FakeSlurm::new(&world);
-    // If the grid computes on a GPU, the script requests a GPU type with enough memory for the largest backbone.
+    // If the grid runs on a GPU, the script requests a GPU type that has enough memory for the largest backbone.
     world.write("slurm.yaml", "gpus:\n  - {name: big, memory: 80}\n  - {name: small, memory: 1}\n");
     let output = slurm.run(
         &world,

@@ -1,4 +1,5 @@
-//! Fuzzes rows of datasets with implausible values. Each row must give requests or an error, never a panic.
+//! Fuzzes the rows of datasets with implausible values. Each row must lead to requests or to an error, never to a
+//! panic.
 
 use ghostlab::error::Result;
 use ghostlab::tasks::{Bos, Encoder, Prefix, TASKS, Task};
@@ -7,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Asked, documents_of, golden};
 
-/// Encoder with one token per byte and no BOS token.
+/// Encoder that uses one token per byte and has no BOS token.
 struct Bytes;
 
 impl Encoder for Bytes {
@@ -20,7 +21,7 @@ impl Encoder for Bytes {
     }
 }
 
-/// Deterministic random generator (SplitMix64).
+/// Deterministic random number generator (SplitMix64).
 struct Nonsense(u64);
 
 impl Nonsense {
@@ -32,7 +33,7 @@ impl Nonsense {
         (mixed ^ (mixed >> 31)) % below
     }
 
-    /// Returns a random character, often one that templates or parsers treat specially.
+    /// Returns a random character. It is often one that templates or parsers treat specially.
     fn character(&mut self) -> char {
         const TELLING: &str = "_[]\n\r\t \u{1c}\u{85}\u{a0}\u{2028}'\"\\{}?.:,()Σσßİǆ\0\u{feff}e\u{301}😀aA1-";
         if self.number(2) == 0 {
@@ -65,14 +66,14 @@ impl Nonsense {
     }
 }
 
-/// Creates a task with one row, whose position in error messages is `nonsense:1`.
+/// Creates a task with a single row. Error messages give its position as `nonsense:1`.
 fn of_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definitions::Task> {
     let row =
         Row { place: "nonsense:1".to_owned(), value: serde_json::from_value(Value::Object(fields.clone())).unwrap() };
     ghostlab_definitions::Task::of_rows(native::definition(known)?.clone(), vec![row], None)
 }
 
-/// Checks that a row gives requests, or an error that names `nonsense:1`. Returns whether it gives requests.
+/// Checks that a row leads to requests or to an error that names `nonsense:1`. Returns whether it leads to requests.
 fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
     let asked = of_row(known, fields).and_then(|task| Asked::of(task, &Bytes, Bos::Tokenizer, 64));
     match asked {
@@ -88,7 +89,7 @@ fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
     }
 }
 
-/// Returns the fields of a task's golden rows.
+/// Returns the fields of each golden row for a task.
 fn golden_rows(known: &Task) -> Vec<Map<String, Value>> {
     super::lines(&documents_of(known)).into_iter().map(|row| row.as_object().unwrap().clone()).collect()
 }
@@ -155,7 +156,7 @@ fn damaged_literal_or_file_never_panics() {
     }
 }
 
-/// Formats a string as a Python literal, with randomly chosen quotes and escapes.
+/// Formats a string as a Python literal with randomly chosen quotes and escapes.
 fn literal(text: &str, nonsense: &mut Nonsense) -> String {
     let quote = if nonsense.number(2) == 0 { '\'' } else { '"' };
     let mut written = String::from(quote);
@@ -209,7 +210,7 @@ fn any_text_passes_through_unchanged() {
         );
         let fields = json!({"article": four[0], "problems": format!("[{problem}, {problem}]")});
         if four[1..].iter().any(String::is_empty) {
-            // lm-eval rejects an empty choice only in the first document.
+            // lm-evaluation-harness rejects an empty choice only in the first document.
             assert!(of_row(race, fields.as_object().unwrap()).unwrap_err().to_string().contains("a choice is empty"));
             continue;
         }

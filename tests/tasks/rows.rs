@@ -1,5 +1,5 @@
-//! Tests of data files for other tools: local files for a builder of `datasets`, splits without labels, and texts in a
-//! single row.
+//! Tests of data files written for other tools: local files for a `datasets` builder, splits without labels, and texts
+//! in a single row.
 
 use std::process::Output;
 

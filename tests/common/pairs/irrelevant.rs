@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Pair, Setting, between, pair, planned};
 
-/// Returns setting pairs that differ in the notation of the grid, or in names.
+/// Returns setting pairs that differ only in how the grid is written, or in names.
 pub(super) fn grids() -> Vec<Pair> {
     vec![
         pair("a comment", &[], |setting| setting.grid("depth: 1", "depth: 1  # The first.")),
@@ -44,7 +44,7 @@ pub(super) fn grids() -> Vec<Pair> {
     ]
 }
 
-/// Returns setting pairs that differ in the files of the backbone or of a task.
+/// Returns setting pairs that differ in files of the backbone or of a task.
 pub(super) fn files() -> Vec<Pair> {
     vec![
         pair("unused config entries", &[], change_unused_entries),
@@ -80,7 +80,7 @@ pub(super) fn files() -> Vec<Pair> {
     ]
 }
 
-/// Changes config entries that affect no number.
+/// Changes config entries that do not affect any number.
 fn change_unused_entries(setting: &mut Setting) {
     setting.json("backbone/config.json", |config| {
         config["transformers_version"] = json!("0.0.1");
@@ -89,7 +89,7 @@ fn change_unused_entries(setting: &mut Setting) {
     });
 }
 
-/// Splits the weights into three files with an index.
+/// Splits the weights into three files and writes their index.
 fn split_weights(setting: &mut Setting) {
     let bytes = std::fs::read(setting.world.path("backbone/model.safetensors")).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();

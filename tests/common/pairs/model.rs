@@ -51,7 +51,7 @@ pub(super) fn engines() -> Vec<Pair> {
         ),
         planned(
             "a GPU",
-            // Batches on a GPU hold more tokens, so the batch settings differ as well.
+            // A batch on a GPU holds more tokens, so the batch settings differ as well.
             &["engine.device", "measure.prefill.machine.gpu.device", "measure.task.batch", "measure.windows.batch"],
             |setting| setting.argue(&["--engine", "candle", "--device", "cpu", "--dtype", "f32"]),
             |setting| setting.argue(&["--engine", "candle", "--device", "cuda", "--dtype", "f32"]),
@@ -74,14 +74,14 @@ fn change_one_weight(setting: &mut Setting) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Stores the final norm in bf16.
+/// Stores the final norm's weights in bf16.
 fn store_norm_in_bf16(setting: &mut Setting) {
     let path = setting.world.path("backbone/model.safetensors");
     let bytes = std::fs::read(&path).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let norm = tensors.tensor("model.norm.weight").unwrap();
     assert_eq!(norm.dtype(), safetensors::Dtype::F32);
-    // bf16 is the upper half of an f32.
+    // A bf16 value is the upper half of an f32.
     let halves: Vec<u8> = norm.data().chunks_exact(4).flat_map(|float| [float[2], float[3]]).collect();
     let shape = norm.shape().to_vec();
     let half = safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape, &halves).unwrap();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::common::fixture;
 use crate::common::world::World;
 
-/// Grid with one pruned cell that is scored on a text and a task, and timed.
+/// Grid with one pruned cell, which is scored on a text and a task and is also timed.
 const GRID: &str = "\
 backbones:
   tiny: {path: backbone}
@@ -26,7 +26,7 @@ evaluate:
   latency: {length: 16}
 ";
 
-/// Test folder with a grid, and the arguments after `run grid.yaml`.
+/// Test folder with a grid, and the arguments that follow `run grid.yaml`.
 pub struct Setting {
     pub world: World,
     pub arguments: Vec<String>,
@@ -45,7 +45,7 @@ impl Setting {
         Self { world, arguments: Vec::new() }
     }
 
-    /// Replaces a part of the grid that must occur exactly once.
+    /// Replaces a part of the grid. The part must occur exactly once.
     pub fn grid(&self, from: &str, to: &str) {
         self.text("grid.yaml", from, to);
     }
@@ -82,7 +82,7 @@ impl Setting {
         self.world.write(file, serde_json::to_vec_pretty(&value).unwrap());
     }
 
-    /// Writes a text as `shards` identical shards, so that each shard yields the same bytes.
+    /// Writes a text as a number of identical shards, so that every shard order yields the same bytes.
     pub(super) fn streamed(&self, text: &str, shards: usize, settings: &str) {
         let rows = std::fs::read_to_string(self.world.path(&format!("{text}.jsonl"))).unwrap().repeat(100);
         std::fs::create_dir(self.world.path(text)).unwrap();
@@ -92,7 +92,7 @@ impl Setting {
         self.grid(&format!("{{path: {text}.jsonl, rule: ptb"), &format!("{{path: {text}, rule: c4-stream{settings}"));
     }
 
-    /// Moves the task's file into a folder, which is the layout of published datasets.
+    /// Moves the task's file into a folder, as in published datasets.
     pub(super) fn task_folder(&self) {
         std::fs::create_dir(self.world.path("copa")).unwrap();
         std::fs::rename(self.world.path("copa.jsonl"), self.world.path("copa/validation.jsonl")).unwrap();
@@ -100,12 +100,12 @@ impl Setting {
         self.grid("path: copa.jsonl", "path: copa");
     }
 
-    /// Removes the timing, because quantized weights are not timed.
+    /// Removes the latency measurement, because models with quantized weights are not timed.
     pub(super) fn untimed(&mut self) {
         self.grid("  latency: {length: 16}\n", "");
     }
 
-    /// Removes the task's document limit, so that documents are not counted beforehand.
+    /// Removes the task's document limit. Without it, the documents are not counted in advance.
     pub(super) fn whole_task(&mut self) {
         self.grid("tasks: {name: copa, limit: 6}", "tasks: copa");
     }
@@ -143,12 +143,12 @@ impl Setting {
         self.grid("recovery: ghosted", "recovery: {name: ghosted, finetune: {sequences: 4, length: 32, seed: 0}}");
     }
 
-    /// Removes layers one by one, with a repair after each.
+    /// Removes layers one by one, and repairs after each removal.
     pub(super) fn one_by_one(&self) {
         self.grid("criterion: llm-streamline", "criterion: {name: shortgpt, iterative: true}");
     }
 
-    /// Repeats the fixture's first layer up to the layer count of published models.
+    /// Repeats the fixture's first layer until the model has as many layers as published models.
     pub(super) fn deep(&self) {
         const LAYERS: usize = 32;
         let bytes = std::fs::read(fixture("arch/llama-gqa/model.safetensors")).unwrap();

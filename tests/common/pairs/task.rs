@@ -1,4 +1,4 @@
-//! Setting pairs that differ in tasks, definitions, few-shot examples or chats.
+//! Setting pairs that differ in tasks, definitions, few-shot examples or chat settings.
 
 use serde_json::json;
 
@@ -107,7 +107,7 @@ pub(super) fn examples() -> Vec<Pair> {
     ]
 }
 
-/// Returns setting pairs that differ in the chat template or the system text.
+/// Returns setting pairs that differ in the chat template or the system message.
 pub(super) fn chats() -> Vec<Pair> {
     vec![
         between(

@@ -1,4 +1,4 @@
-//! Setting pairs that differ in calibration or evaluation texts.
+//! Setting pairs that differ in the calibration or evaluation texts.
 
 use super::{Pair, between, pair, planned};
 
@@ -41,7 +41,7 @@ pub(super) fn texts() -> Vec<Pair> {
     ]
 }
 
-/// Returns setting pairs that differ in the stream of a calibration or evaluation text.
+/// Returns setting pairs that differ in how a calibration or evaluation text is streamed.
 pub(super) fn shards() -> Vec<Pair> {
     vec![
         between(

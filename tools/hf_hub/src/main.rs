@@ -1,5 +1,5 @@
-//! Downloads from a faulty local server with the library `hf-hub`, and prints which promises of `crates/hub` it keeps.
-//! `crates/hub/tests/faults` tests the same promises of our own client.
+//! Downloads from a faulty local server with the library `hf-hub`, and prints which of the guarantees of `crates/hub`
+//! it fulfills. `crates/hub/tests/faults` tests the same guarantees for our own client.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -11,23 +11,23 @@ use std::{fs, thread};
 use hf_hub::HFClient;
 
 const CONTENT: &str = "0123456789abcdef";
-/// SHA-256 of `CONTENT`, from `sha256sum`.
+/// SHA-256 of `CONTENT`, as computed by `sha256sum`.
 const SHA256: &str = "9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f";
 const COMMIT: &str = "0123456789012345678901234567890123456789";
 
-/// Faulty answers to the request for a file's content.
+/// Faults in the response to a request for a file's content.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
-    /// Other bytes of the same length.
+    /// Different bytes of the same length.
     OtherBytes,
-    /// Half of the bytes, then a closed connection.
+    /// Half of the bytes, after which the connection is closed.
     Cut,
-    /// An ETag that is a relative path out of the cache.
+    /// An ETag that is a relative path leading out of the cache.
     EtagOutside,
 }
 
-/// Answers one request, and records its headers.
+/// Answers one request, and records the lines of its header.
 fn answer(mut stream: TcpStream, fault: Fault, requests: &Mutex<Vec<String>>) -> Result<(), Box<dyn Error>> {
     let lines: Vec<String> =
         BufReader::new(stream.try_clone()?).lines().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
@@ -49,21 +49,21 @@ fn answer(mut stream: TcpStream, fault: Fault, requests: &Mutex<Vec<String>>) ->
     Ok(stream.write_all(body.as_bytes())?)
 }
 
-/// Starts a server with a fault that can be changed, and returns its address.
+/// Starts a server whose fault can be changed while it runs, and returns its address.
 fn serve(fault: Arc<Mutex<Fault>>, requests: Arc<Mutex<Vec<String>>>) -> Result<String, Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = format!("http://{}", listener.local_addr()?);
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let fault = fault.lock().map_or(Fault::None, |fault| *fault);
-            // A client that closes the connection is not an error of the server.
+            // It is not an error of the server if the client closes the connection.
             answer(stream, fault, &requests).ok();
         }
     });
     Ok(address)
 }
 
-/// Downloads the file into a cache, and returns its content, or the error.
+/// Downloads the file into a cache. Returns its content, or the error message.
 fn download(address: &str, cache: &Path) -> Result<String, String> {
     let client = HFClient::builder()
         .endpoint(address)
