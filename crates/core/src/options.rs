@@ -1,4 +1,4 @@
-//! Method registries: names, appearance and strictly parsed options.
+//! Registries of methods: names, appearance, and strict parsing of options.
 //!
 //! ```
 //! use ghostlab_core::recovery;
@@ -21,59 +21,59 @@ use crate::style::Style;
 
 pub type Options = Map<String, Value>;
 
-/// Name, label and style of a method in tables and figures.
+/// Name, label and style with which tables and figures show a method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appearance {
     pub name: &'static str,
-    /// Label in the paper, or the name if the paper does not include the method.
+    /// Label in the paper, or the method's name if the paper does not include it.
     pub label: &'static str,
-    /// Style in figures. `None` lets figures choose.
+    /// Style in figures. If it is `None`, the figure chooses a style.
     pub style: Option<Style>,
     /// Whether this is the method that the paper proposes. Its rows are highlighted and tested against the best other
     /// method.
     pub ours: bool,
 }
 
-/// Variant of a method that tables distinguish by an option value, such as `ghosted:svd`.
+/// Variant of a method that tables distinguish by the value of an option, such as `ghosted:svd`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
     pub option: &'static str,
-    /// Option value in a grid.
+    /// Value of the option in a grid.
     pub value: &'static str,
-    /// Suffix of the method's name in tables.
+    /// Suffix that is added to the method's name in tables.
     pub word: &'static str,
     /// Label in the paper.
     pub label: &'static str,
 }
 
-/// Registry entry of a method: its appearance, its options, and a function that builds a `Box<M>`.
+/// Registry entry for a method: its appearance, its options, and a function that builds a `Box<M>`.
 pub struct Registered<M: ?Sized> {
     pub shown: Appearance,
     pub variants: &'static [Variant],
-    /// URL of the official repository or of a description of the method. Empty if there is none.
+    /// URL of the official repository, or of a description of the method. Empty if there is neither.
     pub source: &'static str,
-    /// Whether the method is not part of the paper. Tables of the paper's methods omit it.
+    /// Whether the method is not part of the paper. Tables that show only the paper's methods omit it.
     pub beyond: bool,
     /// Version of the method's results. Increase it when they change, so that cached results are not reused.
     pub version: u32,
     /// Short name used in cell names.
     pub short: &'static str,
-    /// Cases in which the official code deviates from the formulas.
+    /// Cases in which the official code deviates from the formulas in the publication.
     pub deviations: &'static [Deviation],
     build: Build<M>,
     resolve: fn(&str, &Options) -> Result<Options>,
     schema: fn() -> Value,
 }
 
-/// Description of a method, available without building it.
+/// Description of a method that is available without building the method.
 #[derive(Debug, Clone)]
 pub struct Described {
     pub name: String,
     /// Label in the paper.
     pub label: &'static str,
-    /// JSON schema of the options, an object.
+    /// JSON schema of the options, which is an object.
     pub options: Value,
-    /// Reference, see [`Registered::source`].
+    /// URL of a reference, as in [`Registered::source`].
     pub source: &'static str,
     /// Whether the method is not part of the paper.
     pub beyond: bool,
@@ -84,8 +84,8 @@ pub struct Described {
 type Build<M> = fn(&str, &Options) -> Result<Box<M>>;
 
 impl<M: ?Sized> Registered<M> {
-    /// Creates an entry whose options are deserialized into the struct `T`. The `build` function must call [`read`] for
-    /// this.
+    /// Creates an entry whose options deserialize into the struct `T`. The `build` function must call [`read`] to
+    /// deserialize them.
     pub const fn new<T: JsonSchema + Serialize + DeserializeOwned>(
         name: &'static str,
         source: &'static str,
@@ -125,7 +125,7 @@ impl<M: ?Sized> Registered<M> {
         self
     }
 
-    /// Marks the entry as not part of the paper.
+    /// Marks the entry as a method that is not in the paper.
     #[must_use]
     pub const fn beyond(mut self) -> Self {
         self.beyond = true;
@@ -144,7 +144,7 @@ impl<M: ?Sized> Registered<M> {
         self
     }
 
-    /// Sets the deviations of the official code.
+    /// Sets the cases in which the official code deviates from the formulas.
     #[must_use]
     pub const fn deviations(mut self, deviations: &'static [Deviation]) -> Self {
         self.deviations = deviations;
@@ -172,7 +172,7 @@ impl<M: ?Sized> Registered<M> {
         (self.build)(self.shown.name, options)
     }
 
-    /// Fills in the defaults of omitted options. Cache keys use this complete form.
+    /// Fills in the default values of omitted options. Cache keys use this complete form.
     ///
     /// # Errors
     /// See [`read`].
@@ -180,7 +180,7 @@ impl<M: ?Sized> Registered<M> {
         (self.resolve)(self.shown.name, options)
     }
 
-    /// Describes the entry for editors and the grid parser.
+    /// Returns a description of the entry for editors and the grid parser.
     pub fn described(&self) -> Described {
         let Appearance { name, label, .. } = self.shown;
         let source = self.source;
@@ -196,7 +196,8 @@ impl Described {
         self.options["properties"].get(option).is_some()
     }
 
-    /// Returns whether the values of an option are lists. For these options, only a list of lists is a sweep axis.
+    /// Returns whether the values of an option are lists. In a grid, only a list of lists is a sweep over such an
+    /// option.
     pub fn takes_list(&self, option: &str) -> bool {
         match &self.options["properties"][option]["type"] {
             Value::String(kind) => kind == "array",
@@ -206,7 +207,8 @@ impl Described {
     }
 }
 
-/// Generates a JSON schema (draft 7) with all subschemas inlined, a form that YAML language servers support.
+/// Generates a JSON schema (draft 7) in which all subschemas are inlined, because YAML language servers support this
+/// form.
 pub fn schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
     settings.into_generator().into_root_schema_for::<T>().to_value()
@@ -221,7 +223,7 @@ pub fn read<T: DeserializeOwned>(method: &str, options: &Options) -> Result<T> {
         .map_err(|error| Error::bad_input(format!("invalid options for `{method}`")).found(error))
 }
 
-/// Fills in all defaults and normalizes values, so that `0` and `0.0` are equal.
+/// Fills in all default values, and normalizes values so that, for example, `0` and `0.0` are equal.
 fn resolve<T: Serialize + DeserializeOwned>(method: &str, options: &Options) -> Result<Options> {
     to_options(method, &read::<T>(method, options)?)
 }
@@ -240,7 +242,7 @@ pub fn to_options(method: &str, settings: &impl Serialize) -> Result<Options> {
 /// Returns the registry entry with this name.
 ///
 /// # Errors
-/// Fails if the name is unknown, listing the known names and the closest match.
+/// Fails if the name is unknown. The message lists the known names and suggests the closest match.
 pub fn lookup<'a, M: ?Sized>(what: &str, name: &str, entries: &'a [Registered<M>]) -> Result<&'a Registered<M>> {
     entries.iter().find(|entry| entry.shown.name == name).ok_or_else(|| {
         let names = entries.iter().map(|entry| entry.shown.name);
@@ -254,14 +256,14 @@ pub fn deviations<M: ?Sized>(name: &str, entries: &[Registered<M>], case: &Prune
     known.iter().filter(|deviation| (deviation.applies)(case)).map(|deviation| deviation.text).collect()
 }
 
-/// Returns the appearance of a table name, which is a method's name, optionally followed by a colon and words for
-/// options. A variant uses its own label instead of the method's label.
+/// Returns the appearance for a table name. The name is that of a method, optionally followed by a colon and words for
+/// options. A variant has its own label, which replaces the method's label.
 pub fn appearance<M: ?Sized>(name: &str, entries: &[Registered<M>]) -> Option<Appearance> {
     let (entry, variant, _) = parse_name(name, entries)?;
     Some(Appearance { label: variant.map_or(entry.shown.label, |variant| variant.label), ..entry.shown })
 }
 
-/// Returns the words after the colon of a table name, without the word that names a variant.
+/// Returns the words after the colon in a table name, without the word that names a variant.
 pub fn further<'a, M: ?Sized>(name: &'a str, entries: &[Registered<M>]) -> Option<&'a str> {
     parse_name(name, entries)?.2
 }

@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Maximum of any count, such as sequences, windows, documents or tokens per window. The product of two counts fits in
-/// a `u64`.
+/// Maximum of any count, for example of sequences, windows, documents or tokens per window. The product of two counts
+/// fits in a `u64`.
 pub const MAX: usize = 1 << 30;
 /// Maximum number of tokens drawn for calibration or training. The paper uses at most 10,240,000 tokens. A pass over
-/// the maximum would take months.
+/// the maximum number of tokens would take months.
 pub const MAX_TOKENS: usize = 1 << 32;
-/// Maximum number of retries of a failed job.
+/// Maximum number of times that a failed job is retried.
 pub const MAX_RETRIES: u32 = 1000;
-/// Maximum wait in seconds: one year, so that adding it to a timestamp cannot overflow.
+/// Maximum wait in seconds. It is one year, so that adding it to a timestamp cannot overflow.
 pub const MAX_SECONDS: u64 = 366 * 86_400;
 
-/// Size in bytes, given in gigabytes. Positive and at most 10⁶ GB.
+/// Size in bytes, specified in gigabytes. It is positive and at most 10⁶ GB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "f64")]
 pub struct Gigabytes(u64);
@@ -39,7 +39,7 @@ impl Gigabytes {
     }
 }
 
-/// Formats the size in gigabytes, such as `1.5`.
+/// Formats the size in gigabytes, for example as `1.5`.
 impl fmt::Display for Gigabytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (self.0 as f64 / 1e9).fmt(f)
@@ -88,7 +88,7 @@ impl FromStr for Days {
     }
 }
 
-/// Formats two sizes, each in its own unit, with enough decimals to distinguish them.
+/// Formats two sizes, each in the largest unit that fits, with enough decimals to distinguish them.
 pub fn distinct_sizes(one: u64, other: u64) -> [String; 2] {
     (1..=9)
         .map(|decimals| written_sizes(decimals, one, other))
@@ -109,7 +109,7 @@ fn size(bytes: u64, decimals: usize) -> String {
     }
 }
 
-/// Parses a number. Callers must reject NaN and infinity.
+/// Parses a number. Callers must reject NaN and infinities.
 pub(crate) fn number(text: &str) -> Result<f64, String> {
     text.trim().parse().map_err(|_| format!("`{text}` is not a number"))
 }

@@ -1,11 +1,11 @@
-//! Significance tests for differences between variants: exact tests of counts, and a paired bootstrap of losses.
+//! Significance tests for differences between variants: exact tests for counts, and a paired bootstrap for losses.
 //!
 //! Two variants answer the same questions and are scored on the same windows. The tests use the paired differences
 //! instead of the uncertainty of each mean.
 //!
 //! Binomial tails are summed here because the incomplete beta function of statrs 0.18 loses precision for large counts.
-//! For 4,800 against 5,200 answers, it has ten correct digits, and this code has thirteen. The reference values are
-//! exact integer sums in Python.
+//! For 4,800 against 5,200 answers, it gives ten correct digits, whereas this code gives thirteen. The reference values
+//! are exact integer sums computed in Python.
 //!
 //! ```
 //! // Five documents answered correctly only by the second model: p = 2·(1/2)⁵.
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Difference of two means with its confidence interval and p-value.
+/// Difference between two means, with its confidence interval and p-value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     pub difference: f64,
@@ -28,7 +28,7 @@ pub struct Interval {
     pub low: f64,
     /// 97.5 % quantile of the resampled differences.
     pub high: f64,
-    /// Two-sided p-value of the null hypothesis that the difference is zero.
+    /// Two-sided p-value for the null hypothesis that the difference is zero.
     pub p: f64,
 }
 
@@ -36,36 +36,37 @@ pub struct Interval {
 /// variant a or only variant b answers correctly. Under the null hypothesis, each discordant question is equally likely
 /// to favor either variant.
 ///
-/// The p-value is twice the smaller tail of a binomial with probability ½, at most 1. It is 1 if the variants never
-/// differ.
+/// The p-value is twice the smaller tail of a binomial distribution with probability ½, but at most 1. It is 1 if the
+/// variants never differ.
 pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
     let few = only_a.min(only_b);
     let differing = only_a.saturating_add(only_b);
     (2.0 * at_most(few, differing, 0.5)).min(1.0)
 }
 
-/// Paired results of two variants on one task. A question is discordant if exactly one variant answers it correctly.
-/// Tasks have equal weight in a mean regardless of their size.
+/// Paired results for two variants on one task. A question is discordant if exactly one variant answers it correctly.
+/// In a mean, all tasks have equal weight, regardless of size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Discordant {
     pub questions: u64,
-    /// Number of questions that only the first variant answers correctly. `only_b` is the number for the second.
+    /// Number of questions that only the first variant answers correctly. `only_b` is the same number for the second
+    /// variant.
     pub only_a: u64,
     pub only_b: u64,
 }
 
-/// Number of outcomes above which a sign-flip test samples instead of enumerating.
+/// Number of outcomes above which a sign-flip test draws samples instead of enumerating the outcomes.
 const COUNTED: u64 = 1 << 20;
 
-/// Computes the two-sided p-value of a difference between two means of task accuracies by sign flips. Under the null
+/// Computes the two-sided p-value of a difference between two mean task accuracies by sign flips. Under the null
 /// hypothesis, each discordant question is equally likely to favor either variant. The p-value is the share of
-/// assignments whose difference is at least as far from zero as the observed one.
+/// assignments for which the difference is at least as far from zero as the observed one.
 ///
-/// The p-value is exact if there are few enough distinct outcomes, as for a single task (McNemar's test) or tasks with
-/// few distinct sizes. Otherwise it is estimated from `draws` random assignments, with one added to both counts so that
-/// it is never 0. The same seed gives the same p-value on every machine.
+/// The p-value is exact if there are few enough distinct outcomes, as with a single task (McNemar's test) or tasks of
+/// few distinct sizes. Otherwise, it is estimated from `draws` random assignments, with one added to both counts so
+/// that it is never 0. The same seed gives the same p-value on every machine.
 pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
-    // Questions of equally large tasks have equal weight, so pool these tasks.
+    // Questions from equally large tasks have equal weight, so pool these tasks.
     let mut piles: Vec<Discordant> = Vec::new();
     for task in tasks.iter().filter(|task| task.only_a + task.only_b > 0) {
         match piles.iter_mut().find(|pile| pile.questions == task.questions) {
@@ -102,15 +103,15 @@ fn pile_weight(pile: &Discordant) -> f64 {
     1.0 / count_to_f64(pile.questions)
 }
 
-/// Returns whether a difference is at least as far from zero as the observed one. The tolerance covers rounding from
-/// the order of summation and is far smaller than any true difference.
+/// Returns whether a difference is at least as far from zero as the observed one. The tolerance covers rounding errors
+/// that depend on the order of summation. It is far smaller than any true difference.
 fn is_as_far(difference: f64, observed: f64) -> bool {
     difference.abs() >= observed * (1.0 - 1e-9)
 }
 
 /// Computes the probability that `far` holds for the difference summed over all piles. `sum` is the difference over the
-/// piles before `piles`, and `chance` is its probability. A pile holds the discordant questions of all tasks of one
-/// size.
+/// piles before `piles`, and `chance` is its probability. A pile holds the discordant questions from all tasks of the
+/// same size.
 fn tail_probability(
     piles: &[Discordant],
     sum: f64,
@@ -135,8 +136,8 @@ fn heads(random: &mut Mt64, count: u64) -> u64 {
     whole_words + u64::from(rest.count_ones())
 }
 
-/// Computes the difference of the mean losses, mean(a) − mean(b), of two variants on the same windows. Also computes
-/// its 95 % percentile interval and two-sided p-value from `samples` paired resamples.
+/// Computes the difference between the mean losses of two variants on the same windows, mean(a) − mean(b). Also
+/// computes its 95 % percentile interval and two-sided p-value from `samples` paired resamples.
 ///
 /// The p-value is twice the smaller of two shares: resampled differences ≤ 0, and resampled differences ≥ 0. It is at
 /// most 1. One is added to each count and to `samples`, so it is never 0. The same seed gives the same interval on
@@ -187,7 +188,7 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// Draws an integer below `count`, which must be positive, as the high half of a 128-bit product. The bias is below
+/// Draws an integer below `count` as the high half of a 128-bit product. `count` must be positive. The bias is below
 /// `count / 2⁶⁴`.
 fn draw_below(random: &mut Mt64, count: usize) -> usize {
     ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
@@ -202,7 +203,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[index] + (next - sorted[index]) * position.fract()
 }
 
-/// Computes P(X ≤ k) of a binomial distribution with n trials and probability p, for k ≤ n and 0 ≤ p ≤ 1.
+/// Computes P(X ≤ k) for a binomial distribution with n trials and probability p, where k ≤ n and 0 ≤ p ≤ 1.
 fn at_most(k: u64, n: u64, p: f64) -> f64 {
     if k == n || p == 0.0 {
         return 1.0;
@@ -233,8 +234,8 @@ fn count_to_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// Computes P(X = k) of a binomial distribution by Loader's saddle-point expansion, which avoids overflow and
-/// cancellation, for 0 < p < 1.
+/// Computes P(X = k) for a binomial distribution, where 0 < p < 1. Uses Loader's saddle-point expansion, which avoids
+/// overflow and cancellation.
 fn probability(k: u64, n: u64, p: f64) -> f64 {
     let q = 1.0 - p;
     let x = count_to_f64(k);
@@ -251,7 +252,7 @@ fn probability(k: u64, n: u64, p: f64) -> f64 {
     (total / (std::f64::consts::TAU * x * y)).sqrt() * exponent.exp()
 }
 
-/// Computes ln n! − ln(√(2πn) (n/e)ⁿ) for n ≥ 1.
+/// Computes ln n! − ln(√(2πn) (n/e)ⁿ) , where n ≥ 1.
 fn stirling_error(n: u64) -> f64 {
     let x = count_to_f64(n);
     if n < 16 {
@@ -259,7 +260,7 @@ fn stirling_error(n: u64) -> f64 {
         return factorial.ln() - (x + 0.5) * x.ln() + x - 0.5 * std::f64::consts::TAU.ln();
     }
     let square = x * x;
-    // Stirling's series has a remainder below 1e-15 for n ≥ 16.
+    // For n ≥ 16, the remainder of Stirling's series is below 1e-15.
     (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / square) / square) / square) / square)
         / x
 }

@@ -9,10 +9,10 @@ fn close(found: f64, wanted: f64) {
 
 #[test]
 fn mcnemar_is_the_binomial_by_hand() {
-    // 2 (1 + 12 + 66) / 2¹².
+    // Expected: 2 (1 + 12 + 66) / 2¹².
     close(mcnemar_exact(10, 2), 0.038_574_218_75);
     close(mcnemar_exact(2, 10), 0.038_574_218_75);
-    // 2 / 2⁶, and 2 (1 + 5) / 2⁵.
+    // Expected: 2 / 2⁶, and 2 (1 + 5) / 2⁵.
     close(mcnemar_exact(0, 6), 0.031_25);
     close(mcnemar_exact(1, 4), 0.375);
     assert_eq!(mcnemar_exact(0, 0), 1.0);
@@ -22,14 +22,14 @@ fn mcnemar_is_the_binomial_by_hand() {
 
 #[test]
 fn mcnemar_holds_for_thousands() {
-    // Exact integer sums in Python: 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n.
+    // Expected values from exact integer sums in Python: 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n.
     close(mcnemar_exact(4800, 5200), 6.593515598672442e-05);
     close(mcnemar_exact(1000, 1200), 2.1817026407914712e-05);
     close(mcnemar_exact(100, 900), 1.3403435580012592e-161);
-    // Underflow gives zero, not an error.
+    // Underflow gives zero instead of an error.
     assert_eq!(mcnemar_exact(0, 1_000_000), 0.0);
     let huge = mcnemar_exact(5_000_000_000, 5_000_100_000);
-    // The normal tail at z = (100000 − 1) / √10¹⁰ ≈ 1 is 0.3173.
+    // The normal approximation has z = (100000 − 1) / √10¹⁰ ≈ 1, for which the two-sided tail is 0.3173.
     assert!((huge - 0.3173).abs() < 1e-4, "{huge}");
 }
 
@@ -53,19 +53,20 @@ fn sign_flips_equal_mcnemar_for_equally_sized_tasks() {
 
 #[test]
 fn flipping_signs_counts_every_assignment_where_they_are_few() {
-    // Weights 1/2 and 1/3, observed difference 1/2 + 1/3: two of the four assignments are as extreme.
+    // The weights are 1/2 and 1/3, and the observed difference is 1/2 + 1/3. Two of the four assignments are as
+    // extreme.
     close(sign_flips(&[task(2, 1, 0), task(3, 1, 0)], 10, 0), 0.5);
     // The observed difference is 1/2 − 1/3, and all four assignments have at least this difference.
     close(sign_flips(&[task(2, 1, 0), task(3, 0, 1)], 10, 0), 1.0);
-    // Weights 1/2, 1/2 and 1/3, the last in the other direction: |1 − 1/3| = 2/3. The sums ±1 ± 1/3 are as extreme,
-    // ±1/3 are not: 4 of 8.
+    // The weights are 1/2, 1/2 and 1/3, and the last question favors the other variant: |1 − 1/3| = 2/3. Of the 8
+    // assignments, the 4 with sums ±1 ± 1/3 are as extreme, and those with sums ±1/3 are not.
     close(sign_flips(&[task(2, 2, 0), task(3, 0, 1)], 10, 0), 0.5);
 }
 
 #[test]
 fn one_large_task_does_not_decide_a_mean_of_tasks() {
-    // Eight tasks of 100 questions gain 6 questions each, one of 10,000 loses 200. The mean over tasks gains 5.1
-    // points, the total over questions loses 152.
+    // Eight tasks of 100 questions each gain 6 questions, and one task of 10,000 questions loses 200. The mean over
+    // tasks gains 5.1 points, whereas the total over questions loses 152.
     let mut tasks = vec![task(100, 8, 2); 8];
     tasks.push(task(10_000, 300, 500));
     let p = sign_flips(&tasks, 10_000, 0);
@@ -82,7 +83,7 @@ fn exact_and_sampled_assignments_agree_for_a_seed() {
     let many: Vec<Discordant> = (0..12).map(|seed| task(1_000 + seed, 6 + seed % 3, 4)).collect();
     assert_eq!(sample_flips(1, &many), sample_flips(1, &many));
     assert!((sample_flips(1, &many) - sample_flips(2, &many)).abs() < 0.02);
-    // With nearly equal weights the result is close to McNemar's test on all questions.
+    // With nearly equal weights, the result is close to McNemar's test on all questions.
     let (a, b) = many.iter().fold((0, 0), |(a, b), discordant| (a + discordant.only_a, b + discordant.only_b));
     assert!(
         (sample_flips(1, &many) - mcnemar_exact(a, b)).abs() < 0.02,
@@ -90,8 +91,8 @@ fn exact_and_sampled_assignments_agree_for_a_seed() {
         sample_flips(1, &many),
         mcnemar_exact(a, b)
     );
-    // Exact integer sums in Python: comb(13, i) · comb(18, j) · comb(10, k) over the extreme assignments, divided by
-    // 2⁴¹.
+    // Expected value from exact integer sums in Python: comb(13, i) · comb(18, j) · comb(10, k), summed over the
+    // extreme assignments and divided by 2⁴¹.
     close(exact, 0.14217691735848348);
 }
 
@@ -99,16 +100,16 @@ fn sample_flips(seed: u64, many: &[Discordant]) -> f64 {
     sign_flips(many, 20_000, seed)
 }
 
-/// Returns the probability that guessing answers at least `correct` of `total` questions correctly.
+/// Returns the probability that guessing answers at least `correct` out of `total` questions correctly.
 fn at_least(correct: u64, total: u64, chance: f64) -> f64 {
     at_most(total - correct, total, 1.0 - chance)
 }
 
 #[test]
 fn binomial_tail_is_that_by_hand() {
-    // (1 + 10 + 45) / 2¹⁰.
+    // Expected: (1 + 10 + 45) / 2¹⁰.
     close(at_least(8, 10, 0.5), 56.0 / 1024.0);
-    // 1 − (3/4)⁴, and (1/4)⁴.
+    // Expected: 1 − (3/4)⁴, and (1/4)⁴.
     close(at_least(1, 4, 0.25), 1.0 - 81.0 / 256.0);
     close(at_least(4, 4, 0.25), 1.0 / 256.0);
     assert_eq!(at_least(0, 10, 0.25), 1.0);
@@ -129,7 +130,8 @@ fn the_two_tails_of_a_binomial_make_one() {
     }
 }
 
-/// Returns losses that vary by about 1 between windows, and differ by `shift` plus a small variation.
+/// Returns losses that vary by about 1 between windows, and whose paired differences are `shift` plus a small
+/// variation.
 fn losses(shift: f64) -> (Vec<f64>, Vec<f64>) {
     let b: Vec<f64> = (0..200).map(|i| 3.0 + (f64::from(i) * 0.7).sin()).collect();
     let a = b.iter().zip(0..).map(|(b, i)| b + shift + 0.1 * (f64::from(i) * 1.3).cos()).collect();
@@ -141,9 +143,10 @@ fn paired_difference_shows_despite_window_spread() {
     let (a, b) = losses(0.05);
     let interval = paired_bootstrap(&a, &b, 2000, 1).unwrap();
     assert!(interval.low > 0.0 && interval.low < interval.difference && interval.difference < interval.high);
-    // The differences have a standard deviation of 0.1 / √2, so ±1.96 standard errors of 200 windows span 0.0196.
+    // The differences have a standard deviation of 0.1 / √2, so an interval of ±1.96 standard errors over 200 windows
+    // is 0.0196 wide.
     assert!((interval.high - interval.low - 0.0196).abs() < 0.003, "{interval:?}");
-    // No resample was on the other side of zero.
+    // No resampled difference is on the other side of zero.
     close(interval.p, 2.0 / 2001.0);
 }
 

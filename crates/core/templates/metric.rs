@@ -18,7 +18,7 @@ pub(super) static ENTRY: MetricEntry = MetricEntry {
     ..OF_TEXT
 };
 
-/// Estimates `exp(−mean loss)`. The standard error is propagated through `exp`, like that of the perplexity.
+/// Estimates `exp(−mean loss)`. The standard error is propagated through `exp`, as for the perplexity.
 fn estimate(sample: &TextSample<'_>) -> Option<Measure> {
     let perplexity = sample.losses.perplexity();
     let stderr = sample.losses.standard_error().map(|error| error / perplexity.powi(2));

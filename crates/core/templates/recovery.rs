@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn factor_restores_the_magnitude_of_the_stream() {
-        // Two tokens of two channels before and after the removed layer, with magnitudes 10 and 20.
+        // Two tokens with two channels each, before and after the removed layer. Their magnitudes sum to 10 and 20.
         let written = Written::new(2, 1, &[(1, &[1.0, -2.0, 3.0, 4.0]), (2, &[2.0, 4.0, -6.0, 8.0])]);
         assert_eq!(super::ENTRY.shown.name, super::NAME);
         let method = super::ENTRY.build(&Options::new()).unwrap();

@@ -1,4 +1,4 @@
-//! Numerical tests of the core crate, compiled as one program.
+//! Numerical tests of the core crate, compiled into a single binary.
 
 mod arch;
 mod architectures;

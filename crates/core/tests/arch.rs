@@ -1,6 +1,6 @@
-//! Compares tiny random models of each architecture with transformers' forward pass and with candle-transformers'
-//! models of the same weights. The results of transformers are in the reference data `arch`. tools/arch_fixtures.py
-//! wrote those of Mistral and Qwen2. The tolerance is a relative Frobenius error of 1e-5.
+//! Compares tiny random models of each architecture with transformers' forward pass, and with candle-transformers'
+//! models that have the same weights. The transformers results are in the reference data `arch`. Those for Mistral and
+//! Qwen2 were written by tools/arch_fixtures.py. The tolerance is a relative Frobenius error of 1e-5.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -12,7 +12,7 @@ use ghostlab_core::model::{Batch, CandlesOwn, Config, Decoder, Engine, Observer,
 const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
-/// Returns the reference data's two sequences as a ragged batch.
+/// Returns the two sequences from the reference data as a ragged batch.
 fn batch(name: &str) -> (Batch, Tensor) {
     let ids = tensors(&fixture(&format!("arch/{name}/forward.safetensors")))["input_ids"].clone();
     let rows: Vec<Vec<u32>> = ids.to_dtype(DType::U32).unwrap().to_vec2().unwrap();
@@ -39,7 +39,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
-/// Computes the input of each layer, `[2 * 96, C]`, and the logits, `[2 * 96, vocab]`.
+/// Computes the input to each layer, `[2 * 96, C]`, and the logits, `[2 * 96, vocab]`.
 fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     let layers = engine.config().layers;
     let mut streams = Streams::default();
@@ -118,7 +118,7 @@ fn models_without_windows_equal_candle_transformers() {
     }
 }
 
-/// Changes entries of a fixture's `config.hub-style.json`. Returns the new file and its content.
+/// Changes entries in a fixture's `config.hub-style.json`. Returns the new file and its content.
 fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile, serde_json::Value) {
     let mut config = common::json(&fixture(&format!("arch/{name}/config.hub-style.json")));
     changes.as_object().unwrap().iter().for_each(|(key, value)| config[key] = value.clone());
@@ -127,8 +127,8 @@ fn changed(name: &str, changes: &serde_json::Value) -> (tempfile::NamedTempFile,
     (file, config)
 }
 
-/// candle's window includes one key more than transformers' window. In candle, a query at `i` sees the key at `j` if
-/// `i − j ≤ sliding_window`. In transformers, it does if `i − j < sliding_window`.
+/// candle's window includes one more key than transformers' window. A query at `i` sees the key at `j` if
+/// `i − j ≤ sliding_window` in candle, but only if `i − j < sliding_window` in transformers.
 #[test]
 fn mistral_equals_candle_transformers_with_and_without_a_window() {
     use candle_transformers::models::mistral::{Config, Model};
@@ -179,7 +179,7 @@ fn a_bias_that_is_missing_or_left_over_is_refused_by_name() {
     }
 }
 
-/// Writes the fixture's weights in a float type, as two shards with an index or as one file.
+/// Writes the fixture's weights in the given float type, either as two shards with an index or as one file.
 fn rewrite(name: &str, folder: &std::path::Path, dtype: DType, sharded: bool) {
     let weights = tensors(&fixture(&format!("arch/{name}/model.safetensors")));
     std::fs::copy(fixture(&format!("arch/{name}/config.json")), folder.join("config.json")).unwrap();
@@ -209,7 +209,7 @@ fn half_precision_shards_give_logits_of_rounded_weights() {
         rewrite("qwen3", folders[1].path(), dtype, true);
         let [one, sharded] = folders.map(|f| forward(&Decoder::load(f.path()).unwrap(), &batch).1);
         assert_eq!(one, sharded);
-        // Weights rounded to 11 or 8 significant bits give logits that are close to the f32 logits, but not equal.
+        // Weights rounded to 11 or 8 significant bits give logits that are close, but not equal, to the f32 logits.
         let exact = forward(&Decoder::load(&fixture("arch/qwen3")).unwrap(), &batch).1;
         let error = relative_error(&one, &exact);
         assert!(error > 1e-6 && error < 3e-2, "{dtype:?}: {error:e}");
@@ -230,8 +230,8 @@ fn tied_embeddings_use_the_embedding_as_head() {
         logits.extend(common::engines(folder.path()).iter().map(|engine| forward(&**engine, &batch("llama-gqa").0).1));
         weights.remove("lm_head.weight");
     }
-    // Both lists contain the same engines: two on the CPU, and the GPU if present. Products on a GPU round differently
-    // if the matrix has another layout.
+    // Both lists contain the same engines: two on the CPU, and the GPU if there is one. On a GPU, products round
+    // differently if the matrix has another layout.
     let (untied, tied) = logits.split_at(logits.len() / 2);
     assert_eq!(untied[..2], tied[..2]);
     assert!(untied.iter().zip(tied).all(|(untied, tied)| relative_error(tied, untied) < 1e-6));
@@ -256,7 +256,7 @@ fn untied_head_is_used_whatever_the_config_says() {
     let head = weights.remove("lm_head.weight").unwrap();
     let (config, embedding) = saved_logits(folder.path(), &weights);
     assert!(config.tied_embeddings && embedding != expected);
-    // Store the only table under the name of the head.
+    // Store the only embedding table under the name of the head.
     let table = weights.remove("model.embed_tokens.weight").unwrap();
     weights.insert("lm_head.weight".into(), table);
     let (config, alone) = saved_logits(folder.path(), &weights);
@@ -275,7 +275,7 @@ fn an_index_that_names_an_absent_shard_is_refused() {
     assert!(error.to_string().contains("model-1.safetensors"), "{error}");
 }
 
-/// Saves the weights and returns the configuration and the logits of each engine.
+/// Saves the weights, and returns the configuration and the logits of each engine.
 fn saved_logits(
     folder: &std::path::Path,
     weights: &std::collections::HashMap<String, Tensor>,

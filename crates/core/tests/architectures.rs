@@ -1,7 +1,7 @@
 //! Compares every architecture and RoPE type with transformers' forward pass and greedy tokens, on random models from
-//! tools/arch_models.py: grouped-query attention with an unusual head width, windows shorter and longer than the text,
-//! tied and untied output projections, experts in all or some layers. The tolerance is a relative Frobenius error of
-//! 1e-5, as for the committed models (arch.rs).
+//! tools/arch_models.py. The models cover grouped-query attention with an unusual head width, windows shorter and
+//! longer than the text, tied and untied output projections, and experts in all or some layers. The tolerance is a
+//! relative Frobenius error of 1e-5, as for the committed models (arch.rs).
 //!
 //! The test is skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run`
 //! creates one.
@@ -25,14 +25,15 @@ use half::bf16;
 use tempfile::TempDir;
 
 const TOLERANCE: f64 = 1e-5;
-/// Maximum distance of two logits that counts as a tie, because the order of f32 summation may decide between them.
+/// Largest difference between two logits that counts as a tie. For smaller differences, the order of f32 summation may
+/// decide which logit is larger.
 const TIE: f64 = 1e-4;
 /// Number of prompts that the script creates per model.
 const PROMPTS: usize = 3;
 /// Number of new tokens per prompt.
 const NEW: usize = 12;
 
-/// Creates the models. Returns their folder, or `None` without an interpreter.
+/// Creates the models. Returns their folder, or `None` if there is no interpreter.
 fn made() -> Option<TempDir> {
     let python = common::python::python("transformers")?;
     let out = tempfile::tempdir().unwrap();
@@ -61,7 +62,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&v| v.into()).collect()
 }
 
-/// Computes the input of each layer, and the logits.
+/// Computes the input to each layer, and the logits.
 fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     let layers = engine.config().layers;
     let mut streams = Streams::default();
@@ -72,8 +73,8 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     (inputs, wide(&logits.values().unwrap()))
 }
 
-/// Compares each text alone and both in one batch, on each f32 engine, with both config formats, and with weights
-/// loaded on demand.
+/// Compares each text on its own, and both texts in one batch. Does so on each f32 engine, with both config formats,
+/// and with weights loaded on demand.
 fn compare(folder: &Path) -> usize {
     let name = folder.file_name().unwrap().to_string_lossy().into_owned();
     let expected = tensors(&folder.join("forward.safetensors"));
@@ -81,7 +82,7 @@ fn compare(folder: &Path) -> usize {
         (0..2).map(|text| expected[&format!("ids.{text}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect();
     let mut engines = common::engines(folder);
     if !name.ends_with("own-head") {
-        // A config alone does not determine which tables the weights contain.
+        // A config alone does not determine which embedding tables the weights contain.
         engines.extend(common::engines_with(&folder.join("config.hub-style.json"), folder));
     }
     let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
@@ -113,8 +114,8 @@ fn window_batch(texts: &[&Vec<u32>]) -> Batch {
     Batch::windows(texts.iter().map(|text| text.as_slice()))
 }
 
-/// Compares the logits of the differentiable layers with transformers', and the gradient with a finite difference along
-/// it.
+/// Compares the logits of the differentiable layers with those of transformers. Also compares their gradient with a
+/// finite difference along the gradient.
 fn compare_distillation(folder: &Path) {
     let name = folder.display();
     let expected = tensors(&folder.join("forward.safetensors"));
@@ -135,7 +136,8 @@ fn compare_distillation(folder: &Path) {
     };
     let (loss, gradient) = start_at(matrix.clone());
     let size = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
-    // Use a step that changes the loss by about one percent, which is far above the precision of f32 but nearly linear.
+    // Use a step that changes the loss by about one percent. Such a change is far above the precision of f32, but still
+    // nearly linear in the step.
     let step = (0.01 * loss / size / size) as f32;
     let [(forward, _), (back, _)] =
         [step, -step].map(|step| start_at(matrix.iter().zip(&gradient).map(|(w, g)| w + step * g).collect()));
@@ -143,14 +145,14 @@ fn compare_distillation(folder: &Path) {
     assert!((difference - size * size).abs() <= 2e-2 * size * size, "{name}: {difference} {}", size * size);
 }
 
-/// Compares half precision with f32. Routing may change in half precision, so the bound for experts is loose.
+/// Compares half precision with f32. Experts may be selected differently in half precision, so their bound is loose.
 fn compare_float_types(folder: &Path) {
     let expected = tensors(&folder.join("forward.safetensors"));
     let ids: Vec<u32> = expected["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
     for engine in common::engines_of_all_types(folder) {
         let logits = forward(&*engine, &Batch::windows([ids.as_slice()])).1;
         let error = relative_error(&logits, &flat(&expected["logits.1"]));
-        // Tolerance for several tens of roundings to 8 significant bits.
+        // The tolerance allows for several tens of roundings to 8 significant bits.
         let most = if engine.config().experts.is_some() { 1.0 } else { 0.1 };
         assert!(error < most, "{} {}: {error:e}", engine.id(), folder.display());
     }
@@ -192,8 +194,8 @@ fn ids_of(key: &str, expected: &HashMap<String, Tensor>) -> Vec<u32> {
     expected[key].to_dtype(DType::U32).unwrap().to_vec1().unwrap()
 }
 
-/// Compares candle-transformers' model on a prefix shorter than any attention window. Returns the class, or the error
-/// if candle-transformers does not support the model.
+/// Compares candle-transformers' model on a prefix shorter than any attention window. Returns the model's class, or an
+/// error if candle-transformers does not support the model.
 fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, String> {
     let config = Config::read(folder).unwrap();
     let candle_model = CandlesOwn::load(&config, folder).map_err(|error| error.one_line())?;
@@ -226,7 +228,7 @@ fn every_architecture_and_rope_type_equals_transformers() {
         seen.insert(Config::read(folder).unwrap().architecture.model_type);
     }
     println!("{models} models, {tokens} greedy tokens");
-    // With frequent ties, the test would compare too few tokens.
+    // If ties were frequent, too few tokens would be compared.
     assert!(tokens * 10 >= 9 * PROMPTS * NEW * models, "{tokens} tokens of {models} models");
     let known: BTreeSet<&str> = ARCHITECTURES.iter().map(|architecture| architecture.model_type).collect();
     assert_eq!(seen, known, "an architecture has no model");

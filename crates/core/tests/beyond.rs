@@ -1,5 +1,5 @@
-//! Methods beyond the paper, compared with a plain PyTorch implementation in float64 (reference data `beyond`, whose
-//! README documents formulas and tolerances).
+//! Compares methods that are not in the paper with a plain PyTorch implementation in float64. The results are in the
+//! reference data `beyond`, whose README documents formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ const DAMAGE_TOLERANCE: f64 = 1e-5;
 /// Relative tolerance of scores.
 const SCORE_TOLERANCE: f64 = 1e-6;
 
-/// Backbone of the reference data with its texts and expected numbers.
+/// Backbone in the reference data, with its texts and expected numbers.
 struct OracleWorld {
     name: &'static str,
     expected: Value,
@@ -38,8 +38,8 @@ struct OracleWorld {
 }
 
 impl OracleWorld {
-    /// Reads a backbone of the reference data and checks that its windows match. Returns `None` if a required file is
-    /// missing.
+    /// Reads a backbone from the reference data, and checks that its windows match. Returns `None` if a required file
+    /// is missing.
     fn read(name: &'static str) -> Option<Self> {
         let folder = shared("oracles/beyond")?;
         let settings = json(&folder.join("settings.json"));
@@ -68,9 +68,9 @@ impl OracleWorld {
         Some(Self { name, expected, operators, backbone, calibration, evaluation })
     }
 
-    /// Returns the names and expected numbers of the variants that remove complete layers. Skips repairs that no option
-    /// describes. Engines other than the CPU engine take minutes, so they get only the first cut and the first LoRP
-    /// selection.
+    /// Returns the names and expected numbers of the variants that remove complete layers. Repairs to which no option
+    /// corresponds are skipped. Engines other than the CPU engine take minutes, so for them only the first cut and the
+    /// first LoRP selection are returned.
     fn cuts(&self, engine: &dyn Engine) -> Vec<(&str, &Value)> {
         let variants: Vec<(&str, &Value)> =
             self.expected["variants"].as_object().unwrap().iter().map(|(name, value)| (name.as_str(), value)).collect();
@@ -145,9 +145,9 @@ impl OracleWorld {
         assert_eq!(losses[0].windows, damages[0].losses.windows, "{} on {}", self.name, engine.id());
     }
 
-    /// Compares LoRP's layers in removal order, and their redundancies.
+    /// Compares the layers that LoRP removes, in removal order, and their redundancies.
     fn compare_selections(&self, engine: &dyn Engine, calibrated: &Calibrated) {
-        // The reference data has the similarities of each backbone only once.
+        // The reference data contains the similarities only once per backbone.
         let all = self.expected["lorp"].as_object().unwrap();
         let similarity = all.values().find_map(|found| found["similarity"].as_array()).unwrap();
         for (name, expected) in all {
@@ -180,7 +180,8 @@ impl OracleWorld {
         spans.map(|span| (span, calibrated.solve(engine, &*method, span, self.calibration.count()))).collect()
     }
 
-    /// Compares the norms of operators with the reference, and also their elements where the reference stores them.
+    /// Compares the norms of operators with the reference data. Also compares the operators' elements if the reference
+    /// data contains them.
     fn compare_operators(&self, engine: &dyn Engine, name: &str, variant: &Value, solved: &[(Span, Solution)]) {
         if variant["operators"].is_null() {
             return;
@@ -214,7 +215,7 @@ impl OracleWorld {
     }
 }
 
-/// Damage metrics with their names in the reference data.
+/// Damage metrics, and their names in the reference data.
 const MEASURES: [(Damage, &str); 7] = [
     (Damage::KlDenseVariant, "kl_dense_variant"),
     (Damage::KlVariantDense, "kl_variant_dense"),
@@ -225,7 +226,7 @@ const MEASURES: [(Damage, &str); 7] = [
     (Damage::PerplexityRatio, "ppl_ratio"),
 ];
 
-/// Compares the damage metrics that the reference data has for a variant.
+/// Compares the damage metrics that the reference data contains for a variant.
 pub(crate) fn compare_damages(what: &str, ours: &Damages, stretch: Stretch, expected: &Value) {
     for (damage, key) in MEASURES {
         let Some(expected) = expected[key].as_f64() else { continue };
@@ -247,7 +248,7 @@ fn select(rule: &dyn Criterion, engine: &dyn Engine, calibrated: &Calibrated, de
     rule.select(&cut, &mut stats).unwrap()
 }
 
-/// Resolves a path of the settings, which is relative to the checkout or the shared folder.
+/// Resolves a path from the settings, which is relative to the checkout or to the shared folder.
 fn input(path: &Value) -> Option<PathBuf> {
     let path = path.as_str().unwrap();
     match path.split_once("/main/") {
@@ -256,7 +257,7 @@ fn input(path: &Value) -> Option<PathBuf> {
     }
 }
 
-/// Returns the recovery of a variant. The last part of `variant` is the reference's name for the repair.
+/// Returns the recovery for a variant. The last part of `variant` is the name of the repair in the reference data.
 fn method(variant: &str) -> Box<dyn Recovery> {
     let (name, options) = match variant.rsplit(':').next().unwrap() {
         "normed" => ("ghosted", json!({"input": "normed"})),
@@ -266,7 +267,7 @@ fn method(variant: &str) -> Box<dyn Recovery> {
     recovery(name, options)
 }
 
-/// Returns the matrix and bias of an operator, by their names in the reference data.
+/// Returns the matrix and bias of an operator, each with its name in the reference data.
 fn parts(operator: &Operator) -> Vec<(&'static str, Vec<f64>)> {
     let matrix = (!operator.is_bias_only()).then(|| ("M", operator.change().unwrap()));
     let bias = operator.bias().unwrap();
@@ -294,7 +295,7 @@ fn tiny_olmo2_equals_the_oracle() {
     compare("tiny-olmo2", engines);
 }
 
-/// Runs only the CPU engine, because candle takes minutes.
+/// Runs only on the CPU engine, because candle would take minutes.
 #[test]
 #[ignore = "slow: 35 variants of 14 million parameters"]
 fn english_backbone_equals_the_oracle() {

@@ -1,5 +1,5 @@
-//! Tests of weights that are loaded on demand. Results are identical, and bad weights are reported when they are
-//! loaded.
+//! Tests weights that are loaded on demand. They must not change results, and bad weights must be reported when they
+//! are loaded.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -20,7 +20,8 @@ fn windows(vocab: usize, count: usize, length: usize) -> Windows {
     Windows { corpus_tokens: ids.len(), ids, length, starts, bytes: 0 }
 }
 
-/// Computes scores of a dense, a pruned and a repaired program, and activations at every boundary, as bits.
+/// Computes the scores for a dense, a pruned and a repaired program, and the activations at every boundary. Returns
+/// both as bits.
 fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
     let config = engine.config();
     let patch = Operator::diagonal((0..config.hidden).map(|c| 0.8 + c as f32 / 500.0).collect()).unwrap();
@@ -42,7 +43,7 @@ fn numbers(engine: &dyn Engine) -> (Vec<u64>, Vec<u32>) {
     (scores.concat().into_iter().map(f64::to_bits).collect(), rows.map(f32::to_bits).collect())
 }
 
-/// Loads a backbone with a weight budget of `layers` layers.
+/// Loads a backbone with a weight budget that holds `layers` layers.
 fn within(folder: &Path, layers: u64) -> Decoder {
     let config = Config::read(folder).unwrap();
     let budget = layers * config.layer_bytes(Products::F32);
@@ -80,7 +81,7 @@ fn scores_do_not_depend_on_weight_memory() {
             assert!(total > 3 * layer);
             let all = numbers(&*load(&folder, u64::MAX));
             assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
-            // A budget just below the total also has room for streams.
+            // A budget just below the total must also hold the streams.
             for budget in [3 * layer, 0, total - 1] {
                 let engine = load(&folder, budget);
                 let what = format!("{} {}: a budget of {budget} bytes", engine.id(), folder.display());
@@ -131,7 +132,7 @@ fn changed_weight_file_is_refused_by_name() {
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle..middle + 64].fill(0);
-    // Modify the file in place, so that the open file changes.
+    // Modify the file in place, so that the file that the engine has open changes.
     std::fs::write(&path, &bytes).unwrap();
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(5)).unwrap();

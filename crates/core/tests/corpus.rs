@@ -1,4 +1,4 @@
-//! Compares the corpus module with the reference implementations: draws, tokens and windows must be equal.
+//! Compares the corpus module with the reference implementations. Draws, tokens and windows must be equal.
 #![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 use std::path::Path;
@@ -70,7 +70,8 @@ fn windows_of_a_plain_text_equal_the_reference() {
         assert_eq!(windows.window(index), &all[start.token..start.token + length]);
     }
 
-    // The reference draws its validation windows from the same generator, directly after the training windows.
+    // The reference implementation draws its validation windows from the same generator, directly after the training
+    // windows.
     let tokens = number_of_oracle("total_tokens", oracle);
     let border = (0.9 * tokens as f64) as u64 - length as u64 - 1;
     let mut random = PythonRandom::new(seed);
@@ -83,7 +84,7 @@ fn windows_of_a_plain_text_equal_the_reference() {
 
     let rows = read_rows(folder.join("evaluation.txt"), None).unwrap();
     let windows = evaluation(rule, &rows, &tokenizer, length, None).unwrap();
-    // The reference perplexities cover 262 windows.
+    // The perplexities in the reference data cover 262 windows.
     assert_eq!(windows.count(), 262);
     assert!(windows.ids == ids(&folder.join("evaluation.ids.json"))[..262 * length]);
 }
@@ -117,7 +118,7 @@ fn count_of(key: &str, oracle: &Value) -> usize {
     oracle[key].as_u64().unwrap() as usize
 }
 
-/// C4 has no reference data, so the test checks the rule on the documents.
+/// There is no reference data for C4, so the test checks on the documents that each window lies within one of them.
 #[test]
 fn windows_of_c4_lie_within_documents() {
     let Some(folder) = shared("real") else { return };

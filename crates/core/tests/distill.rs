@@ -1,5 +1,5 @@
-//! Compares distillation with the reference implementation (reference data `stories260k`, key `distill`; tolerance from
-//! its README), and on each architecture with the engine and with finite differences.
+//! Compares distillation with the reference implementation (reference data `stories260k`, key `distill`; its README
+//! gives the tolerance). Also compares it on each architecture with the engine and with finite differences.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -61,7 +61,7 @@ fn sixteen_steps_from_the_closed_form_equal_the_reference() {
     assert!((perplexity - expected).abs() <= 1e-3 * expected, "{perplexity} {expected}");
 }
 
-/// Runs a test on a random backbone of each architecture, with two windows.
+/// Runs a test on a random backbone for each architecture, with two windows.
 fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"] {
         let folder = common::fixture(&format!("arch/{name}"));
@@ -69,7 +69,7 @@ fn each(test: impl Fn(&str, &Decoder, &LayersAfter, &Windows)) {
         let tail = LayersAfter::load(&Config::read(&folder).unwrap(), &folder, 2, &Device::Cpu).unwrap();
         let vocab = decoder.config().vocab as u32;
         let starts = vec![Start { document: 0, token: 0 }; 2];
-        // Use texts that are longer than the sliding windows of 24 and 40 tokens.
+        // Use texts that are longer than the models' sliding windows of 24 and 40 tokens.
         let length = if decoder.config().windows.iter().any(Option::is_some) { 48 } else { 12 };
         let ids = (0..2 * length as u32).map(|position| position * 37 % vocab).collect();
         test(name, &decoder, &tail, &Windows { ids, length, starts, corpus_tokens: 2 * length, bytes: 0 });
@@ -91,7 +91,7 @@ fn the_tail_gives_the_logits_of_the_engine() {
                 }
                 let theirs = decoder.logits(&x, &(0..batch.tokens()).collect::<Vec<_>>()).unwrap();
                 let off = relative_error(&flat(&ours), &flat(&theirs));
-                // Tolerance of the reference data `arch`.
+                // This is the tolerance of the reference data `arch`.
                 assert!(off <= 1e-5, "{name}: {off:e}");
                 return;
             }
@@ -111,7 +111,7 @@ fn the_gradient_by_the_matrix_is_that_of_finite_differences() {
             .collect();
         let training_at = |matrix: Vec<f32>| Training::new(tail, Checkpoint::start(matrix)).unwrap();
         let (_, gradient) = training_at(matrix.clone()).loss_and_gradient(&stream, &teacher).unwrap();
-        // Check along directions, because a single element changes the loss by less than the precision of f32.
+        // Check directional derivatives, because a single element changes the loss by less than the precision of f32.
         for seed in 0..3 {
             let mut direction: Vec<f32> =
                 (0..c * c).map(|index| ((index * 7 + seed * 13) as f32 * 12.9898).sin()).collect();

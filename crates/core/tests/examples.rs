@@ -8,7 +8,8 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/tiny").join(name)
 }
 
-/// Runs an example and parses its output as numbers. cargo builds examples next to the tests.
+/// Runs an example, and parses its output as numbers. The binary is found next to the test binary, where cargo builds
+/// it.
 fn numbers(example: &str, arguments: &[&str]) -> Vec<f64> {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().unwrap().with_file_name("examples").join(example);

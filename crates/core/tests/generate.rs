@@ -1,4 +1,4 @@
-//! Tests of text generation: decoding with a KV cache agrees with full forward passes, and results do not depend on the
+//! Tests of text generation: decoding with a KV cache agrees with full forward passes, and results do not depend on
 //! batching.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -17,7 +17,7 @@ use ghostlab_core::model::{
 
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
 
-/// Detokenizer that writes two decimal digits and a space per token, so that stop strings cross token boundaries.
+/// Detokenizer that writes each token as two decimal digits and a space, so that stop strings cross token boundaries.
 struct Digits;
 
 impl Detokenizer for Digits {
@@ -30,7 +30,7 @@ fn decoder(name: &str) -> Decoder {
     Decoder::load(&fixture(&format!("arch/{name}"))).unwrap()
 }
 
-/// Returns pseudo-random numbers between −1 and 1.
+/// Returns pseudorandom numbers between −1 and 1.
 fn some(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| ((seed * 31 + i) as f32 * 12.9898).sin()).collect()
 }
@@ -42,8 +42,8 @@ fn near(seed: usize, channels: usize) -> Arc<Operator> {
     Operator::dense(channels, matrix).unwrap()
 }
 
-/// Returns test programs: dense, cut, repaired on the stream, repaired on branches, with an affine map, with a map of
-/// the normed stream, and with maps that replace two attentions.
+/// Returns test programs: dense, cut, repaired on the stream, repaired on branches, with an affine map, with a map
+/// applied to the normed stream, and with maps that replace two attention sublayers.
 fn programs(engine: &dyn Engine) -> Vec<Program> {
     let layers = engine.config().layers;
     let c = engine.config().hidden;
@@ -88,7 +88,7 @@ impl Observer<dyn ResidualStream> for Last {
     }
 }
 
-/// Computes all logits of a text in one pass, `[tokens][vocab]`.
+/// Computes all logits `[tokens][vocab]` for a text in one pass.
 fn at_once(engine: &dyn Engine, program: &Program, text: &[u32]) -> Vec<Vec<f32>> {
     let mut trunk = program.clone();
     trunk.0.pop();
@@ -108,7 +108,7 @@ fn greatest(logits: &[f32]) -> usize {
     (0..logits.len()).rev().max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap()
 }
 
-/// The text is longer than the sliding windows of the models that have one (24 and 40 tokens).
+/// The text is longer than the sliding windows of the models that have them (24 and 40 tokens).
 #[test]
 fn cached_steps_equal_the_full_forward_pass() {
     for name in MODELS {
@@ -140,7 +140,7 @@ fn steps_are_the_text_at_once(name: &str, engine: &dyn Engine) {
         assert!(error < 1e-5, "{name}, program {program}, token {position}: {error:e}");
         assert_eq!(greatest(logits), greatest(expected), "{name}, program {program}, token {position}");
     };
-    // Process a prompt shared by all programs, a second block of tokens, then one token at a time.
+    // Process a prompt that all programs share, then a second block of tokens, and then one token at a time.
     for (program, logits) in run(&text[..20], &all, &[], 0).iter().enumerate() {
         hold(19, program, logits);
     }
@@ -192,7 +192,7 @@ fn what_runs_together_and_in_which_order_changes_no_token() {
             let shuffled: Vec<Prompt> = (0..64).map(|index| prompts[index * 37 % 64].clone()).collect();
             let ours = run(&engine, &shuffled, &Settings { batch: 64, ..plain.clone() });
             assert!(ours.iter().enumerate().all(|(index, ours)| *ours == expected[index * 37 % 64]), "{name}");
-            // Also check some of the tokens by full forward passes.
+            // Also check some of the tokens against full forward passes.
             if sampling.is_none() {
                 for (prompt, program) in [(0, 0), (3, 2), (40, 1)] {
                     let mut text = prompts[prompt].ids.clone();
@@ -262,7 +262,7 @@ fn continuation_ends_at_stop_string_end_token_or_length() {
     assert_eq!(continuation.ids, ids[..=ids.iter().position(|id| *id == ids[2]).unwrap()]);
 }
 
-/// Watcher that records finished prompts and interrupts the generation after a given number of rounds.
+/// Watcher that records which prompts have finished, and interrupts generation after a given number of rounds.
 struct Noting {
     done: Vec<usize>,
     rounds: usize,
@@ -368,7 +368,7 @@ fn chunks_that_run_together_give_what_each_gives_alone() {
     let trie = Trie::new(&programs(&engine));
     let run_chunks = |chunks: &[usize]| eval.run(&engine, &trie, chunks, &mut vec![0.0; trie.len()]).unwrap();
     assert_eq!(eval.chunks(), 2);
-    // Pass the chunks in a different order than their prompts.
+    // Pass the chunks in a different order from their prompts.
     let together = run_chunks(&[1, 0]);
     let first = run_chunks(&[0]);
     let second = run_chunks(&[1]);
@@ -376,9 +376,10 @@ fn chunks_that_run_together_give_what_each_gives_alone() {
     assert!(eval.fits(1, &together[0][0]) && eval.fits(0, &together[1][0]));
 }
 
-/// Phi-3 with `longrope` beyond 24 tokens. Expected values are the greedy tokens of transformers 5.24 in f32, one
-/// prompt at a time. The top two logits always differ by at least 0.02. The prompt of 10 tokens stays within the
-/// original context of 24 tokens. Prompts of 18 to 24 tokens grow beyond it, and longer ones start beyond it.
+/// Phi-3, which uses the long factors of `longrope` beyond 24 tokens. The expected values are the greedy tokens of
+/// transformers 5.24 in f32, generated for one prompt at a time. The top two logits always differ by at least 0.02. The
+/// prompt of 10 tokens stays within the original context of 24 tokens. Prompts of 18 to 24 tokens grow beyond it, and
+/// longer ones start beyond it.
 #[test]
 fn longrope_answer_beyond_the_context_runs_anew() {
     let Some(folder) = shared("cases/turn4/longrope-lengths/model") else { return };
@@ -420,7 +421,7 @@ fn longrope_answer_beyond_the_context_runs_anew() {
             }
             assert_eq!(ours, alone, "{}, batch {batch}", engine.id());
         }
-        // The cache has room for each prompt with its answers, but not for recomputing a text.
+        // The cache has room for each prompt with its answers, but no room to recompute a text.
         let token = engine.decoding(&trie).unwrap().token_bytes(&[0, 1]);
         let short = Settings { cache_bytes: token * 60, ..Settings::greedy(12, 100) };
         let error = generate(&*engine, &trie, &prompts, &short, &Digits, &mut ()).unwrap_err();

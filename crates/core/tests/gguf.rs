@@ -1,5 +1,5 @@
-//! Compares GGUF backbones with the folders from which they are converted. The tests write the files with candle's
-//! writer, with rows in llama.cpp's order.
+//! Compares GGUF backbones with the folders from which they were converted. The tests write the files with candle's
+//! writer, and put the rows in llama.cpp's order.
 #![allow(clippy::panic, reason = "a test panics on unknown names")]
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -19,7 +19,7 @@ use ghostlab_core::model::{
 };
 use serde_json::json;
 
-/// Computes the logits `[tokens, vocab]`.
+/// Computes the logits `[tokens, vocab]` for the given ids.
 fn logits(engine: &dyn Engine, ids: &[Vec<u32>]) -> Vec<f64> {
     #[derive(Default)]
     struct Last(Vec<f32>);
@@ -75,7 +75,7 @@ fn name(tensor: &str, olmo: bool) -> String {
     format!("blk.{layer}.{part}.{kind}")
 }
 
-/// Returns the name of a model class in GGUF files.
+/// Returns the architecture name that GGUF files use for a model class.
 fn architecture_name(class: &str) -> &'static str {
     match class {
         "LlamaForCausalLM" | "MistralForCausalLM" => "llama",
@@ -86,8 +86,8 @@ fn architecture_name(class: &str) -> &'static str {
     }
 }
 
-/// Writes a folder's backbone as a GGUF file, quantized to `dtype` where rows are a multiple of the block size. Also
-/// writes the resulting weights as a folder.
+/// Writes a folder's backbone as a GGUF file. Matrices whose row length is a multiple of the block size are quantized
+/// to `dtype`. Also writes the resulting weights to a folder.
 fn write(from: &Path, to: &Path, dtype: GgmlDType, more: &[(&str, Value)]) -> PathBuf {
     let config = Config::read(from).unwrap();
     let arch = architecture_name(config.architecture.class);
@@ -123,8 +123,8 @@ fn unpermuted(x: &Tensor, head_dim: usize) -> Tensor {
     pairs.transpose(1, 2).unwrap().contiguous().unwrap().reshape(x.shape()).unwrap()
 }
 
-/// Quantizes a matrix to `dtype`. Rows that are not a multiple of the block size become F16, as in llama.cpp. Vectors
-/// become F32.
+/// Quantizes a matrix to `dtype`. If the row length is not a multiple of the block size, the matrix becomes F16, as in
+/// llama.cpp. Vectors become F32.
 fn quantise(values: &Tensor, dtype: GgmlDType) -> QTensor {
     let is_matrix = values.dims().len() == 2;
     let dtype = if is_matrix && values.dim(1).unwrap().is_multiple_of(dtype.block_size()) {
@@ -137,7 +137,7 @@ fn quantise(values: &Tensor, dtype: GgmlDType) -> QTensor {
     QTensor::quantize(values, dtype).unwrap()
 }
 
-/// Returns the divisors of the rotary frequencies, like conversion/llama.py.
+/// Returns the divisors for the rotary frequencies, like conversion/llama.py.
 fn rope_factors(config: &Config) -> Option<Tensor> {
     let Some(Scaling::Llama3(scaling)) = &config.rope.scaling else { return None };
     let head_dim = config.head_dim;
@@ -159,7 +159,7 @@ fn rope_factors(config: &Config) -> Option<Tensor> {
     Some(Tensor::from_vec(factors.collect::<Vec<_>>(), head_dim / 2, &Device::Cpu).unwrap())
 }
 
-/// Returns the metadata of a file.
+/// Returns the metadata entries for a file.
 fn entries(config: &Config, arch: &str) -> Vec<(String, Value)> {
     let mut entries: Vec<(String, Value)> = [
         ("block_count", count_value(config.layers)),
@@ -179,10 +179,10 @@ fn entries(config: &Config, arch: &str) -> Vec<(String, Value)> {
     entries
 }
 
-/// Writes a folder with these weights and the config of `from`.
+/// Writes a folder with the given weights and the config from `from`.
 fn write_folder(folder: &Path, from: &Path, config: &Config, weights: &HashMap<String, Tensor>) {
     fs::create_dir_all(folder).unwrap();
-    // llama.cpp does not support sliding windows for these architectures, so the GGUF file has none.
+    // llama.cpp does not support sliding windows for these architectures, so the GGUF file has no windows.
     let mut config_entries = common::json(&from.join("config.json"));
     if !config.windows.iter().all(Option::is_none) {
         config_entries["use_sliding_window"] = false.into();
@@ -226,8 +226,8 @@ fn gguf_of_each_architecture_equals_its_folder() {
     }
 }
 
-/// Weights that are rounded while reading are bit-identical to those of a file that is already quantized. This holds on
-/// every engine, also with layers loaded on demand.
+/// Weights that are rounded while they are read are bit-identical to those in a file that is already quantized. This
+/// holds on every engine, even with layers loaded on demand.
 #[test]
 fn rounding_while_reading_equals_a_quantised_file() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "qwen2"] {
@@ -235,7 +235,7 @@ fn rounding_while_reading_equals_a_quantised_file() {
         let from = fixture(&format!("arch/{name}"));
         let file = write(&from, temp.path(), GgmlDType::Q8_0, &[]);
         let folder = temp.path().join("rounded");
-        // Combine the original weights with the written config, which has no sliding windows, like the GGUF file.
+        // Combine the original weights with the written config. Like the GGUF file, this config has no sliding windows.
         fs::copy(from.join("model.safetensors"), folder.join("model.safetensors")).unwrap();
         let mut config = Config::read(&folder).unwrap();
         let plain = logits(&*common::engines_of(config.clone(), &folder)[0], &ids(name));
@@ -251,8 +251,8 @@ fn rounding_while_reading_equals_a_quantised_file() {
     }
 }
 
-/// Compares with complete tensors quantized by candle. The output projection, or a tied embedding in its place, has a
-/// separate type.
+/// Compares the matrices with complete tensors quantized by candle. The output projection, or a tied embedding in its
+/// place, has a separate type.
 #[test]
 fn matrices_are_quantised_by_position_and_row_length() {
     let Some(real) = common::shared("real/backbone") else { return };
@@ -278,7 +278,7 @@ fn matrices_are_quantised_by_position_and_row_length() {
     }
 }
 
-/// Uses rows of at least 256 elements, which the wide blocks require.
+/// Uses rows of at least 256 elements, as the wide blocks require.
 #[test]
 fn wide_blocks_are_read_as_candle_reads_them() {
     let Some(real) = common::shared("real/backbone") else { return };
@@ -301,7 +301,7 @@ fn what_a_file_is_follows_from_the_bytes_of_its_tensors() {
         content_of_file(&write(&from, two.path(), GgmlDType::F32, &[("general.name", Value::String("other".into()))]));
     assert_eq!(plain, named, "unused metadata changed the content");
     assert_ne!(plain, content_of_file(&write(&from, three.path(), GgmlDType::F16, &[])));
-    // Without quantization and permutation, the content equals that of the folder.
+    // Without quantization and permutation, the content hash equals that of the folder.
     assert_eq!(plain, content_of_file(&one.path().join("rounded")));
     let turned = tempfile::tempdir().unwrap();
     let file = write(&fixture("arch/llama-gqa"), turned.path(), GgmlDType::F32, &[]);
@@ -339,7 +339,7 @@ fn unsupported_file_settings_are_refused_by_key_and_value() {
     }
 }
 
-/// Covers a tokenizer of the embedded backbones under several of llama.cpp's pre-tokenizer names.
+/// Covers one of the embedded backbones' tokenizers, under several of llama.cpp's pre-tokenizer names.
 #[test]
 fn tokenizer_survives_a_round_trip_through_its_entries() {
     use ghostlab_core::corpus::to_gguf;

@@ -1,7 +1,6 @@
-//! Compares every criterion, recovery and option on every engine and float type with numpy implementations of the
-//! formulas in f64. The expected values are in tests/fixtures/methods.json, written by tools/method_oracles.py. The
-//! forward pass of this script is checked against transformers. The tolerances are those of the engines
-//! ([`Tolerance`]).
+//! Compares every criterion, recovery and option on every engine and in every float type with numpy implementations of
+//! the formulas in f64. The expected values are in tests/fixtures/methods.json, which tools/method_oracles.py writes.
+//! That script's forward pass is checked against transformers. The tolerances are those of the engines ([`Tolerance`]).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -40,7 +39,7 @@ fn options(value: &Value) -> Options {
     value.as_object().unwrap().clone()
 }
 
-/// Backbone on an engine, with its calibration.
+/// Backbone on one engine, with its calibration windows.
 struct Case<'a> {
     engine: &'a dyn Engine,
     calibration: &'a Windows,
@@ -51,8 +50,8 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Asserts that the error of a result is at most the engine's tolerance of activations times the problem's error
-    /// amplification (`moves` in the reference data).
+    /// Asserts that the error of a result is within its bound: the engine's tolerance of activations times the factor
+    /// by which the problem amplifies errors (`moves` in the reference data).
     fn near(&self, what: &str, ours: &[f64], expected: &[f64], bounds: &Value) {
         let error = relative_error(ours, expected);
         let moves = bounds["moves"].as_f64().unwrap();
@@ -131,9 +130,9 @@ impl Case<'_> {
         Program::repaired(self.engine.config().layers, &Cut::layers(removed.iter().copied()), &repairs)
     }
 
-    /// Trains an operator from the identity with one step per calibration sequence, and compares the result. The matrix
-    /// is most informative in f32. In half precision, steps of elements with near-zero gradients may have either sign,
-    /// which `moves` accounts for.
+    /// Trains an operator, starting from the identity, with one step per calibration sequence, and compares the result.
+    /// The matrix is most informative in f32. In half precision, steps of elements with near-zero gradients may have
+    /// either sign, which `moves` accounts for.
     fn training(&self, expected: &Value, folder: &Path, text: &Windows) {
         let removed = layers(&expected["removed"]);
         let config = self.engine.config();
@@ -198,7 +197,8 @@ fn probed(matrix: &[f64], channels: usize) -> Vec<f64> {
     (0..channels).map(|j| (0..channels).map(|i| probe[i] * matrix[i * channels + j]).sum()).collect()
 }
 
-/// Adds a repair to the repairs of a program. Branch maps of several spans are composed in the layer before them.
+/// Adds a repair to the repairs of a program. If several spans have branch maps, the maps are composed in the layer
+/// before the spans.
 fn place(repairs: &mut Repairs, removed: &[usize], span: Span, repair: &Repair) {
     let (operator, halves): (_, &[Sublayer]) = match repair {
         Repair::Cut => return,
@@ -294,10 +294,10 @@ fn number_of(key: &str, case: &Value) -> usize {
     case[key].as_u64().unwrap() as usize
 }
 
-/// Methods that `sublayers.rs`, `nbl.rs` and `merge.rs` compare with another reference.
+/// Methods that `sublayers.rs`, `nbl.rs` and `merge.rs` compare with other reference data.
 const OTHERWISE: [&str; 5] = ["llm-drop", "block-pruner", "finercut", "nbl", "merge"];
 
-/// Untested options might be wrong, so every option must appear in the reference data.
+/// Every option must appear in the reference data, because an untested option might be wrong.
 #[test]
 fn no_method_and_no_option_is_left_out() {
     let golden = common::json(&fixture("methods.json"));
@@ -317,9 +317,10 @@ fn no_method_and_no_option_is_left_out() {
             let used: BTreeSet<&str> =
                 all.flat_map(|case| case["options"].as_object().unwrap().keys().map(String::as_str)).collect();
             let known = options["properties"].as_object().into_iter().flatten().map(|(option, _)| option);
-            // Training does not depend on the initial operator (`trainings`), and `target` follows from `granularity`.
+            // Training does not depend on the initial operator (`trainings`), and `target` is determined by
+            // `granularity`.
             let trained = held.iter().all(|case| !case["trainings"].as_array().unwrap().is_empty());
-            // `iterative.rs` tests iterative removal against another reference.
+            // `iterative.rs` compares iterative removal with other reference data.
             let elsewhere = ["target", "iterative"];
             for option in
                 known.filter(|option| !((*option == "finetune" && trained) || elsewhere.contains(&option.as_str())))

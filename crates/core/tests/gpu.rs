@@ -1,5 +1,5 @@
-//! Tests of what differs between GPU and CPU: concurrent threads on one device, limited memory, precision of products.
-//! They are skipped without a GPU. If there is one, the reference tests run on it too.
+//! Tests what differs between GPU and CPU: concurrent threads on one device, limited memory, and the precision of
+//! products. The tests are skipped without a GPU. If there is one, the reference tests run on it too.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -38,7 +38,7 @@ fn products_in_f32_are_not_rounded_to_what_tensor_cores_take() {
     let weight = some(2, (512, 1024));
     let exact = flat(&ops::linear(&to_f64(&x), &to_f64(&weight)).unwrap());
     let [x, weight] = [&x, &weight].map(|x| x.to_device(&device).unwrap());
-    // TF32 and f16 are off by 3e-4, f32 sums of 1024 products by less than 1e-6.
+    // TF32 and f16 would be off by 3e-4, whereas f32 sums of 1024 products are off by less than 1e-6.
     let error = relative_error(&on_this_machine(&ops::linear(&x, &weight).unwrap()), &exact);
     assert!(error < 5e-6, "{error:e}");
 }
@@ -47,8 +47,8 @@ fn to_f64(x: &Tensor) -> Tensor {
     x.to_dtype(DType::F64).unwrap()
 }
 
-/// Compares an operation on the GPU in f32, bf16 and f16 with the same operation in f64 on the CPU. Both get the same
-/// rounded inputs. `most` holds the tolerances.
+/// Compares an operation on the GPU in f32, bf16 and f16 with the same operation in f64 on the CPU. Both operations get
+/// the same rounded inputs. `most` holds the tolerance for each type.
 fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[Tensor], &Tensor) -> Result<Tensor>) {
     let Some(device) = gpu() else { return };
     let device = device.open().unwrap();
@@ -61,7 +61,8 @@ fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[T
             })
             .collect();
         let table = some(9, (96, 40)).broadcast_gt(&Tensor::new(0.3f32, &Device::Cpu).unwrap()).unwrap();
-        // 96 queries and 40 keys: some keys are hidden, but none from all queries.
+        // There are 96 queries and 40 keys. Some keys are hidden from some queries, but no key is hidden from all of
+        // them.
         let hidden = Tensor::new(f32::NEG_INFINITY, &Device::Cpu).unwrap().broadcast_as((96, 40)).unwrap();
         let mask = table.where_cond(&hidden, &hidden.zeros_like().unwrap()).unwrap();
         let exact: Vec<Tensor> = given.iter().map(|x| x.to_dtype(DType::F64).unwrap()).collect();
@@ -76,7 +77,7 @@ fn agree(name: &str, shapes: &[&[usize]], most: [f64; 3], operation: impl Fn(&[T
 
 #[test]
 fn operations_of_a_layer_are_their_plain_forms_rounded_once() {
-    // Tolerances slightly above half a unit in the last place of each dtype (2^-24, 2^-9 and 2^-12).
+    // The tolerances are slightly above half a unit in the last place of each dtype (2^-24, 2^-9 and 2^-12).
     let once = [1e-6, 2e-3, 2.5e-4];
     for width in [24, 300, 4096] {
         agree("norm", &[&[37, width], &[width]], once, |x, _| ops::rms_norm(&x[0], &to_vector_dtype(&x[1])?, 1e-5));
@@ -86,7 +87,7 @@ fn operations_of_a_layer_are_their_plain_forms_rounded_once() {
     });
     agree("gate", &[&[37, 41], &[37, 41]], once, |x, _| ops::gated(&x[0], &x[1], Activation::Silu));
     for cap in [None, Some(0.5)] {
-        // Scores and attention weights are rounded too.
+        // The tolerances are larger because scores and attention weights are rounded too.
         agree("attention", &[&[2, 96, 6, 8], &[2, 40, 2, 8], &[2, 40, 2, 8]], [1e-6, 1e-2, 1e-3], |x, mask| {
             ops::attention(&x[0], &x[1], &x[2], mask, ops::Scores { scale: 0.35, cap })
         });
@@ -115,8 +116,9 @@ fn what_one_thread_makes_another_one_reads_when_it_is_whole() {
     }
 }
 
-/// Builds windows in which every token is predicted. They fit into one pass even with little memory. Several passes
-/// would use products of other shapes, which round differently on a GPU (f16 log-probabilities differ by 2e-5).
+/// Builds windows in which every token is predicted. They fit into one pass even with little memory. With several
+/// passes, the products would have other shapes and therefore round differently on a GPU (f16 log-probabilities differ
+/// by 2e-5).
 fn batch(vocab: usize) -> Batch {
     let ids: Vec<Vec<u32>> = (0..10).map(|w| (0..97).map(|i| ((w * 7919 + i * 31) % vocab) as u32).collect()).collect();
     let mut batch = Batch::windows(ids.iter().map(Vec::as_slice));
@@ -150,7 +152,7 @@ fn layers_loaded_on_demand_equal_resident_layers() {
     }
 }
 
-/// Builds windows longer and shorter than a kernel's block, and contexts continued by several segments.
+/// Builds windows that are longer and shorter than a kernel's block, and contexts that several segments continue.
 fn windows_and_trees(vocab: usize) -> Batch {
     let windows =
         [sample_ids(1, 250, vocab), sample_ids(2, 70, vocab), sample_ids(3, 70, vocab), sample_ids(4, 1, vocab)];
@@ -178,7 +180,7 @@ fn gpu_rows_of_windows_and_trees_attend_as_on_the_cpu() {
         let exact = run_on(DeviceName::Cpu, FloatType::F32, &folder);
         for dtype in FloatType::ALL {
             let error = relative_error(&run_on(device, dtype, &folder), &exact);
-            // In half precision rounding differs between devices, but errors have the same magnitude.
+            // In half precision, rounding differs between devices, but the errors are of the same magnitude.
             let most = match dtype {
                 FloatType::F32 => 1e-6,
                 half => 1.5 * relative_error(&run_on(DeviceName::Cpu, half, &folder), &exact),

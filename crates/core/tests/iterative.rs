@@ -1,5 +1,5 @@
-//! Iterative pruning of layers and sublayers with repairs, compared with a plain PyTorch implementation in float64
-//! (`shared/oracles/beyond`, whose README documents formulas and tolerances).
+//! Compares iterative pruning of layers and sublayers, with repairs, with a plain PyTorch implementation in float64.
+//! The results are in `shared/oracles/beyond`, whose README documents formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use crate::common::stories::{perplexities, recovery};
@@ -11,18 +11,18 @@ use ghostlab_core::model::{CPU, Engine, Program, Sublayer};
 use ghostlab_core::recovery::Recovery;
 use serde_json::{Value, json};
 
-/// Relative tolerance of factors, equal to the reference's tolerance of norms.
+/// Relative tolerance of factors, which is the tolerance that the reference data gives for norms.
 const OPERATOR: f64 = 1e-5;
 /// Number of tokens per batch.
 const BATCH: usize = 1024;
 
-/// Variant of the reference data: `iterative-pc:DEPTH:GRANULARITY:AXIS`, `iterative-none:DEPTH:AXIS` or
+/// Variant in the reference data: `iterative-pc:DEPTH:GRANULARITY:AXIS`, `iterative-none:DEPTH:AXIS` or
 /// `half-iterative:joint:DEPTH`.
 struct Variant<'a> {
     name: &'a str,
-    /// Expected numbers of the reference.
+    /// Expected numbers from the reference data.
     expected: &'a Value,
-    /// Expected numbers with the factor applied to the stream, from `fixtures/scalar_compensation.json`.
+    /// Expected numbers if the factor is applied to the stream, from `fixtures/scalar_compensation.json`.
     on_stream: Option<Value>,
     criterion: &'static str,
     options: Value,
@@ -55,12 +55,12 @@ impl<'a> Variant<'a> {
         Some(Self { name, expected, on_stream, criterion, options, recovery, unit, depth: depth.parse().unwrap() })
     }
 
-    /// Returns the expected numbers, with the factor applied to the stream if it is a scalar.
+    /// Returns the expected numbers. If the factor is a scalar, they are those for a factor applied to the stream.
     fn numbers(&self) -> &Value {
         self.on_stream.as_ref().unwrap_or(self.expected)
     }
 
-    /// Returns the removed candidates in order, with their scores if the reference has them.
+    /// Returns the removed candidates in order, and their scores if the reference data contains them.
     fn removals(&self) -> Vec<(usize, Option<f64>)> {
         match self.numbers()["trail"].as_array() {
             Some(trail) => trail.iter().map(|step| (candidate(&step["removed"]), step["score"].as_f64())).collect(),
@@ -68,17 +68,17 @@ impl<'a> Variant<'a> {
         }
     }
 
-    /// Converts a score of this program to the form of the reference: the cosine for layers, `1 − cosine` for
-    /// sublayers.
+    /// Converts one of ghostlab's scores to the form used in the reference data: the cosine for layers, and
+    /// `1 − cosine` for sublayers.
     fn score(&self, ours: f64) -> f64 {
         if self.unit.is_layers() { 1.0 - ours } else { ours }
     }
 }
 
-/// Reads the expected numbers of scalar Prune&Comp with the factor applied to the stream at the cut, as in this
-/// program. The reference instead scales all weights before the cut. Because of the norms' ε, the two forms differ by
-/// up to 4e-6 in cosines and 1.2e-4 in perplexities. `tools/scalar_compensation.py` computes both forms in float64 and
-/// reproduces the reference's numbers.
+/// Reads the expected numbers of scalar Prune&Comp with the factor applied to the stream at the cut, as ghostlab does.
+/// The reference implementation instead scales all weights before the cut. Because of the norms' ε, the two forms
+/// differ by up to 4e-6 in cosines and 1.2e-4 in perplexities. `tools/scalar_compensation.py` computes both forms in
+/// float64 and reproduces the numbers in the reference data.
 fn on_stream(world: &str, variant: &str) -> Value {
     let numbers = json(&fixture("scalar_compensation.json"));
     assert!(numbers[world][variant].is_object(), "no numbers of {variant} on {world}");
@@ -93,7 +93,7 @@ fn candidate(name: &Value) -> usize {
     kind.number(layer.parse().unwrap())
 }
 
-/// Compares the removed candidates, in order and with their scores. Returns the repaired program.
+/// Compares the removed candidates, their order and their scores. Returns the repaired program.
 fn selected(world: &World, engine: &dyn Engine, variant: &Variant<'_>) -> Program {
     let what = format!("{} {} {}", world.name, engine.id(), variant.name);
     let rule = criterion::build(variant.criterion, variant.options.as_object().unwrap()).unwrap();

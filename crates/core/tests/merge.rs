@@ -1,5 +1,5 @@
-//! Merged layers (LaCo), compared with a plain PyTorch implementation in float64 (`shared/oracles/beyond`, whose README
-//! documents formulas and tolerances).
+//! Compares merged layers (LaCo) with a plain PyTorch implementation in float64. The results are in
+//! `shared/oracles/beyond`, whose README documents formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 /// Relative tolerance of the norms of merged matrices.
 const MATRIX: f64 = 1e-5;
 
-/// Variant of the reference data, `merge:[FIRST,END):FORM`. All other layers of the range are merged into layer FIRST.
+/// Variant in the reference data, `merge:[FIRST,END):FORM`. All other layers in the range are merged into layer FIRST.
 struct Variant<'a> {
     name: &'a str,
     first: usize,
@@ -45,7 +45,8 @@ impl<'a> Variant<'a> {
         Cut::layers(self.first + 1..self.end)
     }
 
-    /// Returns the program with the merged layer. Checks that the planned and the solved repair give the same program.
+    /// Returns the program with the merged layer. Checks that the planned repair and the solved repair give the same
+    /// program.
     fn program(&self, world: &World, engine: &dyn Engine) -> Program {
         let what = format!("{} on {}: {}", world.name, engine.id(), self.name);
         let method = recovery("merge", json!({"form": self.form}));
@@ -75,7 +76,7 @@ impl<'a> Variant<'a> {
         solved
     }
 
-    /// Compares the merged matrices of an exported checkpoint with their norms and sums.
+    /// Compares the norms and sums of the merged matrices in an exported checkpoint with the expected values.
     fn compare_export(&self, world: &World, engine: &dyn Engine, program: &Program) {
         let what = format!("{}: {}", world.name, self.name);
         let layout =
@@ -98,7 +99,7 @@ impl<'a> Variant<'a> {
         self.compare_norms(&what, &exported, &world.folder);
     }
 
-    /// Checks that a norm of the exported layer is unchanged unless the form merges norms.
+    /// Checks that a norm in the exported layer is unchanged unless the form merges norms.
     fn compare_norms(&self, what: &str, exported: &Tensors, folder: &Path) {
         let name = format!("model.layers.{}.post_attention_layernorm.weight", self.first);
         let dense = &tensors(&folder.join("model.safetensors"))[&name];
@@ -144,13 +145,13 @@ fn merged_layers_of_the_real_backbone_equal_the_reference() {
     World::real().iter().for_each(compare);
 }
 
-/// Weights loaded on demand give the same merged layers as weights in memory.
+/// Weights that are loaded on demand must give the same merged layers as weights in memory.
 #[test]
 fn merged_layers_run_in_every_float_type() {
     let Some(world) = World::tiny("tiny-llama") else { return };
     let engines = engines_of_all_types(&world.folder);
     let mut variants = Variant::all(&world);
-    // Skip destroyed models, because their perplexities amplify rounding errors.
+    // Skip models that merging has destroyed, because their perplexities amplify rounding errors.
     variants.retain(|variant| variant.expected["ppl"].as_f64().unwrap() < 3.0);
     let programs: Vec<Program> = variants.iter().map(|variant| variant.program(&world, &*engines[0])).collect();
     let in_memory = perplexities(&*engines[0], &programs, &world.evaluation);

@@ -1,5 +1,6 @@
-//! Neural Block Linearization, which replaces attentions with affine maps, compared with a plain PyTorch implementation
-//! in float64 (`shared/oracles/beyond`, whose README documents formulas and tolerances).
+//! Compares Neural Block Linearization, which replaces attention sublayers with affine maps, with a plain PyTorch
+//! implementation in float64. The results are in `shared/oracles/beyond`, whose README documents formulas and
+//! tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::HashMap;
@@ -19,8 +20,8 @@ use serde_json::{Value, json};
 /// Relative tolerance of maps (in the Frobenius norm) and of their norms.
 const OPERATOR: f64 = 1e-5;
 
-/// Variant of the reference data: `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH` for attentions that are removed
-/// without a map.
+/// Variant in the reference data: `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH` if the attention sublayers are
+/// removed without being replaced by maps.
 struct Variant<'a> {
     name: &'a str,
     input: Option<&'a str>,
@@ -44,14 +45,14 @@ impl<'a> Variant<'a> {
         variants.iter().filter_map(|(name, expected)| Self::parse(name, expected)).collect()
     }
 
-    /// Returns the cut of the attentions that are removed or replaced.
+    /// Returns the cut that consists of the attention sublayers that are removed or replaced.
     fn cut(&self) -> Cut {
         let layers = self.expected.get("replaced").unwrap_or(&self.expected["removed"]);
         numbers(layers).into_iter().map(|layer| (layer as usize, Sublayer::Attention)).collect()
     }
 }
 
-/// Engine with the activations around all attentions of a backbone.
+/// Engine, with the activations around all attention sublayers of a backbone.
 struct Setting<'a> {
     world: &'a World,
     engine: &'a dyn Engine,
@@ -82,7 +83,7 @@ impl<'a> Setting<'a> {
         rule.select(&cut, &mut stats.with_norms(&|layer| self.engine.stream_norm(layer))).unwrap()
     }
 
-    /// Compares the selected attentions and their bounds.
+    /// Compares the selected attention sublayers and their bounds.
     fn compare_selection(&self, variant: &Variant<'_>) {
         let what = self.what(variant);
         let bounds = numbers(&self.world.numbers["nbl_bounds"][variant.bound]);
@@ -93,7 +94,7 @@ impl<'a> Setting<'a> {
         }
     }
 
-    /// Returns the program of a variant with maps fitted on this engine.
+    /// Returns the program of a variant, with maps that are fitted on this engine.
     fn program(&self, variant: &Variant<'_>) -> Program {
         let cut = variant.cut();
         let mut repairs = Repairs::default();
@@ -120,8 +121,8 @@ impl<'a> Setting<'a> {
         Program::repaired(self.engine.config().layers, &cut, &repairs)
     }
 
-    /// Compares the norms of the maps of all attentions with the reference, and also their elements where the reference
-    /// stores them.
+    /// Compares the norms of the maps for all attention sublayers with the reference data. Also compares the maps'
+    /// elements if the reference data contains them.
     fn compare_maps(&self, input: &str) {
         let cut: Cut = DepthUnit::Attention.candidates(self.engine.config().layers).into_iter().collect();
         let method = recovery("nbl", json!({"input": input}));
@@ -147,7 +148,7 @@ impl<'a> Setting<'a> {
     }
 }
 
-/// Returns `W` and `b` of a map in the reference's layout, in which `W` multiplies column vectors.
+/// Returns a map's `W` and `b` in the layout of the reference data, in which `W` multiplies column vectors.
 fn parts(operator: &Operator) -> [(&'static str, Vec<f64>); 2] {
     let channels = operator.channels();
     let change = operator.change().unwrap();
@@ -191,7 +192,7 @@ fn nbl_on_the_real_backbone_equals_the_reference() {
     World::real().iter().for_each(compare);
 }
 
-/// Applies maps fitted in f32 in every float type, and compares the results within the type's tolerance.
+/// Applies maps fitted in f32 in every float type. The results must agree within the type's tolerance.
 #[test]
 fn nbl_maps_apply_in_every_float_type() {
     let Some(world) = World::tiny("tiny-llama") else { return };

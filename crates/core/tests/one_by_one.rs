@@ -1,5 +1,5 @@
-//! Iterative selection with every criterion that supports it, compared with the plain criterion on a model from which
-//! the first layer or sublayer is already removed.
+//! Compares iterative selection, for every criterion that supports it, with the plain criterion on a model from which
+//! the first layer or sublayer has already been removed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,7 +25,7 @@ struct Case {
     criterion: &'static str,
     options: Value,
     unit: DepthUnit,
-    /// Recovery with which repaired models are compared.
+    /// Recovery for the comparison of repaired models.
     repair: &'static str,
 }
 
@@ -63,18 +63,18 @@ impl Case {
         PruneSpec { backbone: "", layers, depth, unit: self.unit }
     }
 
-    /// Returns the cut of a candidate.
+    /// Returns the cut that removes only the given candidate.
     fn removal(&self, candidate: usize) -> Cut {
         if self.unit.is_layers() { Cut::layers([candidate]) } else { Cut::sublayers([Sublayer::numbered(candidate)]) }
     }
 
-    /// Returns the candidate that a selection of depth 1 removed, with its score.
+    /// Returns the candidate that a selection of depth 1 removed, and its score.
     fn single(&self, selection: &Selection) -> (usize, f64) {
         *selection.scores.iter().find(|(candidate, _)| self.removal(*candidate) == selection.removed).unwrap()
     }
 }
 
-/// Bundled backbone with calibration windows.
+/// Bundled backbone, with calibration windows.
 struct World {
     engine: Decoder,
     windows: Windows,
@@ -97,7 +97,7 @@ impl World {
         ShrinkingModel::new(&self.engine, &self.windows, BATCH, recovery, self.windows.count())
     }
 
-    /// Selects candidates one by one and returns them in removal order, with their scores.
+    /// Selects candidates one by one. Returns them in removal order, with their scores.
     fn iterative(&self, case: &Case, recovery: &dyn Recovery, depth: usize) -> Vec<(usize, f64)> {
         let spec = case.spec(self.layers(), depth);
         let rule = case.rule(true);
@@ -105,13 +105,15 @@ impl World {
         self.shrinking(recovery).select(&*rule, &spec, &mut |_| Ok(())).unwrap().scores
     }
 
-    /// Runs the plain criterion for one removal on the model of `program`. Returns the removed candidate and its score.
+    /// Runs the plain criterion for one removal on the model that `program` describes. Returns the removed candidate
+    /// and its score.
     fn plain(&self, case: &Case, program: &Program, removed: Cut) -> (usize, f64) {
         case.single(&plain_selection(&self.engine, &self.windows, case, program, removed))
     }
 }
 
-/// Runs the plain criterion for one removal on the model of `program`, which lacks the candidates in `removed`.
+/// Runs the plain criterion for one removal on the model that `program` describes, from which the candidates in
+/// `removed` are missing.
 fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program: &Program, removed: Cut) -> Selection {
     let rule = case.rule(false);
     let spec = case.spec(engine.config().layers, 1);
@@ -139,7 +141,7 @@ fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program:
     rule.select(&spec, &mut stats).unwrap()
 }
 
-/// Returns a program without the steps of a cut.
+/// Returns a program without the steps that a cut removes.
 fn without_steps(program: &Program, cut: &Cut) -> Program {
     let mut program = program.clone();
     program.0.retain(|step| !step.half().is_some_and(|(kind, layer)| cut.contains(layer, kind)));
@@ -220,7 +222,7 @@ fn removal_does_not_depend_on_the_activation_limit() {
     let none = recovery("none", json!({}));
     for case in cases().into_iter().filter(|case| ["cca", "nbl"].contains(&case.criterion)) {
         let spec = case.spec(world.layers(), 2);
-        // Three of the sixteen candidates fit in one pass.
+        // Activations for three of the sixteen candidates fit in one pass.
         let site = 4 * world.windows.ids.len() * world.engine.config().hidden;
         let limited = world.shrinking(&*none).with_activation_limit(6 * site as u64);
         let mut passes = 0;
@@ -229,12 +231,12 @@ fn removal_does_not_depend_on_the_activation_limit() {
             Ok(())
         });
         assert_eq!(found.unwrap().scores, world.iterative(&case, &*none, 2), "{}", case.criterion);
-        // Six passes for the first removal and five for the second. Each pass has one batch.
+        // There are six passes for the first removal and five for the second. Each pass has one batch.
         assert_eq!(passes, 11, "{}", case.criterion);
     }
 }
 
-/// Writes the bundled backbone without a layer and loads it.
+/// Writes the bundled backbone without one of its layers, and loads it.
 fn backbone_without(removed: usize) -> Decoder {
     let source = checkout().join("data/tiny/llama");
     let mut weights: HashMap<String, Tensor> = HashMap::new();

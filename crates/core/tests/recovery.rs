@@ -1,5 +1,5 @@
-//! Compares recoveries on a trained model with the reference implementations (reference data `stories260k`; tolerances
-//! from its README), and checks properties that hold for any model.
+//! Compares recoveries on a trained model with the reference implementations (reference data `stories260k`; its README
+//! gives the tolerances). Also checks properties that hold for any model.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod map;
@@ -100,7 +100,7 @@ fn fewer_tokens_than_channels_are_said_and_still_repaired() {
     }
 }
 
-/// Runs a program and returns the input of the head.
+/// Runs a program, and returns the input of the head.
 fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
     let mut x = decoder.begin(batch).unwrap();
     for step in program.0.iter().filter(|step| !matches!(step, Step::Embed | Step::Head)) {
@@ -228,7 +228,7 @@ fn matrix(operator: &Operator) -> Vec<f64> {
     operator.to_dense().unwrap().into_iter().map(f64::from).collect()
 }
 
-/// Builds the program without the layers `removed`. Each solution repairs the span that begins at its layer number.
+/// Returns the program without the layers in `removed`. Each solution repairs the span that begins at its layer number.
 fn program(layers: usize, removed: &[usize], solutions: &[(usize, Solution)]) -> Program {
     let mut repairs = Repairs::default();
     for (start, solution) in solutions {

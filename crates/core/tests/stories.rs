@@ -1,5 +1,5 @@
-//! Comparison of each computation on a small trained model (5 layers, C = 64) with reference implementations (reference
-//! data `stories260k`; tolerances from its README).
+//! Compares each computation on a small trained model (5 layers, C = 64) with reference implementations. The results
+//! are in the reference data `stories260k`, whose README gives the tolerances.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common;
@@ -40,13 +40,13 @@ fn to_f64(rows: &HostRows) -> Vec<f64> {
     rows.values().unwrap().iter().map(|&v| v.into()).collect::<Vec<f64>>()
 }
 
-/// Observer that stores the inputs of each layer and of the head.
+/// Observer that stores the inputs to each layer and to the head.
 #[derive(Default)]
 struct Inputs(Vec<HostRows>);
 
 impl Observer<dyn ResidualStream> for Inputs {
     fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
-        // Even nodes are the embedding and the MLPs, whose outputs are the inputs of the layers and of the head.
+        // Even nodes are the embedding and the MLPs, whose outputs are the inputs to the layers and to the head.
         if node.is_multiple_of(2) {
             self.0.push(stream.unwrap().rows()?);
         }
@@ -74,7 +74,7 @@ fn cosines_equal_the_reference_on_both_axes() {
     }
 }
 
-/// Inputs of a criterion: reference data, engine and calibration.
+/// Inputs for a criterion: reference data, engine and calibration.
 struct Witness<'a> {
     oracle: &'a common::stories::Oracle,
     engine: &'a dyn Engine,
@@ -132,9 +132,10 @@ fn leave_one_out_perplexities_equal_the_reference() {
         for (&(layer, ours), expected) in selection.scores.iter().zip(&expected) {
             assert_close(&format!("without layer {layer}"), ours, *expected, 1e-4);
         }
-        // These layers have the two lowest reference perplexities, 55.5 and 58.5.
+        // These layers have the two lowest perplexities in the reference data, 55.5 and 58.5.
         assert_eq!(selection.removed, [2, 4]);
-        // SLEB's first step removes the layer with the lowest perplexity, and its second step measures again.
+        // SLEB's first step removes the layer with the lowest perplexity, and its second step measures perplexities
+        // again.
         let sleb = select(witness, "sleb", &json!({}), 2);
         assert_eq!(sleb.scores[0].0, 2);
         assert_close("sleb's first step", sleb.scores[0].1, expected[2], 1e-4);

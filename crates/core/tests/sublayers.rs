@@ -1,5 +1,5 @@
-//! Sublayer cuts and the criteria that select them, compared with a plain PyTorch implementation
-//! (`shared/oracles/beyond`, whose README documents formulas and tolerances).
+//! Compares sublayer cuts, and the criteria that select them, with a plain PyTorch implementation. The results are in
+//! `shared/oracles/beyond`, whose README documents formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 /// Relative tolerance of scores for f32 engines.
 pub(crate) const SCORE: f64 = 1e-6;
-/// Relative tolerance of divergences, equal to the reference's tolerance of damage metrics.
+/// Relative tolerance of divergences, which is the tolerance that the reference data gives for damage metrics.
 const DIVERGENCE: f64 = 1e-5;
 /// Relative tolerance of perplexities for f32 engines.
 pub(crate) const PERPLEXITY: f64 = 2e-6;
@@ -23,7 +23,7 @@ pub(crate) const PERPLEXITY: f64 = 2e-6;
 /// Names of the bundled backbones in the reference data.
 pub(crate) const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
 
-/// Backbone of the reference data with its texts.
+/// Backbone in the reference data, with its texts.
 pub(crate) struct World {
     pub(crate) name: &'static str,
     pub(crate) folder: PathBuf,
@@ -40,7 +40,7 @@ impl World {
         Self::read(name, data.join(&name[5..]), &corpora)
     }
 
-    /// Reads the larger trained backbone with WikiText-2. Returns `None` if the shared folder is missing.
+    /// Reads the larger trained backbone and WikiText-2. Returns `None` if the shared folder is missing.
     pub(crate) fn real() -> Option<Self> {
         let corpora = shared("real/corpora")?;
         let corpora = ["validation", "test"].map(|part| corpora.join(format!("wikitext2-{part}.parquet")));
@@ -72,7 +72,7 @@ impl World {
         variants.map(|(name, variant)| (name, variant, cut(&variant["removed"]))).collect()
     }
 
-    /// Runs a criterion with similarities and trials measured on an engine.
+    /// Runs a criterion. The similarities and trials that it needs are measured on the given engine.
     fn select(
         &self,
         engine: &dyn Engine,
@@ -118,7 +118,7 @@ impl World {
         calibrate::run(engine, &mut pieces, 1024, &request, |_| Ok(())).unwrap().remove(0)
     }
 
-    /// Compares the steps of a greedy selection with the reference.
+    /// Compares the steps of a greedy selection with the reference data.
     fn compare_steps(&self, engine: &dyn Engine, selection: &Selection, steps: &[Value], tolerance: f64) {
         assert_eq!(selection.scores.len(), steps.len());
         for (index, ((removed, cost), step)) in selection.scores.iter().zip(steps).enumerate() {
@@ -144,7 +144,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap()
 }
 
-/// Parses kind and depth of a variant name such as `half:attn:4`.
+/// Parses the kind and depth in a variant name such as `half:attn:4`.
 fn depth(variant: &str) -> (DepthUnit, usize) {
     let [_, kind, depth] = variant.split(':').collect::<Vec<_>>()[..] else { panic!("{variant}") };
     let unit = match kind {
@@ -216,7 +216,7 @@ fn llm_drop_on_the_real_backbone_equals_the_reference() {
     World::real().iter().for_each(llm_drop_of_all_kinds);
 }
 
-/// Compares the first `steps` steps of a greedy criterion on one engine.
+/// Compares the first `steps` steps of a greedy criterion on one engine with the reference data.
 fn greedy(world: &World, engine: &dyn Engine, (name, options): (&str, &Value), expected: &Value, steps: usize) {
     let expected = &expected.as_array().unwrap()[..steps];
     let selection = world.select(engine, &Similarities::default(), (name, options), (DepthUnit::Sublayers, steps));
@@ -224,7 +224,7 @@ fn greedy(world: &World, engine: &dyn Engine, (name, options): (&str, &Value), e
     world.compare_steps(engine, &selection, expected, tolerance);
 }
 
-/// Runs only the first step, because each step takes minutes on candle.
+/// Checks only the first step, and only on the CPU engine, because each step takes minutes on candle.
 #[test]
 fn block_pruner_removes_what_the_reference_does() {
     for (name, steps) in [("tiny-llama", 1), ("tiny-olmo2", 1)] {
@@ -262,7 +262,7 @@ fn criteria_refuse_a_depth_in_another_unit() {
 fn shared_steps_of_sublayer_cuts_run_once() {
     let cuts = [Cut::default(), Cut::sublayers([(3, Sublayer::Mlp)]), Cut::layers([3])];
     let trie = Trie::new(&cuts.map(|cut| Program::without(4, &cut)));
-    // All programs share the six sublayers of layers 0 to 2. The sublayers of layer 3 run once each, and there are
+    // All programs share the six sublayers in layers 0 to 2. The two sublayers in layer 3 each run once, and there are
     // three heads.
     assert_eq!((trie.sublayers(), trie.len()), (8, 1 + 8 + 3));
 }

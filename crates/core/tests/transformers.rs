@@ -1,5 +1,5 @@
-//! Compares greedily generated tokens with transformers in f32, on the embedded backbones and on small random models of
-//! other architectures. A larger trained backbone is included if it exists next to the checkout.
+//! Compares greedily generated tokens with those of transformers in f32, on the embedded backbones and on small random
+//! models of other architectures. A larger trained backbone is included if it exists next to the checkout.
 //!
 //! The test is skipped with a message if `GHOSTLAB_PYTHON` does not name an interpreter with transformers. `.ci/run`
 //! creates one.
@@ -15,7 +15,7 @@ use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
 use ghostlab_core::model::{Decoder, Program, Trie};
 use serde::Deserialize;
 
-/// Prompt with its expected tokens, in the format of tools/golden_generation.py.
+/// Prompt with its expected tokens, in the format that tools/golden_generation.py writes.
 #[derive(Deserialize)]
 struct Golden {
     prompt: Vec<u32>,
@@ -23,7 +23,8 @@ struct Golden {
     margins: Vec<f64>,
 }
 
-/// Maximum distance of two logits that counts as a tie, because the order of f32 summation may decide between them.
+/// Largest difference between two logits that counts as a tie. For smaller differences, the order of f32 summation may
+/// decide which logit is larger.
 const TIE: f64 = 1e-4;
 const NEW: usize = 24;
 
@@ -76,7 +77,7 @@ fn greedy_tokens_are_those_of_transformers_at_every_batch() {
             }
         }
         println!("{}: {tokens} tokens compared, {ties} prompts up to a tie", folder.display());
-        // With frequent ties, the test would compare too few tokens.
+        // If ties were frequent, too few tokens would be compared.
         assert!(tokens * 10 >= 9 * 3 * golden.len() * NEW, "{}: {tokens}", folder.display());
     }
 }

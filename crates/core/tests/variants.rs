@@ -1,4 +1,4 @@
-//! Checks that variants give the same results whether they run together or alone.
+//! Checks that variants give the same results whether they are run together or on their own.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use crate::common::{engines, fixture};
@@ -18,8 +18,8 @@ fn operator(channels: usize, seed: usize) -> std::sync::Arc<Operator> {
     .unwrap()
 }
 
-/// Returns the dense program and programs cut in the middle, at the start, at the end and in two places, with and
-/// without an operator.
+/// Returns the dense program, and programs that are cut in the middle, at the start, at the end and in two places, each
+/// with and without an operator.
 fn programs(layers: usize, channels: usize) -> Vec<Program> {
     let diagonal = Operator::diagonal((0..channels).map(|c| 0.8 + c as f32 / 200.0).collect()).unwrap();
     let mut programs = vec![Program::dense(layers)];
@@ -45,7 +45,7 @@ fn what_runs_on_scored_rows_only_scores_the_same() {
         programs.push(edited);
         let ids: Vec<u32> = (0..600).map(|i| (i * 31 % 317) as u32).collect();
         let mut batch = Batch::windows([&ids[..300], &ids[300..301], &ids[301..]]);
-        // Score every seventh row, and one of the rows for two tokens.
+        // Score every seventh row, and one of these rows for two tokens.
         batch.targets.retain(|target| target.row % 7 == 3);
         let again = ScoredRow { token: 5, ..batch.targets[4] };
         batch.targets.insert(5, again);
@@ -56,7 +56,7 @@ fn what_runs_on_scored_rows_only_scores_the_same() {
                 let all = all.unwrap();
                 let scored = scored.unwrap();
                 assert_eq!((all.len(), scored.len()), (batch.targets.len(), batch.targets.len()));
-                // On the CPU engine, results of a row are bit-identical regardless of the other scored rows.
+                // On the CPU engine, the results for a row are bit-identical, whatever other rows are scored.
                 let most = if engine.id() == CPU { 0.0 } else { 1e-6 };
                 for (a, b) in all.iter().zip(&scored) {
                     let a = a.log_probability;

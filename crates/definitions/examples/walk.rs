@@ -1,4 +1,4 @@
-//! Walks a folder of definitions (`lm_eval/tasks` of lm-evaluation-harness), counts the supported ones and prints why
+//! Walks a folder of definitions (`lm_eval/tasks` of lm-evaluation-harness), counts the supported ones, and prints why
 //! the others are rejected.
 #![allow(clippy::disallowed_macros, reason = "the example prints a table")]
 
@@ -37,13 +37,13 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Statistics about the entries of a library.
+/// Statistics about the entries in a library.
 #[derive(Default)]
 struct Survey {
     tasks: u32,
     groups: u32,
     tags: u32,
-    /// Number of tasks that are Python classes.
+    /// Number of tasks that are implemented as Python classes.
     classes: u32,
     /// Number of tasks without hooks. `taken` counts the supported ones.
     plain: u32,
@@ -51,7 +51,7 @@ struct Survey {
     /// Number of tasks with hooks. `by_ours` counts the supported ones.
     hooked: u32,
     by_ours: u32,
-    /// Rejection reasons, each with the number of tasks and one example.
+    /// Reasons for rejection, each with the number of tasks and one example.
     reasons: BTreeMap<String, (usize, String)>,
 }
 

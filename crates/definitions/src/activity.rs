@@ -1,13 +1,13 @@
-//! Reports which untrusted input a thread is processing, for a watcher that enforces limits.
+//! Reports which untrusted input a thread is processing, so that a watcher can enforce limits.
 //!
-//! Without a watcher every call is a single atomic load.
+//! If no watcher is installed, every call is a single atomic load.
 
 use std::fmt::Arguments;
 use std::sync::OnceLock;
 
 /// Receiver of activity reports. Both methods run on the working thread.
 pub trait Watcher: Sync {
-    /// Records that the thread starts to process an input. `input` names file, line and field.
+    /// Records that the thread starts processing an input. `input` names its file, line and field.
     fn started(&self, input: Arguments<'_>);
     /// Records that the thread has finished a file or document.
     fn finished(&self);

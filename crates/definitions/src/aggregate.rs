@@ -9,7 +9,7 @@ use crate::edits::ter;
 use crate::translation::{bleu, chrf};
 use crate::value::Value;
 
-/// Default number of bootstrap samples for a standard error in the harness.
+/// Default number of bootstrap samples that lm-evaluation-harness draws for a standard error.
 pub const DRAWS: usize = 100_000;
 const SLOW_METRIC_DRAWS: usize = 100;
 
@@ -17,12 +17,12 @@ const SLOW_METRIC_DRAWS: usize = 100;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     Number(f64),
-    /// Log-likelihood and the number of words or bytes that divides it.
+    /// Log-likelihood, and the number of words or bytes by which it is divided.
     Weighted(f64, f64),
     Labels(Value, i64),
-    /// Index of the gold choice and probability of each choice.
+    /// Index of the gold choice, and the probability of each choice.
     Probabilities(usize, Vec<f64>),
-    /// Reference text and generated text.
+    /// Reference text, and generated text.
     Texts(String, String),
 }
 
@@ -49,9 +49,9 @@ impl Item {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregation {
     Mean,
-    /// Median. Of an even number of values, the larger middle value is used.
+    /// Median. For an even number of values, it is the larger of the two middle values.
     Median,
-    /// Mean that ignores NaN.
+    /// Mean that ignores NaN values.
     NanMean,
     /// `exp(-mean)`.
     Perplexity,
@@ -59,9 +59,10 @@ pub enum Aggregation {
     WeightedPerplexity,
     /// `-sum / sum of weights`, in bits.
     BitsPerByte,
-    /// F1 score of label 1.
+    /// F1 score for label 1.
     F1,
-    /// Mean of the F1 scores of all labels, weighted by label frequency. The harness has no aggregation of this name.
+    /// Mean of the F1 scores for all labels, weighted by label frequency. lm-evaluation-harness has no aggregation of
+    /// this name.
     WeightedF1,
     /// Matthews correlation coefficient.
     Matthews,
@@ -145,8 +146,8 @@ impl Aggregation {
         })
     }
 
-    /// Returns the loss of each document in nats, and the total number of documents, words or bytes that divides their
-    /// sum. Returns `None` for aggregations other than perplexity and bits per byte.
+    /// Returns the loss of each document in nats, and the total number of documents, words or bytes by which the sum of
+    /// the losses is divided. Returns `None` for aggregations other than perplexity and bits per byte.
     pub fn losses(self, items: &[Item]) -> Option<(Vec<f64>, f64)> {
         let parts: Vec<(f64, f64)> = items
             .iter()
@@ -162,12 +163,13 @@ impl Aggregation {
         Some((losses, weights.iter().sum()))
     }
 
-    /// Converts a mean loss in nats to bits per byte or, for all other aggregations, to a perplexity.
+    /// Converts a mean loss in nats to bits per byte if the aggregation is [`Self::BitsPerByte`], and to a perplexity
+    /// otherwise.
     pub fn of_loss(self, nats: f64) -> f64 {
         if self == Self::BitsPerByte { nats / std::f64::consts::LN_2 } else { nats.exp() }
     }
 
-    /// Returns whether the standard error needs bootstrapping, which is slow.
+    /// Returns whether the standard error has to be bootstrapped, which is slow.
     pub fn draws_error(self) -> bool {
         match self {
             Self::Median | Self::NanMean | Self::Perplexity | Self::F1 | Self::Matthews => true,
@@ -176,10 +178,10 @@ impl Aggregation {
         }
     }
 
-    /// Computes the standard error. Returns `None` where the harness reports `N/A`. [`Mean`](Self::Mean) has a closed
-    /// form. The other aggregations use `draws` bootstrap samples ([`DRAWS`] in the harness), or at most 100 for BLEU,
-    /// chrF and TER. As in the harness, each chunk of at most 1,000 samples has its own generator: Python's `Random(i)`
-    /// for chunk `i`.
+    /// Computes the standard error. Returns `None` where lm-evaluation-harness reports `N/A`. [`Mean`](Self::Mean) has
+    /// a closed form. The other aggregations use `draws` bootstrap samples, but at most 100 for BLEU, chrF and TER.
+    /// lm-evaluation-harness draws [`DRAWS`]. As there, each chunk of at most 1,000 samples has its own generator:
+    /// Python's `Random(i)` for chunk `i`.
     ///
     /// # Errors
     /// Fails if a bootstrap sample cannot be scored.
@@ -203,7 +205,7 @@ impl Aggregation {
         Ok(Some(deviation(&scores.concat())))
     }
 
-    /// Computes the scores of `count` samples drawn with replacement.
+    /// Computes the scores of `count` samples that are drawn with replacement.
     fn resampled(self, items: &[Item], seed: u64, count: usize) -> Result<Vec<f64>> {
         let mut random = PythonRandom::new(seed);
         let mut drawn: Vec<&Item> = Vec::with_capacity(items.len());
@@ -251,7 +253,7 @@ fn labels(items: &[&Item]) -> Vec<(i64, i64)> {
         .collect()
 }
 
-/// Returns the number of true positives, gold occurrences and predictions of a label.
+/// Returns how often a label is a true positive, how often it occurs as the gold label, and how often it is predicted.
 fn counts(labels: &[(i64, i64)], label: i64) -> (f64, f64, f64) {
     (
         count_labels(&|(r, p)| *r == label && *p == label, labels),
@@ -330,27 +332,27 @@ fn brier(items: &[&Item]) -> Result<f64> {
     Ok(sum / items.len() as f64)
 }
 
-/// Rule for aggregating the scores of a group's tasks.
+/// Rule by which the scores of the tasks in a group are aggregated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupMetric {
     pub metric: String,
-    /// Filters whose scores are aggregated, or `None` for all.
+    /// Filters whose scores are aggregated, or `None` for all filters.
     pub filters: Option<Vec<String>>,
     /// Whether tasks are weighted by their number of documents.
     pub by_size: bool,
 }
 
-/// Score of a task for one metric and filter.
+/// Score of a task under one metric and filter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TaskScore {
     pub score: f64,
-    /// Standard error, if any.
+    /// Standard error, if there is one.
     pub error: Option<f64>,
     pub documents: usize,
 }
 
-/// Aggregates task scores into a group score, with a standard error if every task has one. As in the harness, the error
-/// is pooled by task size even if the score is unweighted.
+/// Aggregates task scores into a group score, with a standard error if every task has one. As in lm-evaluation-harness,
+/// the error is pooled by task size even if the score is unweighted.
 pub fn grouped(parts: &[TaskScore], metric: &GroupMetric) -> Option<(f64, Option<f64>)> {
     let total: f64 = parts.iter().map(document_count).sum();
     let score = parts.iter().map(|part| part.score * task_weight(part, metric)).sum::<f64>()

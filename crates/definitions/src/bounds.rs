@@ -1,30 +1,30 @@
-//! Limits on untrusted inputs. They are checked before parsing or tokenization, so that the error can name the exact
-//! location.
+//! Limits on untrusted input. They are checked before parsing or tokenization, so that the error can name the exact
+//! location in the input.
 //!
-//! Inputs within the limits may still take too much time or memory. The program therefore processes them in a child
-//! process first (`src/sandbox`).
+//! Input within the limits may still take too much time or memory. ghostlab therefore processes it in a child process
+//! first (`src/sandbox`).
 
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::limit::TextLimit;
 
 use crate::value::Value;
 
-/// Maximum number of operators in a template expression or statement. The parser and compiler recurse once per
-/// operator.
+/// Maximum number of operators in a template expression or statement. The limit exists because the parser and the
+/// compiler recurse once per operator.
 const MAX_OPERATORS: usize = 1_000;
 const MAX_PATTERN_CHARS: usize = 50_000;
-/// Maximum number of values in a JSON row. A value takes up to 260 bytes.
+/// Maximum number of values in a JSON row. Each value takes up to 260 bytes of memory.
 const MAX_ROW_VALUES: usize = 1_000_000;
-/// Maximum size of a JSON row, as a multiple of the maximum text length.
+/// Maximum size of a JSON row, as a multiple of the maximum size of a text.
 const MAX_ROW_TEXTS: u64 = 16;
-/// Maximum number of columns in a row. Column lookup is a linear scan.
+/// Maximum number of columns in a row. The limit exists because column lookup is a linear scan.
 const MAX_COLUMNS: usize = 10_000;
 /// Default limit on the size of a text in bytes. Tokenization takes up to 200 bytes of memory per byte of text, and
 /// several texts are tokenized concurrently.
 const MAX_TEXT_BYTES: u64 = 2_000_000;
-/// Maximum number of repeats of a request.
+/// Maximum number of times that a request is repeated.
 pub(crate) const MAX_REPEATS: usize = 10_000;
-/// Maximum number of answers of a task (documents × repeats).
+/// Maximum number of answers for a task (documents × repeats).
 pub(crate) const MAX_ANSWERS: usize = 5_000_000;
 
 /// Returns the maximum size in bytes of a text in a row or prompt. The option `--text` can raise it.
@@ -102,13 +102,13 @@ pub(crate) fn check_pattern(source: &str) -> Result<()> {
     }
 }
 
-/// Checks the size of a JSON row before parsing.
+/// Checks the size of a JSON row before it is parsed.
 ///
 /// # Errors
 /// Fails if the row has more than [`MAX_ROW_VALUES`] values or too many bytes.
 pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
-    // Each value needs a delimiter, so a row with fewer bytes than the limit cannot exceed it. Delimiters in strings
-    // are counted too.
+    // Each value needs a delimiter, so a row with fewer bytes than the maximum number of values cannot exceed it.
+    // Delimiters inside strings are counted too.
     if row.len() > MAX_ROW_VALUES
         && row.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() > MAX_ROW_VALUES
     {
@@ -123,7 +123,7 @@ pub(crate) fn check_row_bytes(row: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Checks the number of columns and the text lengths of a row.
+/// Checks the number of columns in a row and the lengths of its texts.
 ///
 /// # Errors
 /// Fails if the row has more than [`MAX_COLUMNS`] columns or a text is too long.
@@ -139,7 +139,7 @@ pub(crate) fn check_row(value: &Value, location: &str) -> Result<()> {
     check_text(longest_text(value)).map_err(|error| error.at(location))
 }
 
-/// Checks the length of a text before tokenization.
+/// Checks the length of a text before it is tokenized.
 ///
 /// # Errors
 /// Fails if the text is longer than the limit.

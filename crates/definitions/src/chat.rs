@@ -1,4 +1,4 @@
-//! Chat templates of models, including the functions that transformers adds to Jinja.
+//! Chat templates of models, and the functions that transformers adds to Jinja.
 
 use std::fmt;
 use std::path::Path;
@@ -22,11 +22,12 @@ use crate::prompt::{Message, Role};
 use crate::template::{caught_render, compiled, environment, explained};
 use crate::value::{JsonStyle, Value};
 
-/// Marker that transformers appends to the last message, to find the end of the message in the rendered text.
+/// Marker that transformers appends to the last message, so that it can find the end of the message in the rendered
+/// text.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Chat template with its special tokens.
+/// Chat template, with its special tokens.
 #[derive(Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -42,7 +43,8 @@ impl fmt::Debug for ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads the template of a model's folder: `chat_template.jinja`, or else the one in `tokenizer_config.json`.
+    /// Reads the template from a model's folder: `chat_template.jinja`, or else the template in
+    /// `tokenizer_config.json`.
     ///
     /// # Errors
     /// Fails if the folder has no chat template or the template is invalid.
@@ -59,7 +61,7 @@ impl ChatTemplate {
         } else {
             let text = match config.get("chat_template") {
                 Some(Value::Text(text)) => Some(text.clone()),
-                // Some models list several templates by name.
+                // Some models list several named templates.
                 Some(Value::List(several)) => several
                     .iter()
                     .find(|one| one.get("name").and_then(Value::as_text) == Some("default"))
@@ -90,8 +92,8 @@ impl ChatTemplate {
         )
     }
 
-    /// Compiles a template. `tokens` maps special token names to texts, and `location` names the template in error
-    /// messages.
+    /// Compiles a template. `tokens` maps the names of special tokens to their texts. `location` identifies the
+    /// template in error messages.
     ///
     /// # Errors
     /// Fails if the template is invalid.
@@ -125,7 +127,7 @@ impl ChatTemplate {
         Value::List(vec![Value::from(&*self.source), Value::Map(self.tokens.clone())]).repr()
     }
 
-    /// Renders messages. If `continued` is set, the text ends right after the last message. Otherwise it ends with the
+    /// Renders messages. If `continued` is set, the text ends right after the last message. Otherwise, it ends with the
     /// generation prompt. If the template raises an exception, rendering is retried without system messages, as in
     /// lm-eval.
     ///
@@ -181,7 +183,7 @@ fn bad_file(what: &str, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
 
-/// Implements the `tojson` filter of transformers, which preserves non-ASCII characters and key order.
+/// Implements transformers' `tojson` filter, which preserves non-ASCII characters and the order of keys.
 fn tojson(value: &Jinja, kwargs: &Kwargs) -> std::result::Result<String, JinjaError> {
     let separators: Option<Vec<String>> = kwargs.get("separators")?;
     let separators = match separators.as_deref() {
@@ -199,14 +201,14 @@ fn tojson(value: &Jinja, kwargs: &Kwargs) -> std::result::Result<String, JinjaEr
     Ok(python(value)?.json_in(&style))
 }
 
-/// Replaces `generation` blocks, which mark assistant text, with their content.
+/// Replaces each `generation` block, which marks assistant text, with its content.
 fn plain_generation(source: &str) -> String {
     let mut out = String::new();
     let mut rest = source;
     while let Some(open) = rest.find("{%") {
         let (before, from) = rest.split_at(open);
         out.push_str(before);
-        // Start the search after `{%`, so that `{%}` is not taken for a complete tag.
+        // Start searching after `{%`, so that `{%}` is not taken for a complete tag.
         let Some(end) = from[2..].find("%}").map(|end| end + 4) else {
             rest = from;
             break;
@@ -223,7 +225,7 @@ fn plain_generation(source: &str) -> String {
     out + rest
 }
 
-/// Returns the Unix time in seconds.
+/// Returns the current Unix time in seconds.
 fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! Keys of a definition that determine its requests and scores. Names and paths are excluded.
+//! Keys in a definition that determine its requests and scores. Names and paths are excluded.
 
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
@@ -12,7 +12,7 @@ use crate::value::Value;
 use crate::yaml::{Node, Place, Tree};
 
 /// Keys that affect neither requests nor scores: names, data locations and row checks. The number of few-shot examples
-/// is set separately.
+/// is excluded because it is set separately.
 const NAMES: [&str; 15] = [
     "task",
     "task_alias",
@@ -35,7 +35,7 @@ const JUDGES: [&str; 2] = ["metric_list", "filter_list"];
 
 impl Definition {
     /// Returns, as a Python literal, the keys that determine the requests. Definitions with equal literals produce
-    /// equal requests from the same rows and the same number of examples.
+    /// equal requests if the rows and the number of examples are the same.
     pub fn request_keys(&self) -> String {
         let bare = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
         let mut all = self.part(|key| !NAMES.contains(&key) && !JUDGES.contains(&key));
@@ -50,12 +50,12 @@ impl Definition {
         &self.source
     }
 
-    /// Returns, as a Python literal, the keys that determine the scoring of answers.
+    /// Returns, as a Python literal, the keys that determine how answers are scored.
     pub fn scoring_keys(&self) -> String {
         self.part(|key| JUDGES.contains(&key)).repr()
     }
 
-    /// Returns the keys accepted by `keep` with their values, sorted by key.
+    /// Returns the keys that `keep` accepts and their values, sorted by key.
     fn part(&self, keep: impl Fn(&str) -> bool) -> Value {
         let Value::Map(pairs) = &self.source else { return Value::None };
         let mut pairs: Vec<(Value, Value)> = pairs
@@ -69,7 +69,7 @@ impl Definition {
 }
 
 impl PartialEq for Definition {
-    /// Compares contents and ignores locations.
+    /// Compares the contents and ignores the locations.
     fn eq(&self, other: &Self) -> bool {
         self.source == other.source
     }
@@ -80,7 +80,7 @@ impl PartialEq for Definition {
 struct WrittenDefinition {
     file: String,
     line: usize,
-    /// Keys of the definition as a Python literal, because JSON keys cannot be numbers.
+    /// Keys of the definition. They are written as a Python literal, because JSON keys cannot be numbers.
     says: String,
 }
 

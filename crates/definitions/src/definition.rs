@@ -1,4 +1,4 @@
-//! Task definitions. Every key is either supported or rejected by name with file and line.
+//! Task definitions. Every key is either supported or rejected with an error that gives the key, file and line.
 
 mod key_reader;
 
@@ -18,11 +18,11 @@ use key_reader::KeyReader;
 pub struct Data {
     /// `owner/name`, or a builder name such as `json`.
     pub path: String,
-    /// Configuration name, if any.
+    /// Configuration name, if there is one.
     pub name: Option<String>,
     /// Other loader arguments (`data_files`, `data_dir`, `revision`, …).
     pub options: Value,
-    /// Columns required in every row. Empty if not declared.
+    /// Columns that every row must have. Empty if none are declared.
     pub fields: Vec<Column>,
 }
 
@@ -36,7 +36,7 @@ impl Data {
 /// Source of a document field.
 #[derive(Debug, Clone)]
 pub enum Field {
-    /// Template and its source. A source that equals a column name stands for the value of that column.
+    /// Template, and its source. A source that equals a column name stands for the value in that column.
     Text(Box<Template>, String),
     /// Constant value.
     Fixed(Value),
@@ -47,20 +47,20 @@ pub enum Field {
 pub struct Examples {
     /// Whether to take the first examples in order instead of sampling.
     pub first: bool,
-    /// Split to take examples from.
+    /// Split from which examples are taken.
     pub split: Option<String>,
-    /// Examples listed in the definition.
+    /// Examples that are listed in the definition.
     pub samples: Option<Vec<Value>>,
-    /// Question of an example.
+    /// Question in an example.
     pub text: Field,
-    /// Answer of an example.
+    /// Answer in an example.
     pub target: Field,
-    /// Choices of an example.
+    /// Choices in an example.
     pub choices: Option<Field>,
     pub prefix: Option<Field>,
-    /// Separator between question and answer.
+    /// Separator between the question and the answer.
     pub target_delimiter: String,
-    /// Separator after an example.
+    /// Separator after each example.
     pub delimiter: String,
 }
 
@@ -77,31 +77,31 @@ pub struct Definition {
     pub validation: Option<String>,
     /// Name of the test split.
     pub test: Option<String>,
-    /// Row filter as `(column, allowed values)` pairs.
+    /// Row filter, given as pairs of a column and its allowed values.
     pub keep_rows: Vec<(String, Vec<Value>)>,
-    /// Hook that adds columns to a row.
+    /// Hook that adds columns to each row.
     pub prepare: Option<Prepare>,
     pub output: Output,
-    /// Field with the question.
+    /// Field that contains the question.
     pub text: Field,
-    /// Field with the answer.
+    /// Field that contains the answer.
     pub target: Field,
     pub choices: Option<Field>,
     pub prefix: Option<Field>,
-    /// Text before all examples.
+    /// Text that precedes all examples.
     pub description: Option<Field>,
-    /// Separator between question and answer.
+    /// Separator between the question and the answer.
     pub target_delimiter: String,
     pub examples: Examples,
-    /// Number of few-shot examples, if given.
+    /// Number of few-shot examples, if the definition specifies it.
     pub shots: Option<usize>,
-    /// Separator between system text and description.
+    /// Separator between the system text and the description.
     pub fewshot_delimiter: String,
-    /// Generation arguments: stop sequences, length limits, sampling.
+    /// Generation arguments: stop sequences, length limits and sampling parameters.
     pub generation: Value,
-    /// Number of times each request is repeated.
+    /// How often each request is repeated.
     pub repeats: usize,
-    /// Filter pipelines applied to answers before scoring.
+    /// Filter pipelines that are applied to answers before scoring.
     pub filters: Vec<Pipeline>,
     pub metrics: Vec<Metric>,
     pub place: Place,
@@ -123,7 +123,7 @@ impl Definition {
         self.test.as_deref().or(self.validation.as_deref()).unwrap_or_default()
     }
 
-    /// Returns the split to take examples from, or `None` if the definition lists its examples.
+    /// Returns the split from which examples are taken, or `None` if the definition lists its examples.
     pub fn exampled(&self) -> Option<&str> {
         let Examples { split, samples, .. } = &self.examples;
         match (split, samples) {
@@ -133,7 +133,7 @@ impl Definition {
         }
     }
 
-    /// Parses a definition whose includes are resolved.
+    /// Parses a definition in which includes are already resolved.
     ///
     /// # Errors
     /// Fails if a key is unknown or its value is unsupported.

@@ -8,17 +8,18 @@ use crate::literal::literal;
 use crate::method::is_digit;
 use crate::value::Value;
 
-/// Properties shared by all documents of the evaluated split.
+/// Properties that all documents in the evaluated split share.
 #[derive(Debug, Clone)]
 pub struct Columns {
-    /// Column names. A field with the name of a column takes the value of the column unchanged.
+    /// Column names. If a field has the name of a column, its value is the unchanged value in that column.
     pub names: Vec<String>,
-    /// Whether the task has choices. If so, rendered digits become a number.
+    /// Whether the task has choices. If it does, a rendered text that consists of digits becomes a number.
     pub choices: bool,
 }
 
 impl Columns {
-    /// Returns the constant of a field, the value of its column, or `read` applied to its rendered template.
+    /// Returns the value of a field. This is the field's constant, the value in the field's column, or the result of
+    /// applying `read` to its rendered template.
     fn value(
         &self,
         (key, field): (&str, &Field),

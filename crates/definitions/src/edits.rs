@@ -1,5 +1,5 @@
-//! TER (translation edit rate) with Tercom's shift search and its limits. Follows sacrebleu's `lib_ter.py` (Apache-2.0)
-//! and reproduces its scores.
+//! TER (translation edit rate), with Tercom's shift search and the limits of that search. The code follows sacrebleu's
+//! `lib_ter.py` (Apache-2.0) and reproduces its scores.
 
 use std::collections::HashMap;
 
@@ -62,12 +62,12 @@ fn rate(text: &[usize], reference: &[usize]) -> usize {
     shifts + usize::try_from(distance(&words, reference).0).unwrap_or(0)
 }
 
-/// Returns the best shift with its gain, or `None` if no shift is possible.
+/// Returns the best shift, as its gain and the shifted words, or `None` if no shift is possible.
 fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Option<(i64, Vec<usize>)> {
     let (before, trace) = distance(text, reference);
     let aligned = Alignment::of(&trace);
-    // Sort key and shifted words. The key is (gain, length, negated source and target positions), and the best shift
-    // has the largest key.
+    // A sort key, and the shifted words. The key is (gain, length, negated source position, negated target position).
+    // The best shift is the one with the largest key.
     type Ranked = ((i64, usize, i64, i64), Vec<usize>);
     let mut best: Option<Ranked> = None;
     for from in 0..text.len() {
@@ -102,7 +102,7 @@ fn to_signed(index: usize) -> i64 {
     i64::try_from(index).unwrap_or(i64::MAX)
 }
 
-/// Calls `take` with each position to which a span of the text may be shifted.
+/// Calls `take` with each position to which a span of the text may be moved.
 fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: &mut dyn FnMut(usize)) {
     if aligned.text_wrong[from..from + length].iter().all(|wrong| !wrong)
         || aligned.reference_wrong[to..to + length].iter().all(|wrong| !wrong)
@@ -118,7 +118,8 @@ fn candidates(aligned: &Alignment, from: usize, to: usize, length: usize, take: 
     }
     let mut last = None;
     for offset in 0..=length {
-        // Shift target: the start of the text, or just after the text word aligned with the preceding reference word.
+        // The target is the start of the text, or just after the text word that is aligned with the preceding reference
+        // word.
         let target = match (to + offset).checked_sub(1) {
             None => Some(0),
             Some(index) => aligned.place.get(index).and_then(|index| usize::try_from(index + 1).ok()),
@@ -144,7 +145,7 @@ fn shifted(words: &[usize], from: usize, length: usize, target: usize) -> Vec<us
     parts.concat()
 }
 
-/// Alignment of text and reference, with a flag for each word that differs.
+/// Alignment between a text and its reference, with a flag for each word that differs.
 struct Alignment {
     place: Vec<i64>,
     text_wrong: Vec<bool>,
@@ -171,7 +172,7 @@ impl Alignment {
     }
 }
 
-/// Computes the edit distance within a beam around the diagonal, with its edit trace.
+/// Computes the edit distance within a beam around the diagonal. Returns the distance and the edit trace.
 fn distance(text: &[usize], reference: &[usize]) -> (i64, Vec<Edit>) {
     let rows = text.len() + 1;
     let columns = reference.len() + 1;

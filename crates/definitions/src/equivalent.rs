@@ -27,7 +27,7 @@ fn source(hook: &str, location: &Place) -> Option<(String, String)> {
     Some((String::from_utf8(regular::read(&file).ok()?).ok()?, function.to_owned()))
 }
 
-/// Returns the trimmed nonempty lines of a top-level function.
+/// Returns the body of a top-level function as a list of trimmed nonempty lines.
 fn body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
     let begin = format!("def {function}(");
     let mut lines = text.lines().map(str::trim_end).skip_while(|line| !line.starts_with(&begin));
@@ -36,7 +36,7 @@ fn body<'a>(text: &'a str, function: &str) -> Option<Vec<&'a str>> {
     Some(std::iter::once(head).chain(inside.map(str::trim).filter(|line| !line.is_empty())).collect())
 }
 
-/// Returns whether an aggregation hook computes F1 weighted by label frequency.
+/// Returns whether an aggregation hook computes an F1 score weighted by label frequency.
 pub fn is_weighted_f1(hook: &str, location: &Place) -> bool {
     if hook.trim() == "lm_eval.utils.weighted_f1_score" {
         return true;
@@ -60,7 +60,7 @@ pub fn is_weighted_f1(hook: &str, location: &Place) -> bool {
     rest.contains(&KNOWN[4].to_owned()) && rest.iter().all(|line| KNOWN.contains(&line.as_str()))
 }
 
-/// Pattern of a Python string literal without escapes.
+/// Pattern for a Python string literal without escapes.
 const TEXT: &str = r#""[^"\\]*"|'[^'\\]*'"#;
 
 /// Python function that keeps only the rows in which a column equals a value.
@@ -88,7 +88,7 @@ impl Kept {
         is_one.then_some(Self { parameter, column: literal(&column)?, value })
     }
 
-    /// Returns the mapping `{column: value}`, with `argument` substituted for the parameter.
+    /// Returns the mapping `{column: value}`, in which `argument` replaces the parameter.
     fn with(self, argument: Option<&str>) -> Option<Value> {
         let value = match (self.value.strip_prefix('f').filter(|rest| rest.starts_with(['"', '\''])), &self.parameter) {
             (Some(text), Some(parameter)) => {
@@ -107,13 +107,13 @@ impl Kept {
     }
 }
 
-/// Returns the groups of a pattern, if it matches exactly once.
+/// Returns the groups of a pattern if it matches exactly once, and `None` otherwise.
 fn only(pattern: &str, text: &str) -> Option<Vec<String>> {
     let mut found = Pattern::new(pattern).ok()?.find_all(text).ok()?;
     (found.len() == 1).then(|| found.remove(0))
 }
 
-/// Returns the mapping `{column: value}` of a hook that only filters rows by one value, or `None` for any other hook.
+/// Returns the mapping `{column: value}` for a hook that only filters rows by one value, or `None` for any other hook.
 pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     let (text, function) = source(hook, location)?;
     if let Some(lines) = body(&text, &function) {
@@ -126,7 +126,7 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     if let Some(found) = only(&one, &text) {
         return kept.with(Some(literal(&found[0])?.as_text()?));
     }
-    // Second form: the file creates a `partial` for each item of a list and derives the name from the item.
+    // Second form: the file creates a `partial` for each item in a list, and derives its name from the item.
     let name = "[A-Za-z0-9_]";
     let many = format!(
         r#"\nprocess_functions = \{{\s*f"({name}*)\{{({name}+)((?:\.{name}+\([^()]*\))*)\}}({name}*)":\s*partial\(\s*process_docs,\s*{parameter}=({name}+),?\s*\)\s*for\s+({name}+)\s+in\s+({name}+)\s*\}}\n"#
@@ -137,7 +137,7 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     }
     let written = only(&format!(r"(?:^|\n){list} = (\[[^\]]*\])"), &text)?;
     let values = literal(&written[0])?;
-    // If two values have the same name, the last one wins, as in Python.
+    // If the same name is derived from two values, the last value wins, as in Python.
     let value = values
         .as_list()?
         .iter()
@@ -147,7 +147,8 @@ pub fn kept_rows(hook: &str, location: &Place) -> Option<Value> {
     kept.with(Some(value))
 }
 
-/// Applies a chain of `.lower()` and `.replace('a', 'b')` calls to a string. Returns `None` for other methods.
+/// Applies a chain of `.lower()` and `.replace('a', 'b')` calls to a string. Returns `None` if the chain contains any
+/// other method.
 fn renamed(text: &str, methods: &str) -> Option<String> {
     let calls = Pattern::new(r"\.([A-Za-z0-9_]+)\(([^()]*)\)").ok()?.find_all(methods).ok()?;
     calls.into_iter().try_fold(text.to_owned(), |text, call| {
@@ -161,7 +162,8 @@ fn renamed(text: &str, methods: &str) -> Option<String> {
     })
 }
 
-/// Converts a definition to a plain value, with hooks replaced by their equivalents and `kept` as `keep_rows`.
+/// Converts a definition to a plain value. Hooks are replaced by their equivalents, and `kept` is inserted as
+/// `keep_rows`.
 pub(crate) fn with_hooks_replaced(node: &Node, kept: &[(String, Vec<Value>)]) -> Result<Value> {
     let mut pairs = Vec::new();
     for (key, node) in node.pairs() {
@@ -232,7 +234,7 @@ mod tests {
         let (_folder, location) = place(named);
         assert_eq!(kept_rows("utils.art", &location).unwrap().repr(), "{'name': 'all.art'}");
         assert!(kept_rows("utils.sea", &location).is_none());
-        // A direct call lacks the argument `of`, and an f-string with an unknown name does not match.
+        // A direct call does not pass the argument `of`, and an f-string with an unknown name does not match.
         assert!(kept_rows("utils.process_docs", &location).is_none());
         let (_folder, location) = place(&named.replace("all.{of}", "{other}.{of}"));
         assert!(kept_rows("utils.art", &location).is_none());

@@ -13,7 +13,7 @@ use crate::python_object::PythonObject;
 pub(crate) use crate::refusal::refused;
 use crate::value::Value;
 
-/// Python dict, whose keys keep their insertion order.
+/// Python dict. Its keys keep their insertion order.
 #[derive(Debug)]
 struct Ordered(Vec<(Value, Jinja)>);
 
@@ -37,7 +37,7 @@ impl Object for Ordered {
     }
 }
 
-/// Python object that templates can only print.
+/// Python object that templates can only print and not otherwise use.
 #[derive(Debug)]
 struct Printed(PythonObject);
 
@@ -59,7 +59,7 @@ impl Object for Printed {
     }
 }
 
-/// Variables of a template, which are the columns of a document.
+/// Variables of a template, which are the columns in a document.
 #[derive(Debug)]
 struct Variables(Vec<(Value, Jinja)>);
 
@@ -151,7 +151,8 @@ pub(crate) fn text(value: &Jinja) -> Result<String, Error> {
     }
 }
 
-/// Formats a value like Python's `repr()`, including tuples, ranges and dict views, which [`Value`] does not have.
+/// Formats a value like Python's `repr()`. This includes tuples, ranges and dict views, which [`Value`] cannot
+/// represent.
 ///
 /// # Errors
 /// Fails in the same cases as [`text`].
@@ -197,15 +198,15 @@ pub(crate) fn is_lazy(value: &Jinja) -> bool {
         || value.downcast_object_ref::<Range>().is_some()
 }
 
-/// Maximum number of bytes that one rendering may output.
+/// Maximum number of bytes that a single rendering may output.
 pub(crate) const MAX_BYTES: usize = 256 << 20;
 
 thread_local! {
-    /// Number of bytes output by the current rendering on this thread.
+    /// Number of bytes that the current rendering on this thread has output so far.
     static PRINTED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Resets the byte count for a new rendering.
+/// Resets the byte count at the start of a rendering.
 pub(crate) fn reset_byte_count() {
     PRINTED.set(0);
 }

@@ -1,4 +1,4 @@
-//! Filters applied to answers before scoring, as in lm-eval.
+//! Filters that are applied to answers before scoring, as in lm-eval.
 
 use std::sync::LazyLock;
 
@@ -10,15 +10,15 @@ use crate::pattern::{Pattern, escaped};
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hooked, wrong};
 
-/// Default result of an extraction whose pattern does not match.
+/// Default result of an extraction if its pattern does not match.
 const FALLBACK: &str = "[invalid]";
-/// Default pattern of an extraction: the number after `####`.
+/// Default pattern for an extraction, which finds the number after `####`.
 const NUMBER: &str = r"#### (\-?[0-9\.\,]+)";
 
 /// Sequence of filters.
 #[derive(Debug, Clone)]
 pub struct Pipeline {
-    /// Name of the pipeline, reported with its scores.
+    /// Name of the pipeline, which is reported with its scores.
     pub name: String,
     steps: Vec<FilterStep>,
 }
@@ -54,7 +54,7 @@ impl Pipeline {
         matches!(self.steps[..], [FilterStep::TakeFirst])
     }
 
-    /// Parses an entry of `filter_list`.
+    /// Parses an entry in `filter_list`.
     ///
     /// # Errors
     /// Fails if a filter is unknown or has unknown options.
@@ -77,10 +77,10 @@ impl Pipeline {
         Ok(Self { name: name.to_owned(), steps })
     }
 
-    /// Reduces the answers of a request to one.
+    /// Reduces the answers to a request to a single one.
     ///
     /// # Errors
-    /// Fails if a filter cannot process its input, as in the harness.
+    /// Fails if a filter cannot process its input, as in lm-evaluation-harness.
     pub fn apply(&self, answers: Value, document: &Value) -> Result<Value> {
         self.steps
             .iter()
@@ -192,7 +192,7 @@ fn each_text(answers: &Value, change: fn(&str) -> String) -> Result<Value> {
     })
 }
 
-/// Returns the items that Python would iterate over: list items or the characters of a string.
+/// Returns the items over which Python would iterate: the items in a list, or the characters in a string.
 fn items(value: &Value) -> Result<Vec<Value>> {
     match value {
         Value::List(items) => Ok(items.clone()),
@@ -202,8 +202,8 @@ fn items(value: &Value) -> Result<Vec<Value>> {
 }
 
 impl Extraction {
-    /// Returns the selected match, and whether it has several groups that are all empty. Returns `None` without a
-    /// match.
+    /// Returns the selected match, and whether it has several groups that are all empty. Returns `None` if nothing
+    /// matches.
     fn find(&self, text: &str) -> Result<Option<(String, bool)>> {
         select_match(&self.pattern.find_all(text)?, self.select)
     }
@@ -289,7 +289,7 @@ fn choice_letter(index: usize) -> String {
     char::from_u32('A' as u32 + u32::try_from(index).unwrap_or(0)).unwrap_or('?').to_string()
 }
 
-/// Options of a filter, with a record of the options that were read. All other options are rejected.
+/// Options of a filter. Records which options are read, so that all others can be rejected.
 struct FilterOptions<'a> {
     node: &'a Node,
     used: Vec<&'static str>,
@@ -361,7 +361,7 @@ mod tests {
         Ok(pipeline.apply(answers, &serde_json::from_str(document).unwrap())?.repr())
     }
 
-    /// Compares with the filters of the harness at `4e7e0d4`.
+    /// Compares with the filters in lm-evaluation-harness at `4e7e0d4`.
     #[test]
     fn filters_give_what_the_harness_gives() {
         let all = [

@@ -1,14 +1,15 @@
-//! Generation arguments, parsed from `generation_kwargs` as in lm-eval.
+//! Generation arguments, which are parsed from `generation_kwargs` as in lm-eval.
 
 use ghostlab_core::error::{Error, Result, nearest};
 
 use crate::value::Value;
 
-/// Default maximum number of tokens of an answer.
+/// Default maximum number of tokens in an answer.
 const DEFAULT_MAX_TOKENS: usize = 256;
-/// Accepted names of the length limit. If several are given, the first one in this list is used, as in the harness.
+/// Accepted names for the length limit. If several are given, the first one in this list is used, as in
+/// lm-evaluation-harness.
 const LIMITS: [&str; 4] = ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"];
-/// Default `top_k` of transformers.
+/// Default value of `top_k` in transformers.
 const TOP_K: usize = 50;
 
 /// Stop sequences, maximum length and sampling parameters.
@@ -16,7 +17,7 @@ const TOP_K: usize = 50;
 pub struct Generating {
     /// Nonempty stop sequences, in the order in which they truncate the answer.
     pub until: Vec<String>,
-    /// Maximum number of tokens of an answer.
+    /// Maximum number of tokens in an answer.
     pub max_tokens: usize,
     /// Sampling parameters, or `None` for greedy decoding.
     pub sampling: Option<Sampling>,
@@ -26,13 +27,13 @@ pub struct Generating {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     pub temperature: f64,
-    /// Cumulative probability of the most likely tokens that are kept.
+    /// Cumulative probability up to which the most likely tokens are kept.
     pub top_p: f64,
-    /// Number of most likely tokens that are kept, or `None` for all.
+    /// Number of most likely tokens to keep, or `None` to keep all.
     pub top_k: Option<usize>,
 }
 
-/// Supported options other than length limits.
+/// Supported options besides the length limits.
 const OTHERS: [&str; 6] = ["until", "do_sample", "temperature", "top_p", "top_k", "num_beams"];
 
 impl Generating {
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn lengths_stops_and_sampling_are_as_the_harness_reads_them() {
-        // Same results as `models/utils.py` of lm-evaluation-harness.
+        // The expected results are those of `models/utils.py` in lm-evaluation-harness.
         let plain = Generating { until: vec!["a".into()], max_tokens: DEFAULT_MAX_TOKENS, sampling: None };
         assert_eq!(read(&[("until", Value::List(["a", ""].map(Value::from).to_vec()))]).unwrap(), plain);
         assert_eq!(read(&[("until", Value::from("a"))]).unwrap(), plain);

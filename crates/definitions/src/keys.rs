@@ -1,22 +1,22 @@
-//! Hash index over the keys of a mapping. Mappings store their pairs in a list, and building one by linear search would
+//! Hash index of the keys in a mapping. Mappings store their pairs in a list, and building one by linear search would
 //! take quadratic time.
 
 use std::collections::HashMap;
 use std::hash::RandomState;
 
-/// Hashable key of a mapping.
+/// Key in a mapping that can be hashed.
 pub(crate) trait Key: PartialEq {
     /// Computes a hash. Equal keys have equal hashes.
     fn hash(&self, state: &RandomState) -> u64;
 }
 
-/// Maximum number of pairs for which scanning is faster than hashing.
+/// Maximum number of pairs for which a linear scan is faster than hashing.
 const MAX_SCANNED: usize = 32;
 
-/// Index of the keys in a list of pairs. Every call must pass the same list.
+/// Index of the keys in a list of pairs. Every call must be passed the same list.
 #[derive(Debug, Default)]
 pub(crate) struct KeyIndex {
-    /// Hashes of a long list. `None` for a short one.
+    /// Hashes of the keys in a long list, or `None` for a short list.
     hashes: Option<Hashes>,
 }
 
@@ -39,7 +39,7 @@ impl KeyIndex {
         candidates.iter().copied().find(|position| pairs[*position].0 == *key)
     }
 
-    /// Replaces the value of an existing key in place, or appends the pair.
+    /// Replaces the value of an existing key in place, or appends the pair if the key is new.
     pub(crate) fn set<K: Key, T>(&mut self, pairs: &mut Vec<(K, T)>, key: K, value: T) {
         match self.position(pairs, &key) {
             Some(position) => pairs[position].1 = value,

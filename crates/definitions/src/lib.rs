@@ -1,9 +1,10 @@
-//! Task definitions of lm-evaluation-harness without Python: parses YAML and provides documents, requests, filters,
-//! metrics and groups. The crate is independent of models, tensors and downloads. Rows come from [`Rows`] and model
+//! Task definitions of lm-evaluation-harness, without Python. The crate parses YAML, and provides documents, requests,
+//! filters, metrics and groups. It does not depend on models, tensors or downloads. Rows come from [`Rows`], and model
 //! outputs from [`Answer`].
 //!
-//! Results match the harness at commit `4e7e0d4` byte for byte. Keys that need Python are rejected with file and line
-//! before anything runs. The table lists the modules roughly from the lowest layer to the highest:
+//! Results match lm-evaluation-harness at commit `4e7e0d4` byte for byte. Keys that need Python are rejected before
+//! anything runs, and the error gives the file and line. The table lists the modules roughly from the lowest layer to
+//! the highest:
 //!
 //! | modules | purpose |
 //! | --- | --- |

@@ -1,4 +1,5 @@
-//! Libraries of task definitions: the tasks, groups and tags in folders, with includes resolved as in the harness.
+//! Libraries of task definitions: the tasks, groups and tags in folders, with includes resolved as in
+//! lm-evaluation-harness.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,38 +13,38 @@ use crate::definition::Definition;
 use crate::value::Value;
 use crate::yaml::{Node, Place, Tree, read_file, texts, wrong};
 
-/// Keys of a group. Other keys in its file override settings of its tasks.
+/// Keys that belong to a group itself. Other keys in its file override settings of the tasks in the group.
 const GROUP_KEYS: [&str; 5] = ["group", "group_alias", "task", "aggregate_metric_list", "metadata"];
 const MAX_DEPTH: usize = 30;
-/// Maximum number of members of a group. Members of nested groups count once per path to them.
+/// Maximum number of members in a group. A member of nested groups counts once for each path that leads to it.
 const MAX_MEMBERS: usize = 20_000;
 
-/// Definition that a name in a library refers to.
+/// Definition to which a name in a library refers.
 #[derive(Debug, Clone)]
 pub enum Entry {
-    /// Task definition with includes resolved. A task that is a Python `class` is listed too, but rejected when it is
-    /// requested.
+    /// Task definition in which includes are resolved. A task that is a Python `class` is included too, but rejected
+    /// when it is requested.
     Task(Node),
     Group(Node),
-    /// The tasks of a tag.
+    /// Names of the tasks that have the tag.
     Tag(BTreeSet<String>),
 }
 
-/// Task, group and tag definitions by name.
+/// Task, group and tag definitions, keyed by name.
 #[derive(Debug, Clone, Default)]
 pub struct Library {
     entries: BTreeMap<String, Entry>,
     unread: Vec<String>,
 }
 
-/// Group with all its tasks, including those of nested groups.
+/// Group with all of its tasks, including those in nested groups.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Group {
-    /// Name. A group defined inside another one is `outer::inner`.
+    /// Name of the group. A group `inner` that is defined inside `outer` is called `outer::inner`.
     pub name: String,
-    /// Display name in tables.
+    /// Name that is displayed in tables.
     pub alias: String,
-    /// Names of all tasks.
+    /// Names of all tasks in the group.
     pub tasks: Vec<String>,
     pub metrics: Vec<GroupMetric>,
 }
@@ -51,15 +52,16 @@ pub struct Group {
 /// Requested tasks and the groups that contain them.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// Tasks without duplicates.
+    /// Requested tasks, without duplicates.
     pub tasks: Vec<Definition>,
-    /// Groups, outer groups first.
+    /// Groups, in which outer groups come before inner ones.
     pub groups: Vec<Group>,
 }
 
 impl Library {
-    /// Reads all definitions (`*.yaml`) in folders. Within a folder, the first definition of a name wins. Among
-    /// folders, the last one wins. Unreadable files and files that are not standalone definitions are skipped.
+    /// Reads all definitions (`*.yaml`) in folders. If a name is defined several times, the first definition within a
+    /// folder wins, and the last folder wins. Unreadable files and files that are not standalone definitions are
+    /// skipped.
     ///
     /// # Errors
     /// Fails if a folder cannot be read.
@@ -78,7 +80,7 @@ impl Library {
         Ok(all)
     }
 
-    /// Selects the tasks and groups of the file or folder at `path`, or those called `name` in the library `folder`.
+    /// Selects the tasks and groups in the file or folder at `path`, or those called `name` in the library `folder`.
     /// Returns `None` if `path` does not exist and no `folder` is given.
     ///
     /// # Errors
@@ -96,7 +98,7 @@ impl Library {
     fn of_file(path: &Path, folder: Option<&Path>) -> Result<Selection> {
         let file_name = path.display().to_string();
         let is_group = resolved(path)?.get("group").is_some();
-        // Members of a group are looked up next to its file.
+        // Members of a group are looked up in the folder of the group's file.
         let folder_of_group = folder.or_else(|| path.parent().filter(|_| is_group));
         Self::of_folders(&folder_of_group.into_iter().collect::<Vec<_>>())?.select(&[&file_name])
     }
@@ -130,7 +132,7 @@ impl Library {
         &self.unread
     }
 
-    /// Selects all top-level groups with their tasks, and all tasks without a group.
+    /// Selects all top-level groups with their tasks, and all tasks that belong to no group.
     ///
     /// # Errors
     /// Fails if a definition needs an unsupported feature.
@@ -160,7 +162,7 @@ impl Library {
         Ok(selection)
     }
 
-    /// Selects tasks and groups by task, group or tag name, or by file path.
+    /// Selects tasks and groups by file path, or by the name of a task, group or tag.
     ///
     /// # Errors
     /// Fails if a name is unknown, a task is requested twice, or a definition needs an unsupported feature.
@@ -183,7 +185,7 @@ impl Library {
     }
 }
 
-/// Lists the YAML files of a folder and its subfolders, sorted by full path as in the harness.
+/// Lists the YAML files in a folder and its subfolders. They are sorted by full path, as in lm-evaluation-harness.
 fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -208,7 +210,7 @@ fn read_error(error: &std::io::Error, folder: &Path) -> Error {
     Error::io("read", folder, error)
 }
 
-/// Reads a file with its includes. Later includes override earlier ones and the file overrides all of them, key by key.
+/// Reads a file and its includes. Key by key, later includes override earlier ones, and the file overrides all of them.
 ///
 /// # Errors
 /// Fails if a file cannot be read or is included twice.
@@ -240,14 +242,14 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     Ok(merged)
 }
 
-/// Collector of groups, and of tasks with their overrides.
+/// Collector of groups, and of tasks with the settings that override theirs.
 struct Nodes<'a> {
     library: &'a Library,
     tasks: Vec<(String, Node)>,
     /// Names in `tasks`, for fast lookup.
     known: BTreeSet<String>,
     groups: Vec<Group>,
-    /// Number of group members expanded so far.
+    /// Number of group members that have been expanded so far.
     members: usize,
 }
 
@@ -318,7 +320,7 @@ impl<'a> Nodes<'a> {
         let index = self.groups.len();
         let alias = node.get("group_alias").and_then(Node::text).unwrap_or(name).to_owned();
         self.groups.push(Group { name: name.to_owned(), alias, tasks: Vec::new(), metrics: group_metrics(node)? });
-        // All other keys are settings of the group's tasks. An outer group may override them.
+        // All other keys are settings for the group's tasks. An outer group may override them.
         let mut below = Node::empty(node.place.clone());
         for (key, value) in node.pairs() {
             if !GROUP_KEYS.iter().any(|known_key| key.as_text() == Some(known_key)) {
@@ -373,7 +375,7 @@ impl<'a> Nodes<'a> {
                 &Node::empty(member_overrides.place.clone()),
             )]),
             Some(Entry::Tag(tasks)) if tasks.len() > 1 => {
-                // The harness would give every task the name of the tag.
+                // lm-evaluation-harness would give every task the name of the tag.
                 Err(Error::bad_input(format!("a group cannot override settings of the tag `{name}`"))
                     .at(&member.place)
                     .hint("list the tasks individually, or set the overrides for the whole group"))

@@ -1,8 +1,8 @@
 //! Python literals, parsed like `ast.literal_eval`. Templates render lists of choices as literals, and the RACE data
 //! set stores its problems as literals.
 //!
-//! py_literal 0.4 is not used: it rejects adjacent strings, the `u` prefix and triple quotes, and does not terminate on
-//! a hundred nested brackets.
+//! py_literal 0.4 is not used, because it rejects adjacent strings, the `u` prefix and triple quotes, and does not
+//! terminate on a hundred nested brackets.
 
 use ghostlab_core::error::{Error, Result};
 
@@ -19,10 +19,11 @@ pub fn literal(text: &str) -> Option<Value> {
 }
 
 /// Parses one literal: a list, tuple or set (all as a list), a dict, a string, a number, `True`, `False` or `None`.
-/// Strings may use every quote style and all escapes except named characters.
+/// Strings may use any quote style, and any escape except named characters.
 ///
 /// # Errors
-/// Fails with the position where `ast.literal_eval` fails, and for bytes, complex numbers and lone surrogates.
+/// Fails in the same cases as `ast.literal_eval`, and for bytes, complex numbers and lone surrogates. The error gives
+/// the position.
 pub fn read(text: &str) -> Result<Value> {
     let mut reader = LiteralReader { text, at: 0 };
     reader.skip_space();
@@ -31,7 +32,7 @@ pub fn read(text: &str) -> Result<Value> {
     if reader.peek().is_none() {
         return Ok(first);
     }
-    // Tuples need no parentheses.
+    // Tuples do not need parentheses.
     let mut items = vec![first];
     while reader.take(",") {
         reader.skip_space();
@@ -46,7 +47,7 @@ pub fn read(text: &str) -> Result<Value> {
 
 struct LiteralReader<'a> {
     text: &'a str,
-    /// Byte position, always at a character boundary.
+    /// Byte position, which is always at a character boundary.
     at: usize,
 }
 
@@ -74,7 +75,7 @@ impl LiteralReader<'_> {
         found
     }
 
-    /// Skips whitespace that Python allows between tokens.
+    /// Skips the whitespace that Python allows between tokens.
     fn skip_space(&mut self) {
         while self.peek().is_some_and(|character| matches!(character, ' ' | '\t' | '\n' | '\r' | '\u{c}')) {
             self.at += 1;
@@ -119,7 +120,7 @@ impl LiteralReader<'_> {
     }
 
     /// Parses a list or tuple with an optional trailing comma. A single value in parentheses without a comma is not a
-    /// tuple and is returned as it is.
+    /// tuple, so the value itself is returned.
     fn list(&mut self, close: char, depth: usize) -> Result<Value> {
         self.next();
         let mut values = Vec::new();
@@ -146,7 +147,7 @@ impl LiteralReader<'_> {
         }
     }
 
-    /// Parses a set, or a dict in which the last duplicate key wins.
+    /// Parses a set or a dict. If a key occurs twice in a dict, the last one wins.
     fn braces(&mut self, depth: usize) -> Result<Value> {
         self.next();
         let (mut items, mut pairs): (Vec<Value>, Vec<(Value, Value)>) = (Vec::new(), Vec::new());
@@ -205,7 +206,7 @@ impl LiteralReader<'_> {
         }
     }
 
-    /// Returns whether a string, with an optional prefix letter, comes next.
+    /// Returns whether a string comes next. The string may have a prefix letter.
     fn begins_text(&self) -> bool {
         is_quoted(self.rest()) || self.rest().strip_prefix(['u', 'U', 'r', 'R']).is_some_and(is_quoted)
     }
@@ -233,7 +234,7 @@ impl LiteralReader<'_> {
             Some('\'') => "'",
             _ => "\"",
         };
-        // Three quotes open a long string, and two are an empty string.
+        // Three quotes open a long string, whereas two are an empty string.
         let long = self.take(&quote.repeat(2));
         let close = if long { quote.repeat(3) } else { quote.to_owned() };
         loop {
@@ -250,7 +251,7 @@ impl LiteralReader<'_> {
                     text.extend(self.next());
                 }
                 Some('\\') => self.escape(text)?,
-                // Python normalizes every line ending in source code to a newline.
+                // In source code, Python normalizes every line ending to a newline.
                 Some('\r') => {
                     self.next();
                     self.take("\n");
@@ -297,7 +298,7 @@ impl LiteralReader<'_> {
                 self.at = start;
                 return Err(self.refuse("no named character"));
             }
-            // Python keeps the backslash of an unknown escape.
+            // Python keeps the backslash if the escape is unknown.
             _ => {
                 text.push('\\');
                 return Ok(());
@@ -344,7 +345,7 @@ fn unsigned(written: &str) -> Option<Value> {
         }
     }
     if digits.bytes().all(|b| b.is_ascii_digit()) {
-        // Python rejects leading zeros except in zero.
+        // Python rejects leading zeros, except in the number zero.
         let zeros = digits.starts_with('0') && digits.bytes().any(|b| b != b'0');
         return if zeros { None } else { digits.parse().ok().map(Value::Int) };
     }

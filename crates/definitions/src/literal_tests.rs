@@ -6,7 +6,7 @@ fn json_of(text: &str) -> serde_json::Value {
     json!(read(text).unwrap_or_else(|error| panic!("{text}: {error}")))
 }
 
-/// Compares with `ast.literal_eval(…)`, Python 3.11.
+/// Compares with `ast.literal_eval(…)` in Python 3.11.
 #[test]
 fn literals_are_read_as_python_reads_them() {
     assert_eq!(literal_repr(r#" ["a", 'b' "c", 1, -2.5, None]"#).as_deref(), Some("['a', 'bc', 1, -2.5, None]"));
@@ -111,7 +111,7 @@ fn what_is_no_literal_is_refused_with_its_place() {
     assert!(error.contains("character 7") && error.contains("\"x]\""), "{error}");
 }
 
-/// Generates a random value of at most `depth` levels and a valid Python `repr` of it.
+/// Generates a random value with at most `depth` levels, and a valid Python `repr` of it.
 fn any(random: &mut impl FnMut(usize) -> usize, depth: usize) -> (serde_json::Value, String) {
     let parts = if depth == 0 { 0 } else { random(4) };
     match random(if depth == 0 { 3 } else { 5 }) {

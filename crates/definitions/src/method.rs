@@ -1,4 +1,4 @@
-//! Python methods of strings, lists and dicts that templates call.
+//! Methods of Python strings, lists and dicts that templates call.
 
 use ghostlab_core::tasks::python::{capitalize, is_space, words};
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
@@ -178,7 +178,7 @@ pub(crate) fn replaced(text: &str, old: &str, new: &str, count: Option<i64>) -> 
     Ok(text.replacen(old, new, times))
 }
 
-/// Implements Python's `str.startswith` and `str.endswith` for a string or a tuple of strings.
+/// Implements Python's `str.startswith` or `str.endswith`, for a string or a tuple of strings.
 fn has_end(text: &str, start: bool, args: &[Jinja]) -> Result<bool, Error> {
     let (part, from): (Jinja, Option<usize>) = from_args(args)?;
     let Some(text) = text
@@ -200,7 +200,7 @@ fn has_edge(part: &str, start: bool, text: &str) -> bool {
     if start { text.starts_with(part) } else { text.ends_with(part) }
 }
 
-/// Implements Python's `str.find`, `str.index`, `str.rfind` and `str.rindex`, with positions in characters.
+/// Implements Python's `str.find`, `str.index`, `str.rfind` or `str.rindex`. Positions are in characters.
 fn position(text: &str, method: &str, args: &[Jinja]) -> Result<i64, Error> {
     let (part, from): (String, Option<usize>) = from_args(args)?;
     let skipped = text.char_indices().map(|(position, _)| position).chain([text.len()]).nth(from.unwrap_or(0));
@@ -252,7 +252,8 @@ fn fill_missing(fill: char, missing: usize) -> String {
     fill.to_string().repeat(missing)
 }
 
-/// Centers text like Python's `str.center`: an odd padding character goes to the left if the width is odd.
+/// Centers text like Python's `str.center`. If the padding is odd, the extra character goes to the left for an odd
+/// width and to the right for an even one.
 pub(crate) fn centered(text: &str, width: usize, fill: char) -> Result<String, Error> {
     let missing = width.saturating_sub(text.chars().count());
     printed(missing.saturating_mul(fill.len_utf8()))?;
@@ -289,7 +290,7 @@ fn expand_tabs(text: &str, size: usize) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Splits lines like Python's `str.splitlines`, which recognizes more line boundaries than newlines.
+/// Splits lines like Python's `str.splitlines`, which recognizes other line boundaries besides newlines.
 fn split_lines(text: &str, keep_ends: bool) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rest = text;

@@ -7,10 +7,10 @@ use crate::pattern::Pattern;
 use crate::value::Value;
 use crate::yaml::{Node, Tree, hooked, wrong};
 
-/// Type of request to the model.
+/// Type of request sent to the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
-    /// Log-likelihood of one continuation.
+    /// Log-likelihood of a single continuation.
     LogLikelihood,
     /// Log-likelihood of a complete text.
     Rolling,
@@ -23,15 +23,17 @@ pub enum Output {
 /// Type of metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Accuracy of the most likely choice. For a single continuation, the rate at which it is the greedy output.
+    /// Accuracy of the most likely choice. For a single continuation, it is the rate at which the continuation is the
+    /// greedy output.
     Acc,
     /// Accuracy with log-likelihoods normalized by the number of characters.
     AccNorm,
     /// Accuracy with log-likelihoods normalized by the number of bytes.
     AccBytes,
-    /// Accuracy with log-likelihoods minus those without the context.
+    /// Accuracy with log-likelihoods from which those without the context are subtracted.
     AccMutualInfo,
-    /// Rate of correct generated texts. For multiple choice, the rate at which a correct choice is the greedy output.
+    /// Rate at which generated texts are correct. For multiple choice, it is the rate at which a correct choice is the
+    /// greedy output.
     ExactMatch,
     /// Perplexity of a continuation.
     Perplexity,
@@ -47,7 +49,7 @@ pub enum Kind {
     Ter,
 }
 
-/// Table of metrics with kind, name, default aggregation, whether higher is better, and supported outputs.
+/// Table of metrics: kind, name, default aggregation, whether higher is better, and supported output types.
 const ALL: [(Kind, &str, Aggregation, bool, &[Output]); 15] = [
     (Kind::Acc, "acc", Aggregation::Mean, true, &[Output::LogLikelihood, Output::MultipleChoice]),
     (Kind::AccNorm, "acc_norm", Aggregation::Mean, true, &[Output::MultipleChoice]),
@@ -69,14 +71,14 @@ const ALL: [(Kind, &str, Aggregation, bool, &[Output]); 15] = [
 #[derive(Debug, Clone)]
 pub struct Metric {
     pub kind: Kind,
-    /// Aggregation of document values into a score.
+    /// How document values are aggregated into a score.
     pub aggregation: Aggregation,
     pub higher_is_better: bool,
     /// Options for the text comparison in `exact_match`.
     pub matching: Matching,
 }
 
-/// Parts of both texts that `exact_match` ignores.
+/// Parts of the two compared texts that `exact_match` ignores.
 #[derive(Debug, Clone, Default)]
 pub struct Matching {
     patterns: Vec<Pattern>,
@@ -107,10 +109,10 @@ impl Metric {
         Self { kind, aggregation, higher_is_better, matching: Matching::default() }
     }
 
-    /// Reads an entry of `metric_list`.
+    /// Reads an entry in `metric_list`.
     ///
     /// # Errors
-    /// Fails if the metric does not support the output type or has options without effect.
+    /// Fails if the metric does not support the output type, or has options that would have no effect.
     pub fn read(node: &Node, output: Output) -> Result<Self> {
         let named = match node.get("metric") {
             Some(Node { tree: Tree::Hook(hook), place: location }) => {
@@ -151,7 +153,7 @@ impl Metric {
                         Error::bad_input("metrics of Hugging Face's `evaluate` are not supported").at(&value.place)
                     );
                 }
-                // lm-eval drops these options for metrics that do not accept them.
+                // lm-eval drops these options if the metric does not accept them.
                 ("weight_by_size" | "average", _) if !compares => {}
                 ("regexes_to_ignore", Tree::List(items)) if compares => {
                     for item in items {
@@ -176,7 +178,7 @@ impl Metric {
 }
 
 impl Matching {
-    /// Returns whether two texts are equal after removing the ignored parts. Whitespace is significant.
+    /// Returns whether two texts are equal once the ignored parts are removed. Whitespace is significant.
     ///
     /// # Errors
     /// Fails if a pattern exceeds the backtracking limit.
@@ -190,7 +192,7 @@ impl Matching {
             text = text.to_lowercase();
         }
         text.retain(|c| !(self.punctuation && c.is_ascii_punctuation() || self.numbers && c.is_ascii_digit()));
-        // The harness compares NumPy string arrays, which drop trailing NULs.
+        // lm-evaluation-harness compares NumPy string arrays, which drop trailing NULs.
         text.truncate(text.trim_end_matches('\0').len());
         Ok(text)
     }

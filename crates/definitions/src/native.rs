@@ -48,25 +48,25 @@ pub fn definition(task: &Known) -> Result<&'static Definition> {
     }
 }
 
-/// Reads the documents of a built-in task from `path`, a file or a folder that contains the task's split. Files of
-/// other splits are never read.
+/// Reads the documents of a built-in task from `path`. This is a file, or a folder that contains the task's split.
+/// Files that belong to other splits are never read.
 ///
 /// # Errors
-/// Fails if no file of the split exists or the file is named after another split. Also fails if [`Task::limited`]
-/// fails. The error then names task, file and row.
+/// Fails if the split has no file, or the file is named after another split. Also fails if [`Task::limited`] does, with
+/// an error that names the task, file and row.
 pub fn task(known: &Known, path: &Path, limit: Option<DocumentLimit>) -> Result<Task> {
     Task::limited(definition(known)?.clone(), &files(known, path)?, limit)
 }
 
-/// Finds the files of a built-in task's split at `path`, a file or a folder.
+/// Finds the files that contain a built-in task's split at `path`, which is a file or a folder.
 ///
 /// # Errors
-/// Fails if there are none, or a file is named after another split.
+/// Fails if there are none, or if a file is named after another split.
 pub fn files(known: &Known, path: &Path) -> Result<FileRows> {
     Ok(FileRows { splits: [(definition(known)?.evaluated().to_owned(), known.files(path)?)].into() })
 }
 
-/// Reads the rows of all given files of a built-in task.
+/// Reads the rows from all given files of a built-in task.
 ///
 /// # Errors
 /// Fails if a file cannot be read.
@@ -75,7 +75,7 @@ pub fn rows(definition: &Definition, files: &[PathBuf]) -> Result<Vec<Row>> {
     Ok(all.collect::<Result<Vec<_>>>().map_err(|error| error.at(format!("task {}", definition.name)))?.concat())
 }
 
-/// Returns the gold answers and other scoring data of tokenized documents.
+/// Returns the gold answers and other data for scoring tokenized documents.
 ///
 /// # Errors
 /// Fails if the tokens do not match the documents or a gold answer is not an index.

@@ -1,4 +1,4 @@
-//! Prompts of the built-in tasks, and rows that are rejected.
+//! Tests the prompts of the built-in tasks, and which rows are rejected.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ struct Choice {
     continuation: String,
 }
 
-/// Renders the last of the given rows.
+/// Renders the last of the given rows as a prompt.
 fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
     let last = rows.len() - 1;
     let known = Known::find(name).unwrap();
@@ -112,7 +112,7 @@ fn openbook_row(key: &str) -> Value {
 fn hellaswag_capitalises_second_half_and_parses_labels() {
     let fields = json!({"activity_label": "Act", "ctx_a": "He  sits.", "ctx_b": "DJ MARY", "label": " 2",
         "endings": ["a", " b ", "[step] c", "[x]"]});
-    // lm-eval rejects an empty choice only in the first document.
+    // lm-eval rejects an empty choice, but only in the first document.
     assert!(refused("hellaswag", fields.clone()).contains("a choice is empty"));
     let mut first = fields.clone();
     first["endings"][3] = json!("d");
@@ -234,7 +234,7 @@ fn a_row_without_a_label_is_refused_with_its_place() {
         let message = refused(task, fields);
         assert!(message.contains("no label") && message.contains("use the validation split"), "{message}");
     }
-    // Individual rows without labels are scored as in lm-eval and reported.
+    // Individual rows without labels are scored as in lm-eval, and reported.
     let mut labelled = rte.clone();
     labelled["label"] = json!(0);
     assert!(made("rte", vec![labelled.clone(), rte.clone()]).is_ok());

@@ -1,4 +1,4 @@
-//! Rows of a Parquet table, with values converted as by Python's `datasets`.
+//! Rows of a Parquet table, whose values are converted as in Python's `datasets`.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::row::{Row, absent};
 use crate::value::Value;
 
 /// Reads the rows with the given columns, or with all columns. If all columns are read, values of unprintable types
-/// (images, bytes) become placeholders, and a template that uses one is rejected.
+/// such as images or bytes become placeholders, and a template that uses a placeholder is rejected.
 ///
 /// # Errors
 /// Fails if the file is damaged, a requested column is missing or unprintable, or a value has no Python equivalent.
@@ -29,7 +29,7 @@ pub(crate) fn rows(file: File, path: &Path, columns: Option<Vec<String>>) -> Res
     )
 }
 
-/// Checks and returns the requested columns. Returns all printable columns if none are requested.
+/// Checks the requested columns and returns them. If none are requested, returns all printable columns.
 fn columns_to_read(columns: Option<Vec<String>>, schema: &ArrowSchema, path: &Path) -> Result<Vec<String>> {
     let Some(columns) = columns else {
         return Ok(schema.iter_values().filter(|field| is_printed(&field.dtype)).map(name).collect());
@@ -101,7 +101,7 @@ fn row_name(row: usize, path: &Path) -> String {
     format!("{}, row {}", path.display(), row + 1)
 }
 
-/// Creates the placeholder for an unprintable value.
+/// Creates the placeholder that stands for an unprintable value.
 fn unread(field: &ArrowField) -> Value {
     Value::Object(PythonObject::unread(&class_of(&field.dtype)).into())
 }

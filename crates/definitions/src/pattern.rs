@@ -1,11 +1,11 @@
-//! Python regular expressions, rewritten for a Rust engine where the two differ.
+//! Python regular expressions. They are rewritten where the Rust engine differs from Python.
 
 use fancy_regex::Regex;
 use ghostlab_core::error::{Error, Result, shortened};
 
 use crate::bounds::check_pattern;
 
-/// Maximum length of a pattern in an error message.
+/// Maximum number of characters of a pattern that an error message shows.
 const MAX_SHOWN: usize = 200;
 
 /// Regular expression in the syntax of Python's `re`. Flags must be inline.
@@ -28,8 +28,8 @@ impl Pattern {
         Ok(Self { source: source.to_owned(), regex })
     }
 
-    /// Implements Python's `findall`. Returns the complete match if there are no groups, else all groups, with an empty
-    /// string for each unmatched group.
+    /// Implements Python's `findall`. For each match, returns the complete match if the pattern has no groups, and
+    /// otherwise all groups. An unmatched group gives an empty string.
     ///
     /// # Errors
     /// Fails if the backtracking limit is exceeded.
@@ -122,7 +122,7 @@ fn group_text(index: usize, captures: &fancy_regex::Captures<'_, str>) -> String
     captures.get(index).map_or(String::new(), |part| part.as_str().to_owned())
 }
 
-/// Part of a `re.sub` replacement.
+/// Part of a replacement for `re.sub`.
 enum Part {
     Text(String),
     Group(usize),
@@ -186,7 +186,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Characters of Python's `\w`: letters, digits and `_`. Rust's `\w` also includes marks.
+/// Characters that Python's `\w` matches: letters, digits and `_`. Rust's `\w` also matches marks.
 const WORD: &str = r"\p{L}\p{N}_";
 
 fn rewritten(source: &str) -> String {
@@ -214,12 +214,12 @@ fn rewritten(source: &str) -> String {
     out
 }
 
-/// Returns whether a character may occur in a counted quantifier.
+/// Returns whether a character may occur inside the braces of a counted quantifier.
 fn in_count(c: char) -> bool {
     c.is_ascii_digit() || c == ','
 }
 
-/// Returns whether the content of braces is a counted quantifier: `{2}`, `{2,}`, `{,3}` or `{2,3}`.
+/// Returns whether the text inside braces makes a counted quantifier: `{2}`, `{2,}`, `{,3}` or `{2,3}`.
 fn is_counted(inside: &[char]) -> bool {
     let commas = inside.iter().filter(|c| **c == ',').count();
     commas <= 1 && inside.len() > commas
@@ -264,7 +264,7 @@ fn escape(chars: &[char], index: usize, out: &mut String, in_class: bool) -> usi
     index + 1
 }
 
-/// Rewrites a character class. In the Rust engine, `[`, `&&`, `--` and `~~` have a special meaning in a class.
+/// Rewrites a character class. Inside a class, `[`, `&&`, `--` and `~~` have a special meaning in the Rust engine.
 fn class(chars: &[char], open: usize, out: &mut String) -> usize {
     out.push('[');
     let mut index = open + 1;
@@ -293,7 +293,7 @@ fn class(chars: &[char], open: usize, out: &mut String) -> usize {
 mod tests {
     use super::*;
 
-    /// Compares with `re.findall`, Python 3.11.
+    /// Compares with `re.findall` in Python 3.11.
     #[test]
     fn patterns_find_what_python_finds() {
         assert_eq!(joined_groups(r"#### (\-?[0-9\.\,]+)", "#### 1,5. x #### -2"), "1,5.;-2");

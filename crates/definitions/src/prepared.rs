@@ -1,5 +1,5 @@
-//! Built-in versions of lm-eval's row hooks for four data sets, selected by the key `prepare`. Each adds columns to a
-//! row for use in templates.
+//! Built-in versions of lm-eval's row hooks for four data sets. The key `prepare` selects a hook. Each hook adds
+//! columns to a row, which templates can use.
 
 use ghostlab_core::error::Result;
 use ghostlab_core::tasks::python::{capitalize, lower_first, strip};
@@ -8,13 +8,13 @@ use crate::literal;
 use crate::row::Row;
 use crate::value::Value;
 
-/// Columns added to a row.
+/// Columns that a hook adds to a row.
 type Added = Vec<(&'static str, Value)>;
 
-/// Built-in row hook.
+/// A built-in row hook.
 #[derive(Debug, Clone, Copy)]
 pub struct Prepare {
-    /// Name used in definitions.
+    /// Name by which definitions refer to the hook.
     pub name: &'static str,
     make: fn(&Row) -> Result<Added>,
 }
@@ -70,10 +70,10 @@ fn without_brackets(text: &str) -> String {
     while let Some(open) = rest.find('[') {
         let (before, bracket) = rest.split_at(open);
         kept.push_str(before);
-        // Remove the shortest span that ends with a closing bracket on the same line.
+        // Remove the shortest span that ends with a closing bracket and lies on one line.
         match bracket.find([']', '\n']) {
             Some(end) if bracket[end..].starts_with(']') => rest = &bracket[end + 1..],
-            // No opening bracket before the end of the line has a closing one.
+            // No opening bracket on the rest of this line has a closing bracket.
             Some(end) => {
                 kept.push_str(&bracket[..end]);
                 rest = &bracket[end..];
@@ -85,7 +85,7 @@ fn without_brackets(text: &str) -> String {
         }
     }
     kept.push_str(rest);
-    // A single pass, as in the harness, turns three spaces into two.
+    // A single pass turns three spaces into two, as in lm-evaluation-harness.
     kept.replace("  ", " ")
 }
 
@@ -116,41 +116,41 @@ fn copa(row: &Row) -> Result<Added> {
         "effect" => "therefore",
         other => return Err(row.wrong("question", "\"cause\" or \"effect\"", &other.into())),
     };
-    // Drop the last character, usually the full stop.
+    // Drop the last character, which is usually the full stop.
     let mut premise = strip(row.text("premise")?).chars();
     premise.next_back();
     let query = format!("{} {connector}", premise.as_str());
     let choices: Vec<String> = vec![read_choice("choice1", row)?, read_choice("choice2", row)?];
-    // The harness treats every nonzero label as the second choice, even -1 for a hidden answer. Reject such labels
-    // instead.
+    // lm-evaluation-harness treats every nonzero label as the second choice, even -1, which marks a hidden answer.
+    // Reject such labels instead.
     let label = row.integer("label")?;
     let right = usize::try_from(label).ok().filter(|right| *right < choices.len());
     let right = right.ok_or_else(|| row.wrong("label", "0 or 1", &Value::Int(label)))?;
-    // The gold index is the first choice with the correct text.
+    // The gold index is that of the first choice with the correct text.
     let gold = choices.iter().position(|text| *text == choices[right]).unwrap_or(right);
     Ok(vec![("query", query.into()), ("choices", texts(choices)), ("gold", number(gold))])
 }
 
 fn read_choice(field: &str, row: &Row) -> Result<String> {
     let text = row.text(field)?;
-    // This space and the delimiter give two spaces, as in the harness.
+    // Together with the delimiter, this space gives two spaces, as in lm-evaluation-harness.
     let lowered = lower_first(text).ok_or_else(|| row.wrong(field, "some text", &text.into()))?;
     Ok(format!(" {lowered}"))
 }
 
-/// Prepares RACE 3.0, in which an earlier question that ends in a blank keeps its text and loses the blank.
+/// Prepares RACE 3.0. If an earlier question ends in a blank, the blank is removed and the text is kept.
 fn race(row: &Row) -> Result<Added> {
     passage(row, |question| &question[..question.len() - CUT])
 }
 
-/// Prepares RACE before 3.0, in which an earlier question that ends in a blank is reduced to the blank. This bug
-/// affects all older published numbers.
+/// Prepares RACE before version 3.0. If an earlier question ends in a blank, everything but the blank is removed. This
+/// bug affects all older published numbers.
 fn race_v2(row: &Row) -> Result<Added> {
     passage(row, |question| &question[question.len() - CUT..])
 }
 
-/// Adds `query` (the passage, its earlier questions with answers, and the last question), `choices` and `gold`. `cloze`
-/// shortens an earlier question that ends in [`BLANK`].
+/// Adds `query`, `choices` and `gold`. `query` consists of the passage, its earlier questions with answers, and the
+/// last question. `cloze` shortens an earlier question that ends in [`BLANK`].
 fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
     let problems = problems(row)?;
     let Some((last, earlier)) = problems.split_last() else {
@@ -166,18 +166,19 @@ fn passage(row: &Row, cloze: fn(&str) -> &str) -> Result<Added> {
             false => query.push_str(&format!("Question: {question}\nAnswer: {option}\n")),
         }
     }
-    // The last question is unmodified, including any blank.
+    // The last question is unmodified, and any blank is kept.
     query.push_str(last.text("question")?);
     let (options, answer) = options_and_answer(last)?;
     Ok(vec![("query", query.into()), ("choices", texts(options)), ("gold", number(answer))])
 }
 
-/// Exact ending of a cloze question.
+/// Exact text with which a cloze question ends.
 const BLANK: &str = "  _  .";
 /// Number of trailing characters that lm-eval cuts off: [`BLANK`] without its first space.
 const CUT: usize = 5;
 
-/// Splits a passage into rows of one problem each. The Hub data set stores the problems as one Python literal.
+/// Splits a passage into rows that contain one problem each. The Hub data set stores all problems of a passage as one
+/// Python literal.
 fn problems(row: &Row) -> Result<Vec<Row>> {
     let text = row.text("problems")?;
     let value = literal::read(text).map_err(|error| error.at("field `problems`").at(&row.place))?;
@@ -192,7 +193,7 @@ fn problems(row: &Row) -> Result<Vec<Row>> {
         .collect()
 }
 
-/// Returns the four options of a problem and the index of the correct option.
+/// Returns the four options for a problem and the index of the correct option.
 fn options_and_answer(problem: &Row) -> Result<(Vec<String>, usize)> {
     let mut options = problem.texts("options")?;
     if options.len() < 4 {
@@ -225,7 +226,7 @@ mod tests {
         ] {
             assert_eq!(without_brackets(text), wanted, "{text:?}");
         }
-        // Runtime is linear: unclosed brackets are scanned once.
+        // The runtime is linear, because unclosed brackets are scanned only once.
         assert_eq!(without_brackets(&"[".repeat(200_000)).len(), 200_000);
     }
 }

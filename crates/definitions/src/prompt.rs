@@ -1,4 +1,4 @@
-//! Few-shot sampling, prompt messages, and their concatenation into one text.
+//! Few-shot sampling, the messages of a prompt, and their concatenation into one text.
 
 use ghostlab_core::corpus::PythonRandom;
 use ghostlab_core::error::{Error, Result};
@@ -20,7 +20,7 @@ ghostlab_core::names!(Role: System = "system", User = "user", Assistant = "assis
 pub struct Message {
     pub role: Role,
     pub content: String,
-    /// Separator after the message if no chat template is used.
+    /// Separator that follows the message if no chat template is used.
     pub delimiter: String,
 }
 
@@ -29,7 +29,7 @@ fn is_tight(before: &str, after: &str) -> bool {
     !before.is_empty() && !before.ends_with(is_space) && !after.starts_with(is_space)
 }
 
-/// Concatenates two texts, with the delimiter between them if both are nonempty and no whitespace separates them.
+/// Concatenates two texts. The delimiter is inserted if both texts are nonempty and no whitespace separates them.
 pub fn delimited(before: &str, after: &str, delimiter: &str) -> String {
     let tight = !after.is_empty() && is_tight(before, after);
     format!("{before}{}{after}", if tight { delimiter } else { "" })
@@ -39,15 +39,15 @@ pub fn ends_blank(text: &str) -> bool {
     text.ends_with(is_space)
 }
 
-/// Question with an optional answer.
+/// Question, with an optional answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Turn<'a> {
     pub text: &'a Value,
-    /// Choices, if the answer may be an index.
+    /// Choices to which the answer may be an index, if there are any.
     pub choices: Option<&'a [Value]>,
     pub answer: Option<&'a Value>,
     pub prefix: Option<&'a str>,
-    /// Separator between question and answer.
+    /// Separator between the question and the answer.
     pub target_delimiter: &'a str,
     /// Separator after the answer.
     pub delimiter: &'a str,
@@ -97,13 +97,14 @@ fn no_text(what: &str, found: &Value) -> Error {
     Error::bad_input(format!("{what} is not text")).found(found.repr())
 }
 
-/// Returns a choice by index. Negative indices count from the end, as in Python.
+/// Returns the choice with the given index. Negative indices count from the end, as in Python.
 pub fn choice(choices: &[Value], number: i64) -> Option<&Value> {
     let length = i64::try_from(choices.len()).ok()?;
     choices.get(usize::try_from(if number < 0 { number + length } else { number }).ok()?)
 }
 
-/// Rejects a negative label. Python would count it from the end, and Hub data sets mark rows without labels with -1.
+/// Rejects a negative label. Python would count it from the end of the choices, but data sets on the Hub use -1 to mark
+/// rows without a label.
 ///
 /// # Errors
 /// Fails if the answer is negative or contains a negative index.
@@ -141,7 +142,7 @@ pub fn in_one_turn(messages: &[Message]) -> Vec<Message> {
     all
 }
 
-/// Few-shot examples with the random state, which is shared by all documents of a task.
+/// Few-shot examples, and the random state that all documents of a task share.
 #[derive(Debug, Clone)]
 pub struct Pool {
     documents: Vec<Value>,
@@ -150,13 +151,14 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool of documents in split order. If `first` is set, examples are taken in order instead of sampled.
+    /// Creates a pool of documents, which are in the order of the split. If `first` is set, examples are taken in order
+    /// instead of being sampled.
     pub fn new(documents: Vec<Value>, seed: u64, first: bool) -> Self {
         Self { documents, random: PythonRandom::new(seed), first }
     }
 
-    /// Returns the examples for one document. If `without` is given, draws one extra example and drops those equal to
-    /// `without`.
+    /// Returns the examples for one document. If `without` is given, draws one extra example, and drops the examples
+    /// that are equal to `without`.
     ///
     /// # Errors
     /// Fails if there are too few examples.
@@ -193,7 +195,7 @@ mod tests {
         values.iter().filter_map(Value::as_int).collect()
     }
 
-    /// Compares with `random.Random(1234)`, Python 3.11. Excluding a document draws one extra example.
+    /// Compares with `random.Random(1234)` in Python 3.11. When a document is excluded, one extra example is drawn.
     #[test]
     fn examples_are_drawn_as_the_harness_draws() {
         let mut drawn = pool(100, false);

@@ -1,5 +1,5 @@
 //! Content hash of a backbone, which covers everything that its forward pass reads. It ignores unused config entries,
-//! the division into weight files, and other files in the folder.
+//! how the tensors are divided among weight files, and other files in the folder.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -19,11 +19,11 @@ use super::tensors;
 use crate::error::{Error, Result};
 use crate::files::sha256;
 
-/// Descriptions of the tensors of a weight file, by name. A description contains type, shape, row order, and SHA-256 of
-/// the bytes.
+/// Descriptions of the tensors in a weight file, keyed by tensor name. Each consists of the type, shape and row order,
+/// and the SHA-256 of the bytes.
 pub type TensorHashes = BTreeMap<String, String>;
 
-/// Hashes the tensors of a weight file.
+/// Hashes the tensors in a weight file.
 ///
 /// # Errors
 /// Fails if the file is not a weight file or cannot be read.
@@ -46,7 +46,7 @@ fn tensor_hash(path: &Path, shard: &Shard, (name, info): (String, TensorInfo)) -
     Ok((name, description))
 }
 
-/// Reader of the bytes of a tensor.
+/// Reader for the bytes of a tensor.
 struct Bytes<'a> {
     shard: &'a Shard,
     name: &'a str,
@@ -67,8 +67,8 @@ impl Read for Bytes<'_> {
     }
 }
 
-/// Computes a SHA-256 over everything that the forward pass of a backbone reads. `hashes` returns the [`tensor_hashes`]
-/// of a weight file.
+/// Computes the SHA-256 of everything that the forward pass of a backbone reads. `hashes` returns the [`tensor_hashes`]
+/// for a weight file.
 ///
 /// # Errors
 /// Fails if [`super::check_weights`] or `hashes` fails.
@@ -165,7 +165,8 @@ fn later_properties(config: &Config) -> impl Iterator<Item = (&'static str, Opti
         ("logit_cap", config.logit_cap.map(|cap| json!(cap))),
         ("experts", experts),
         ("dropped", (!dropped.is_empty()).then(|| json!(dropped))),
-        // Marks backbones whose results changed when sequences with different RoPE length regimes were separated.
+        // Before sequences in different RoPE length regimes were separated, backbones with several regimes gave other
+        // results. This entry invalidates the keys of those results.
         ("lengths", config.has_length_regimes().then(|| json!("apart"))),
     ]
     .into_iter()
@@ -211,8 +212,8 @@ impl ArchitectureValues {
     }
 }
 
-/// Describes an operator next to the weights. The forms `diagonal` and `dense` are not named, so that existing keys
-/// stay valid.
+/// Returns the description of an operator that is stored next to the weights. The forms `diagonal` and `dense` are
+/// omitted, so that existing keys stay valid.
 fn attached_operator(attachment: &Attachment) -> Value {
     let &Attachment { layer, place, form, bias } = attachment;
     let diagonal = form == AttachedForm::Diagonal;

@@ -1,4 +1,4 @@
-//! Cost model: floating-point operations of a step, and memory of a backbone.
+//! Cost model: number of floating-point operations in a step, and memory needed for a backbone.
 
 use ghostlab_kernels::forward::BLOCK_ROWS;
 
@@ -13,7 +13,7 @@ use super::tensors::{layer_parts, sublayer_of};
 use super::trie::{Cost, Trie};
 use super::weight_cache::NamedPart;
 
-/// Size of the input that a step processes.
+/// Amount of input that a step processes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     pub tokens: usize,
@@ -24,14 +24,14 @@ pub struct Load {
 }
 
 impl Load {
-    /// Creates the load of `tokens` scored tokens in windows of `length` tokens.
+    /// Returns the load for scoring `tokens` tokens in windows of `length` tokens.
     pub fn windows(tokens: usize, length: usize) -> Self {
         Self { tokens, scored: tokens, length }
     }
 }
 
 impl Trie {
-    /// Returns the number of multiplications and additions of all programs on the given load.
+    /// Returns the number of multiplications and additions in all programs under the given load.
     pub fn flops(&self, config: &Config, load: &Load) -> Cost {
         let narrow =
             Load { tokens: if is_narrower(load.scored, load.tokens) { load.scored } else { load.tokens }, ..*load };
@@ -40,8 +40,8 @@ impl Trie {
 }
 
 impl Config {
-    /// Returns the number of multiplications and additions of one step on the given load, which is the unit of the cost
-    /// model.
+    /// Returns the number of multiplications and additions in one step under the given load. The cost model uses this
+    /// number as its unit of cost.
     fn flops(&self, step: &Step, load: &Load) -> f64 {
         let Load { tokens, scored, length } = *load;
         let c = self.hidden as f64;
@@ -50,11 +50,11 @@ impl Config {
         let kv = (self.kv_heads * self.head_dim) as f64;
         match step {
             Step::Embed => 0.0,
-            // Counts the projections, and the products of queries with keys and of scores with values.
+            // Counts the projections, the products of queries and keys, and the products of scores and values.
             Step::Attention(layer) => {
                 2.0 * t * (c * (2.0 * q + 2.0 * kv) + 2.0 * self.mean_attended(*layer, length) * q)
             }
-            // Each token is multiplied only with the experts that it is routed to.
+            // Each token is multiplied only with the experts to which it is routed.
             Step::Mlp(layer) => 2.0 * t * self.mlp_numbers(*layer, |experts| experts.used) as f64,
             Step::Edited(half, layer, operator) => self.flops(&half.step(*layer), load) + operator.flops(tokens),
             Step::Merged(half, merged) => self.flops(&half.step(merged.layer()), load),
@@ -63,14 +63,14 @@ impl Config {
         }
     }
 
-    /// Returns the mean number of tokens that a query attends to. Without a window, this is half the segment length.
+    /// Returns the mean number of tokens to which a query attends. Without a window, this is half the segment length.
     fn mean_attended(&self, layer: usize, length: usize) -> f64 {
         let length = length as f64;
         let window = self.windows.get(layer).copied().flatten().map_or(length, |width| (width as f64).min(length));
         if length > 0.0 { window - window * window / (2.0 * length) } else { 0.0 }
     }
 
-    /// Returns the number of weights of a layer's MLP, including the router. `experts` returns the number of experts to
+    /// Returns the number of weights in a layer's MLP, including the router. `experts` returns the number of experts to
     /// count.
     fn mlp_numbers(&self, layer: usize, experts: fn(Experts) -> usize) -> usize {
         let c = self.hidden;
@@ -80,7 +80,7 @@ impl Config {
         }
     }
 
-    /// Returns the number of parameters that a program stores, including norms and biases. Tied tables count once.
+    /// Returns the number of parameters that a program stores, including norms and biases. Tied embeddings count once.
     pub fn parameters(&self, program: &Program) -> u64 {
         program.0.iter().map(|step| self.step_parameters(step) as u64).sum()
     }
@@ -94,12 +94,12 @@ impl Config {
             Step::Mlp(layer) => self.sublayer_parameters(Sublayer::Mlp, *layer),
             Step::Merged(half, merged) => self.sublayer_parameters(*half, merged.layer()),
             Step::Apply(operator) => operator.numbers(),
-            // The operator is folded into the weights.
+            // The operator is folded into the weights and adds no parameters.
             Step::Edited(half, layer, _) => self.sublayer_parameters(*half, *layer),
         }
     }
 
-    /// Returns the number of parameters of a sublayer with its norms and biases.
+    /// Returns the number of parameters in a sublayer, including its norms and biases.
     fn sublayer_parameters(&self, sublayer: Sublayer, layer: usize) -> usize {
         let parts =
             layer_parts(self, layer).into_iter().filter(|(part, _)| sublayer_of(self.architecture, part) == sublayer);
@@ -112,13 +112,13 @@ impl Config {
         self.hidden * (2 * q + 2 * kv)
     }
 
-    /// Returns the size of the f32 KV cache of a program per token, in bytes.
+    /// Returns how many bytes of f32 KV cache a program needs per token.
     pub fn cache_bytes(&self, program: &Program) -> u64 {
         self.layer_cache_bytes() * program.0.iter().filter(|step| step.is_attention()).count() as u64
     }
 
-    /// Returns the size of the KV cache in bytes for a prompt that each program continues with `new` tokens. Steps
-    /// shared by programs count once for the prompt.
+    /// Returns the size of the KV cache in bytes for a prompt that each program continues with `new` tokens. For the
+    /// prompt, steps shared by programs count once.
     pub fn prompt_cache_bytes(&self, trie: &Trie, prompt: usize, new: usize) -> u64 {
         let Cost { shared, separate } = trie.cost(|step, _| f64::from(u8::from(step.is_attention())));
         self.layer_cache_bytes() * (shared as u64 * prompt as u64 + separate as u64 * new as u64)
@@ -128,7 +128,7 @@ impl Config {
         8 * (self.kv_heads * self.head_dim) as u64
     }
 
-    /// Returns the number of weights of a layer, without norms and biases.
+    /// Returns the number of weights in a layer, without norms and biases.
     pub(super) fn layer_numbers(&self, layer: usize) -> u64 {
         let sizes = [
             (Sublayer::Attention, self.attention_numbers()),
@@ -138,7 +138,7 @@ impl Config {
         kept.map(|(_, numbers)| numbers as u64).sum()
     }
 
-    /// Returns the size of the weights in the CPU engine in bytes. A tied output projection has a separate copy in
+    /// Returns how many bytes the weights occupy in the CPU engine. A tied output projection has a separate copy in
     /// another layout.
     pub fn weight_bytes(&self, products: Products) -> u64 {
         let layers: u64 = (0..self.layers).map(|layer| self.layer_numbers(layer)).sum();
@@ -150,7 +150,8 @@ impl Config {
         products.bytes() * (0..self.layers).map(|layer| self.layer_numbers(layer)).max().unwrap_or(0)
     }
 
-    /// Returns the size in bytes of a part that is loaded on demand. Each expert is a separate part.
+    /// Returns the size in bytes of a part, the unit in which weights are loaded on demand. Each expert is a separate
+    /// part.
     pub(super) fn part_bytes(&self, products: Products, part: usize) -> u64 {
         let expert = self.experts.map_or(0, |experts_of_layer| 3 * self.hidden * experts_of_layer.width) as u64;
         match self.part(part) {
@@ -175,15 +176,16 @@ impl Config {
         products.bytes() * (self.vocab * self.hidden) as u64
     }
 
-    /// Splits a budget into bytes for weights and, if weights are loaded on demand, bytes for streams.
+    /// Splits a memory budget into a share for weights and, if weights are loaded on demand, a share for residual
+    /// streams. Both are in bytes.
     pub(super) fn divided(&self, products: Products, budget: u64) -> (u64, u64) {
         let streams = if self.weight_bytes(products) <= budget { 0 } else { budget / 8 };
         (budget - streams, streams)
     }
 
     /// Returns the size in bytes of the weights that a program needs, including its f32 operators. Each parameter of a
-    /// layer or the head takes `of_layer` bytes, and each parameter of the embedding `of_embedding` bytes. If
-    /// `one_table` is set, tied tables count once.
+    /// layer or the head takes `of_layer` bytes, and each parameter of the embedding takes `of_embedding` bytes. If
+    /// `one_table` is set, tied embeddings count once.
     pub(super) fn needed_bytes(&self, program: &Program, of_layer: u64, of_embedding: u64, one_table: bool) -> u64 {
         let embedding = if one_table && self.tied_embeddings { 0 } else { of_embedding };
         program.0.iter().map(|step| self.step_bytes(step, of_layer, embedding)).sum()
@@ -205,15 +207,15 @@ impl Config {
     }
 
     /// Estimates the memory in bytes for training an operator on sequences of `length` tokens. The estimate includes a
-    /// quarter of the layers, the output projection, the matrix with gradient and optimizer moments, and the logits
-    /// with their graph.
+    /// quarter of the layers, the output projection, the operator matrix with its gradient and optimizer moments, and
+    /// the logits with their computation graph.
     pub fn training_bytes(&self, length: usize) -> u64 {
         let weights = self.layers.div_ceil(4) as u64 * self.layer_bytes(Products::F32) + self.head_bytes(Products::F32);
         weights + 16 * (self.hidden * self.hidden) as u64 + 16 * (length * self.vocab) as u64
     }
 
-    /// Estimates the memory in bytes of a batch of `tokens` tokens with `streams` streams, including attention and the
-    /// row blocks of all threads.
+    /// Estimates the memory in bytes for a batch of `tokens` tokens with `streams` streams. The estimate includes
+    /// attention and the row blocks of all threads.
     pub fn batch_bytes(&self, tokens: usize, streams: usize) -> u64 {
         let attention = (2 * self.heads + 2 * self.kv_heads) * self.head_dim;
         let width = self.intermediate.max(self.experts.map_or(0, |experts| experts.width));
@@ -240,8 +242,8 @@ mod tests {
         Config::read_file(file.path()).unwrap()
     }
 
-    /// Expected values are computed by hand for the shape of Mixtral-8x7B: 46.7 billion weights, of which 12.9 billion
-    /// are active per token (the model card says 47 and 13).
+    /// Expected values are computed by hand for the dimensions of Mixtral-8x7B: 46.7 billion weights, of which 12.9
+    /// billion are active per token (the model card says 47 and 13).
     #[test]
     fn experts_are_all_in_memory_and_few_in_the_work() {
         let mixtral = config(&json!({
@@ -256,7 +258,7 @@ mod tests {
         let work = 32.0 * (attention + mlp) + head;
         // The estimate includes the products of queries and keys, and excludes the embedding, which is a lookup.
         assert!((work - 12_748e6).abs() < 20e6, "{work}");
-        // With loading on demand, a single expert is loaded at a time instead of a layer of eight experts.
+        // With loading on demand, a single expert is loaded at a time, instead of a layer with eight experts.
         assert_eq!(mixtral.largest_part_bytes(Products::F32), 4 * 3 * 4096 * 14336);
         assert_eq!(mixtral.part_bytes(Products::Bf16, 1), 2 * 3 * 4096 * 14336);
     }
@@ -270,7 +272,8 @@ mod tests {
         }));
         let programs = [Program::dense(4), Program::pruned(4, &[2], |_| None)];
         // The programs share the 2 layers before the cut. After it, the dense program has 2 layers and the pruned one
-        // has 1. The prompt therefore runs 5 layers. Each new token runs 4 and 3 layers.
+        // has 1. The prompt therefore runs 5 layers. Each new token runs 4 layers in the dense program and 3 in the
+        // pruned one.
         let layer = 8 * 2 * 16;
         let trie = Trie::new(&programs);
         assert_eq!(config.prompt_cache_bytes(&trie, 10, 3), layer * (10 * 5 + 3 * 7));

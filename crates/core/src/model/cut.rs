@@ -23,7 +23,7 @@ impl Cut {
         Self(layers.into_iter().flat_map(|layer| Sublayer::BOTH.map(|sublayer| (layer, sublayer))).collect())
     }
 
-    /// Creates a cut of single sublayers.
+    /// Creates a cut of individual sublayers.
     pub fn sublayers(sublayers: impl IntoIterator<Item = (usize, Sublayer)>) -> Self {
         Self(sublayers.into_iter().collect())
     }
@@ -36,7 +36,7 @@ impl Cut {
         extended
     }
 
-    /// Adds the sublayers of another cut.
+    /// Adds the sublayers from another cut.
     pub fn extend(&mut self, other: &Self) {
         self.0.extend(other.iter());
     }
@@ -56,13 +56,13 @@ impl Cut {
         self.0.iter().copied()
     }
 
-    /// Returns the completely removed layers, ascending.
+    /// Returns the completely removed layers in ascending order.
     pub fn whole_layers(&self) -> Vec<usize> {
         let with_mlp = self.iter().filter(|&(_, sublayer)| sublayer == Sublayer::Mlp);
         with_mlp.map(|(layer, _)| layer).filter(|&layer| self.contains_layer(layer)).collect()
     }
 
-    /// Returns whether the cut consists of whole layers.
+    /// Returns whether the cut consists of whole layers only.
     pub fn is_whole_layers(&self) -> bool {
         2 * self.whole_layers().len() == self.0.len()
     }
@@ -113,7 +113,7 @@ impl fmt::Display for CutEntry {
     }
 }
 
-/// Formats as `[3, 4, attention 8]`, like the JSON form.
+/// Formats the cut like the JSON form, for example as `[3, 4, attention 8]`.
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries: Vec<String> = self.entries().iter().map(ToString::to_string).collect();

@@ -1,6 +1,6 @@
 //! Reader for GGUF files of llama.cpp's `deci` architecture, as written by exports of sublayer cuts. Such files contain
 //! layers with or without attention, all-zero MLPs, and linear maps of the normed stream. The reader converts them to
-//! layers with missing sublayers and operators next to the weights.
+//! layers with missing sublayers, and to operators stored next to the weights.
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ pub const DECI: &str = "deci";
 /// Maximum number of layers, which limits the size of per-layer lists.
 const MAX_BLOCKS: u64 = 10_000;
 
-/// Returns the architecture of the backbone and its GGUF form. Query biases distinguish Qwen2 from Llama.
+/// Returns the backbone's architecture and its GGUF form. Qwen2 is distinguished from Llama by its query biases.
 pub(super) fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let has_biases = file.tensors.keys().any(|name| name.ends_with(".attn_q.bias"));
     let model_type = if has_biases { "qwen2" } else { "llama" };
@@ -28,14 +28,14 @@ pub(super) fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufFo
     Ok((architecture, GgufForm::uniform(DECI, true)))
 }
 
-/// A layer of the GGUF file.
+/// A layer in a GGUF file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
     has_attention: bool,
     has_mlp: bool,
-    /// Whether a linear map of the normed stream replaces the attention.
+    /// Whether a linear map of the normed stream replaces the attention sublayer.
     is_linear: bool,
-    /// Whether an all-zero MLP adds a constant.
+    /// Whether an all-zero MLP adds a constant bias.
     has_constant: bool,
 }
 
@@ -50,7 +50,7 @@ impl Block {
     }
 }
 
-/// Layers of a file, with the head counts and MLP width of complete layers.
+/// Layers in a file, and the head counts and MLP width that complete layers have.
 pub(super) struct DeciLayers {
     pub(super) heads: u64,
     pub(super) kv_heads: u64,
@@ -58,16 +58,16 @@ pub(super) struct DeciLayers {
     blocks: Vec<Block>,
 }
 
-/// Name of a GGUF tensor in a Hugging Face folder.
+/// Where a GGUF tensor belongs in a Hugging Face folder.
 pub(super) enum FolderName {
     Usual,
     Operator(String),
-    /// Placeholder for a missing sublayer.
+    /// Placeholder for a missing sublayer, which is not read.
     Filler,
 }
 
 impl DeciLayers {
-    /// Reads the layers of a file.
+    /// Reads the layers from a file.
     ///
     /// # Errors
     /// Fails if counts are missing, or vary between layers in a way that never occurs in exports.
@@ -126,7 +126,7 @@ impl DeciLayers {
         [("architectures".to_owned(), json!([class])), (ENTRY.to_owned(), entry)].into_iter().collect()
     }
 
-    /// Returns the Hugging Face name of a tensor such as `blk.3.attn_output.weight`.
+    /// Returns the Hugging Face name for a GGUF tensor such as `blk.3.attn_output.weight`.
     pub(super) fn folder_name(&self, tensor: &str) -> FolderName {
         let place = tensor.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
         let place = place.and_then(|(layer, part)| Some((layer.parse::<usize>().ok()?, part)));
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::files::gguf_writer::{GgufInfo, header};
 
-    /// Writes a file with three layers and reads them. `number` is a value of the last down projection.
+    /// Writes a file with three layers and reads them. `number` is an element of the last down projection.
     fn read(heads: &[u32], widths: &[u32], number: f32) -> Result<DeciLayers> {
         let entries = [
             ("general.architecture".to_owned(), Entry::String(DECI.to_owned())),

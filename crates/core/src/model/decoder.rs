@@ -37,11 +37,11 @@ pub struct Decoder {
     final_norm: Tensor, // [C]
     rotaries: Arc<Rotaries>,
     merged: Arc<MergedLayers<ModelPart>>,
-    /// Planner of the number of tokens per pass, if weights are loaded on demand.
+    /// Planner that chooses the number of tokens per pass, if weights are loaded on demand.
     passes: Option<Arc<Passes>>,
 }
 
-/// Rows that a stream attends to: its own rows and, when decoding, cached rows.
+/// Rows to which a stream attends: its own rows and, when decoding, cached rows.
 trait Seen {
     /// Computes the attention output of each row.
     ///
@@ -70,7 +70,7 @@ enum End {
 }
 
 impl Decoder {
-    /// Loads the config and the weights of a backbone folder.
+    /// Loads the config and the weights from a backbone folder.
     ///
     /// # Errors
     /// Fails if the config or weights are missing, malformed, non-finite or incomplete, or if there are extra weights.
@@ -79,15 +79,15 @@ impl Decoder {
         Self::load_with(Config::read(folder)?, folder)
     }
 
-    /// Loads the weights of a folder with a given config.
+    /// Loads the weights from a folder, using the given config.
     pub fn load_with(config: Config, folder: &Path) -> Result<Self> {
         Self::load_within(config, folder, Products::F32, u64::MAX)
     }
 
-    /// Loads a backbone like [`Self::load_with`], within `budget` bytes. If the weights exceed the budget, layers and
-    /// head are loaded from files on demand, one layer ahead. The weights whose next use is furthest away are evicted.
-    /// Embedding rows are then also read on demand. A part of the budget is reserved for streams, so that several
-    /// batches share a pass over the layers. Results do not depend on the budget.
+    /// Loads a backbone like [`Self::load_with`], within `budget` bytes. If the weights exceed the budget, the layers
+    /// and the head are loaded from the files on demand, one layer ahead. The weights whose next use is furthest away
+    /// are evicted. Embedding rows are then also read on demand. A part of the budget is reserved for streams, so that
+    /// several batches share a pass over the layers. Results do not depend on the budget.
     ///
     /// # Errors
     /// Fails like [`Self::load_with`]. If weights are loaded on demand, non-finite values and changed files are
@@ -107,12 +107,12 @@ impl Decoder {
         &self.config
     }
 
-    /// Returns the data type and kernels of products.
+    /// Returns the data type and kernels that are used for products.
     pub(super) fn products(&self) -> Products {
         self.products
     }
 
-    /// Returns the planner of the number of tokens per pass, or `None` if all weights are in memory.
+    /// Returns the planner that chooses the number of tokens per pass, or `None` if all weights are in memory.
     pub(super) fn passes(&self) -> Option<&Passes> {
         self.passes.as_deref()
     }
@@ -122,7 +122,7 @@ impl Decoder {
         self.parts.seconds_making()
     }
 
-    /// Computes the logits of the given rows.
+    /// Computes the logits for the given rows.
     ///
     /// # Shapes
     /// `state [tokens, C]`; result `[rows, vocab]`.
@@ -139,8 +139,8 @@ impl Decoder {
     /// [`Step::Edited`].
     ///
     /// Unchanged weights are shared with `self`. A diagonal scales the outputs of the projection, before the norm at
-    /// the end of the branch if there is one. The operator also transforms the bias of the projection. With experts,
-    /// the operator is folded into each of them ([`super::experts`]).
+    /// the end of the branch if there is one. The operator also transforms the bias of the projection. If the MLP has
+    /// experts, the operator is folded into each of them ([`super::experts`]).
     ///
     /// # Errors
     /// Fails if the operator has a bias or norm, or is dense while the branch ends in a norm, because no weight can
@@ -276,8 +276,8 @@ impl Decoder {
         Ok(kernels::mlp(x, self.config.hidden, before, branch, after, stream))
     }
 
-    /// Computes the branch of a mixture of experts. Loads experts one by one, skipping those that no token is routed
-    /// to.
+    /// Computes the branch of a mixture-of-experts MLP. Experts are loaded one by one, and those to which no token is
+    /// routed are skipped.
     ///
     /// # Shapes
     /// `router [C, E]`, `x [tokens, C]`; result `[tokens, C]`.
@@ -306,8 +306,8 @@ impl Decoder {
         Ok(out)
     }
 
-    /// Computes `x + branch(x)·T`. A diagonal is applied before the norm at the end of the branch, a dense map after
-    /// it.
+    /// Computes `x + branch(x)·T`. If the branch ends in a norm, a diagonal is applied before the norm and a dense map
+    /// after it.
     fn edited(&self, half: Sublayer, layer: usize, operator: &Operator, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
         let last = slices(part.layer()?.norm_after(half))?;
@@ -322,7 +322,7 @@ impl Decoder {
         tensor(out, x.dims())
     }
 
-    /// Computes a sublayer of a merged layer.
+    /// Computes a sublayer that belongs to a merged layer.
     fn merged_half(&self, half: Sublayer, merged: &Arc<MergedLayer>, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         let part = self.merged.get(merged, || self.parts.merged(&self.config, merged))?;
         let layer = merged.layer();
@@ -356,7 +356,7 @@ impl Model for Decoder {
     type Batch = Batch;
     /// Residual stream `[tokens, C]`, or `[scored rows, C]` after narrowing.
     type Residual = Tensor;
-    /// Predictions, one per target of the batch.
+    /// Predictions, one per target in the batch.
     type Output = Vec<Prediction>;
 
     fn expect(&self, now: Option<usize>, next: Option<usize>) {
@@ -396,7 +396,7 @@ impl Compare for Decoder {
 
     fn compare(&self, batch: &Batch, reference: &Tensor, x: &Tensor) -> Result<Vec<Divergence>> {
         let head = self.parts.head(&self.config)?;
-        // One stream may be narrowed to the scored rows while the other one is not.
+        // One of the streams may be narrowed to the scored rows while the other one is not.
         let narrowed = reference.dim(0)?.min(x.dim(0)?);
         let [reference, x] = [reference, x].map(|x| match x.dim(0)? == narrowed {
             true => Ok(x.clone()),

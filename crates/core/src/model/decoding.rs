@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 /// Id of a block, assigned by the caller.
 pub type BlockId = usize;
 
-/// New tokens of one sequence.
+/// New tokens to run for one sequence.
 #[derive(Debug, Clone)]
 pub struct Run {
     pub ids: Vec<u32>,
@@ -53,11 +53,11 @@ pub trait Decoding {
 
     fn free(&mut self, block: BlockId);
 
-    /// Returns the size in bytes of the given programs' KV cache per token.
+    /// Returns how many bytes of KV cache the given programs need per token.
     fn token_bytes(&self, programs: &[usize]) -> u64;
 }
 
-/// Returns the argmax (lowest id on ties), or `None` if no logit is finite or any logit is NaN or +∞.
+/// Returns the argmax of the logits (lowest id on ties), or `None` if no logit is finite or any logit is NaN or +∞.
 pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
     let mut best = (None, f32::NEG_INFINITY);
     for (token, &logit) in (0..).zip(logits) {
@@ -86,7 +86,7 @@ pub(super) trait Cached: Model + Sync {
     /// Result `[tokens, C]`.
     fn embed(&self, ids: &[u32]) -> Result<Tensor>;
 
-    /// Computes the data that all steps of the runs need, such as rotary tables.
+    /// Computes the data that all steps in the runs need, such as rotary tables.
     ///
     /// # Errors
     /// Fails if a block is not cached.
@@ -98,32 +98,32 @@ pub(super) trait Cached: Model + Sync {
     /// `x` and the result are `[tokens, C]`.
     fn step(&self, step: &Step, x: &Tensor, past: &Past<'_, Self::Shared, Self::Blocks>) -> Result<Tensor>;
 
-    /// Allocates a block of `capacity` tokens for the given nodes, in ascending order.
+    /// Allocates a block of `capacity` tokens for the given trie nodes, which are in ascending order.
     ///
     /// # Errors
-    /// Fails if memory is full.
+    /// Fails if there is not enough memory.
     fn make_room(&self, blocks: &mut Self::Blocks, nodes: Vec<usize>, block: BlockId, capacity: usize) -> Result<()>;
 
     fn forget(blocks: &mut Self::Blocks, block: BlockId);
 
-    /// Computes the logits of each row.
+    /// Computes the logits for each row.
     ///
     /// # Shapes
     /// `x [rows, C]`; result `[rows][vocab]`.
     fn head(&self, x: &Tensor) -> Result<Vec<Vec<f32>>>;
 
-    /// Computes [`likeliest`] for each row.
+    /// Returns the result of [`likeliest`] for each row.
     fn likeliest(&self, x: &Tensor) -> Result<Vec<Option<u32>>> {
         Ok(self.head(x)?.iter().map(|logits| likeliest(logits)).collect())
     }
 
-    /// Returns the bytes of one token's keys and values across all heads.
+    /// Returns the size in bytes of one token's keys and values across all heads.
     fn key_value_bytes(&self) -> u64;
 }
 
-/// Run with its rows and position in a batch of runs that share a step.
+/// A run, with its rows and position in a batch of runs that share a step.
 pub(super) struct Placed<'a> {
-    /// Rows of the stream that belong to the run.
+    /// Rows of the stream that belong to this run.
     pub(super) rows: Range<usize>,
     /// Position of the first new token.
     pub(super) first: usize,
@@ -136,7 +136,7 @@ impl Placed<'_> {
         self.first - self.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>()
     }
 
-    /// Returns the blocks visible to the last row, with the number of tokens used from each.
+    /// Returns the blocks that are visible to the last row, and the number of tokens used from each.
     pub(super) fn chain<'b, B>(&self, block: impl Fn(BlockId) -> Option<&'b B>) -> Result<Vec<(&'b B, usize)>> {
         let visible = self.place() + self.rows.len();
         let chain = self.run.before.iter().copied().chain([(self.run.block, visible)]);
@@ -150,16 +150,16 @@ pub(super) fn not_cached() -> Error {
     Error::job("a sequence continues a block that is not in the cache")
 }
 
-/// Cached rows that a stream attends to at one step.
+/// Cached rows to which a stream attends at one step.
 pub(super) struct Past<'a, S, B> {
     pub(super) runs: &'a [Placed<'a>],
     pub(super) shared: &'a S,
     pub(super) blocks: RefCell<&'a mut B>,
-    /// Trie node of the step.
+    /// Trie node that the step belongs to.
     pub(super) node: usize,
 }
 
-/// Decoding session over one trie on one engine.
+/// Decoding session for one trie on one engine.
 pub(super) struct TrieDecoding<'a, M: Cached> {
     model: &'a M,
     trie: &'a Trie,
@@ -170,10 +170,10 @@ pub(super) struct TrieDecoding<'a, M: Cached> {
     regimes: HashMap<BlockId, LengthRegime>,
 }
 
-/// Runs that share steps, and the data required by these steps.
+/// Runs that share steps, together with the data required by these steps.
 struct Together<'r, S> {
     placed: Vec<Placed<'r>>,
-    /// Index of each run in the call of [`Decoding::run`].
+    /// Index of each run in the arguments of [`Decoding::run`].
     runs: Vec<usize>,
     shared: S,
 }
@@ -205,13 +205,13 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         nodes.into_iter().filter(|&node| self.trie.step(node).is_attention()).collect()
     }
 
-    /// Returns the number of cached tokens of a run's sequence.
+    /// Returns the number of tokens in a run's sequence that are already cached.
     fn tokens_before(&self, run: &Run) -> usize {
         let before: usize = run.before.iter().map(|(_, tokens)| tokens).sum();
         before + self.lengths.get(&run.block).copied().unwrap_or(0)
     }
 
-    /// Records the length regime of a new block. Fails if cached keys have another regime and transformers would
+    /// Records the length regime of a new block. Fails if cached keys have a different regime and transformers would
     /// recompute them ([`Config::recomputes_in_new_regime`]).
     fn check_regime(&mut self, run: &Run) -> Result<()> {
         let config = self.model.backbone();
@@ -296,7 +296,7 @@ fn select(x: &Tensor, rows: Vec<u32>) -> Result<Tensor> {
 }
 
 impl<M: Cached> TrieDecoding<'_, M> {
-    /// Runs the new tokens of each run through its programs, and applies `head` to the last row of each run.
+    /// Runs the new tokens of each run through its programs, and applies `head` to each run's last row.
     fn forward<T: Clone>(&mut self, runs: &[Run], head: impl Fn(&M, &Tensor) -> Result<Vec<T>>) -> Result<Vec<Vec<T>>> {
         if runs.is_empty() {
             return Ok(Vec::new());
@@ -347,8 +347,8 @@ impl<M: Cached> TrieDecoding<'_, M> {
 }
 
 impl<M: Cached> Decoding for TrieDecoding<'_, M> {
-    // Enter the thread pool once. A token needs about a hundred small products, and submitting each of them from
-    // outside would wake a worker.
+    // Enters the thread pool only once. A token needs about a hundred small products. Submitting each of them from
+    // outside the pool would wake a worker each time.
     fn run(&mut self, runs: &[Run]) -> Result<Vec<Vec<Vec<f32>>>> {
         rayon::scope(|_| self.forward(runs, M::head))
     }

@@ -14,7 +14,7 @@ use super::tensors::checked;
 use super::weights::Weights;
 use crate::error::Result;
 
-/// A variant with its operators folded into weights where possible.
+/// A variant whose operators are folded into the weights where possible.
 #[derive(Debug, Clone)]
 pub struct Deployed {
     /// Steps of the deployed model. A sublayer with a folded operator is a plain step, because its cost does not depend
@@ -30,7 +30,7 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
     let mut folds = BTreeMap::new();
     let steps = program.0.iter().map(|step| {
         let Step::Edited(half, layer, operator) = step else { return step.clone() };
-        // A projection can absorb neither a bias nor a norm.
+        // A weight matrix can absorb neither a bias nor a norm.
         if !operator.is_linear() || (!operator.is_diagonal() && config.ends_in_norm(*half)) {
             return step.clone();
         }
@@ -90,7 +90,8 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
     Ok(Deployed { program: Program(steps), folds })
 }
 
-/// Returns the program of a backbone folder, with all existing sublayers and the operators stored next to the weights.
+/// Returns the program of a backbone folder, which contains all existing sublayers and the operators stored next to the
+/// weights.
 ///
 /// # Errors
 /// Fails if an operator cannot be read, or the weights do not fit the config.
@@ -113,7 +114,7 @@ pub fn folder_program(config: &Config, folder: &Path) -> Result<Program> {
     Ok(Program(steps))
 }
 
-/// Reads the operator at a position in a layer, if the config declares one.
+/// Reads the operator at the given position in a layer, if the config declares one.
 fn operator_at(config: &Config, weights: &Weights, layer: usize, place: BranchPlace) -> Result<Option<Arc<Operator>>> {
     let attachment = config.attachments.iter().find(|attached| (attached.layer, attached.place) == (layer, place));
     attachment.map(|attached| attached.operator(config.hidden, config.norm_eps, weights)).transpose()
@@ -150,8 +151,8 @@ mod tests {
         Program::repaired(3, &Cut::layers([1]), &Repairs { branches, ..Repairs::default() })
     }
 
-    /// Compares the log-probabilities of the program with factors as steps and the plain program with folded weights.
-    /// They differ only by the ε of the norms, which matters most for small streams.
+    /// Compares the log-probabilities of two programs: one with the factors as steps, and a plain one with the factors
+    /// folded into the weights. They differ only by the ε of the norms, which matters most for small streams.
     #[test]
     fn factors_of_the_stream_go_into_the_branches_behind_them() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");
@@ -162,7 +163,7 @@ mod tests {
         });
         let found = merged(deployed(&program, &config), &config).unwrap();
         assert_eq!(found.program, Program::pruned(4, &[1, 3], |_| None));
-        // The second factor is only followed by the final norm.
+        // Only the final norm follows the second factor, so nothing is folded for it.
         let halves = [(2, Sublayer::Attention), (2, Sublayer::Mlp)];
         assert_eq!(found.folds.keys().copied().collect::<Vec<_>>(), halves);
         let folded =

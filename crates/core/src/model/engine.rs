@@ -1,4 +1,4 @@
-//! Engine interface: runs programs with a backbone's weights on a device (design §3). Callers only handle batches,
+//! Engine interface: runs programs on a device, using a backbone's weights (design §3). Callers only handle batches,
 //! programs and rows in host memory.
 
 use std::fmt;
@@ -44,20 +44,20 @@ impl fmt::Display for EngineId {
     }
 }
 
-/// Allowed errors of an engine's results, by float type.
+/// Allowed errors in an engine's results, by float type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
     /// Relative tolerance of perplexities, for backbones that predict the text reasonably well.
     pub perplexity: f64,
     /// Absolute tolerance of accuracies.
     pub answers: f64,
-    /// Relative tolerance of activations, and of results that do not amplify the errors of activations. The tolerance
-    /// is 16 units in the last place in f32. It is only 5 in other types, because sums are always accumulated in f32.
+    /// Relative tolerance of activations, and of results that do not amplify errors in the activations. It is 16 units
+    /// in the last place in f32, but only 5 in other types, because sums are always accumulated in f32.
     pub activations: f64,
 }
 
 impl Tolerance {
-    /// Returns the tolerance of a float type.
+    /// Returns the tolerance for a float type.
     pub fn of(dtype: &str) -> Self {
         match dtype {
             "f32" | "bf16x6" => Self { perplexity: 0.001, answers: 0.005, activations: 2e-6 },
@@ -67,7 +67,7 @@ impl Tolerance {
         }
     }
 
-    /// Returns the tolerance of a comparison between two float types, which is that of the less exact type.
+    /// Returns the tolerance for comparing results in two float types, which is that of the less precise type.
     pub fn between(first: &str, second: &str) -> Self {
         let [first, second] = [first, second].map(Self::of);
         Self {
@@ -78,13 +78,13 @@ impl Tolerance {
     }
 }
 
-/// Predictions by program, one per target of a batch. `None` for programs without a head.
+/// For each program, one prediction per target in a batch, or `None` if the program has no head.
 pub type Predicted = Vec<Option<Vec<Prediction>>>;
 
-/// Divergences by program, one per target of a batch. `None` for programs without a head.
+/// For each program, one divergence per target in a batch, or `None` if the program has no head.
 pub type Compared = Vec<Option<Vec<Divergence>>>;
 
-/// Default of [`Engine::prompt_tokens`].
+/// Default value of [`Engine::prompt_tokens`].
 pub(super) const PROMPT_TOKENS: usize = 2048;
 
 /// A loaded backbone that can run programs.
@@ -93,12 +93,12 @@ pub trait Engine: Send + Sync {
 
     fn config(&self) -> &Config;
 
-    /// Returns the number of tokens that one worker runs through a trie. Longer chunks are split into parallel parts.
-    /// The number is fixed per engine, so results do not depend on the machine.
+    /// Returns the number of tokens that one worker runs through a trie at a time. Longer chunks are split into
+    /// parallel parts. The number is fixed per engine, so results do not depend on the machine.
     fn part_tokens(&self) -> usize;
 
-    /// Returns the preferred number of tokens per pass over the layers with `streams` streams, or 0 if a chunk is large
-    /// enough. Engines that load weights on demand override this method.
+    /// Returns the preferred number of tokens per pass over the layers when the tokens are run with `streams` streams.
+    /// Returns 0 if one chunk per pass is enough. Engines that load weights on demand override this method.
     fn pass_tokens(&self, _streams: usize) -> usize {
         0
     }
@@ -137,10 +137,8 @@ pub trait Engine: Send + Sync {
         Err(Error::job("this engine does not support comparisons").at(self.id()))
     }
 
-    /// Runs several batches and passes their streams to an observer. The streams of a node arrive in batch order.
-    ///
-    /// # Errors
-    /// See [`Self::run`].
+    /// Runs several batches and passes their residual streams to an observer. The streams at a node arrive in batch
+    /// order.
     fn observe(&self, trie: &Trie, batches: &[Batch], observer: &mut dyn BatchObserver) -> Result<()> {
         one_by_one(self, trie, batches, observer)
     }
@@ -151,7 +149,7 @@ pub trait Engine: Send + Sync {
     /// `stream [tokens, C]`; result `[tokens, C]`.
     fn resume(&self, batch: &Batch, steps: &[Step], stream: &[f32]) -> Result<HostRows>;
 
-    /// Computes the logits of some rows of a given residual stream.
+    /// Computes the logits for some rows of a given residual stream.
     ///
     /// # Shapes
     /// `stream [tokens, C]` before the final norm; result `[rows, vocab]`.
@@ -174,19 +172,19 @@ pub trait Engine: Send + Sync {
         Err(Error::job("this engine does not support decoding").at(self.id()))
     }
 
-    /// Returns the device for sums over rows, or `None` for the CPU.
+    /// Returns the device on which sums over rows are computed, or `None` for the CPU.
     fn sums_device(&self) -> Option<Device> {
         None
     }
 
-    /// Returns the notes about results that were added since the last call, for example about an overflow or a reduced
-    /// batch size.
+    /// Returns notes about the results, for example about an overflow or a reduced batch size. Only notes added since
+    /// the last call are returned.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Observer of every stream of several batches.
+/// Observer of all residual streams of several batches.
 pub trait BatchObserver {
     /// Called with the stream after each step of a batch.
     fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()>;
@@ -201,8 +199,7 @@ impl Observer<dyn ResidualStream> for OfBatch<'_> {
     }
 }
 
-/// Returns the number of leading pieces with at most `most` tokens in total. Returns at least 1 if there are any
-/// pieces.
+/// Returns how many leading pieces fit into `most` tokens in total. Returns at least 1 if there are any pieces.
 pub fn together(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
     let sums = pieces.scan(0, |sum, tokens| {
         *sum += tokens;
@@ -234,7 +231,7 @@ pub(super) fn side_by_side<E: Engine + ?Sized>(
     in_parallel(parts, seconds, |batch, nodes| engine.run(trie, batch, &mut Clock(nodes)))
 }
 
-/// Runs the parts in parallel and adds up the `seconds` of each node of a trie.
+/// Runs the parts in parallel, and adds the time spent at each trie node to `seconds`.
 pub(super) fn in_parallel<T: Send>(
     parts: &[Batch],
     seconds: &mut [f64],
@@ -279,7 +276,7 @@ pub(super) fn by_part<T: Clone>(of_programs: Outputs<T>, parts: usize) -> Vec<Ve
 /// Adapter that runs several batches together: all batches complete a step before the next step starts.
 pub(super) struct InStep<'a, M> {
     pub(super) model: &'a M,
-    /// Whether batches are small enough to run on one core each.
+    /// Whether each batch is small enough to run on a single core.
     pub(super) side_by_side: bool,
 }
 
@@ -324,7 +321,7 @@ impl<M: Model<Batch = Batch, Output = Vec<Prediction>, Residual: Send + Sync> + 
     }
 }
 
-/// Observer that forwards the stream of each batch separately.
+/// Observer that passes on the stream of each batch separately.
 pub(super) struct Each<'a>(pub(super) &'a mut dyn BatchObserver);
 
 impl<S: ResidualStream + 'static> Observer<Vec<S>> for Each<'_> {
@@ -334,7 +331,7 @@ impl<S: ResidualStream + 'static> Observer<Vec<S>> for Each<'_> {
     }
 }
 
-/// Observer that sums the seconds of each node.
+/// Observer that adds up the seconds spent at each node.
 pub(super) struct Clock<'a>(pub(super) &'a mut [f64]);
 
 impl<S: ?Sized> Observer<S> for Clock<'_> {
@@ -350,7 +347,7 @@ pub trait ResidualStream {
     fn rows(&self) -> Result<HostRows>;
 }
 
-/// Rows in f32 in host memory, row-major. Clones share the data.
+/// Rows of f32 values in host memory, in row-major order. Clones share the data.
 #[derive(Clone)]
 pub struct HostRows(Tensor);
 
@@ -366,7 +363,7 @@ impl HostRows {
     }
 }
 
-/// The rows are not copied if the tensor is already f32 in host memory.
+/// Does not copy the rows if the tensor is already f32 in host memory.
 impl ResidualStream for Tensor {
     fn rows(&self) -> Result<HostRows> {
         Ok(HostRows(self.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?))

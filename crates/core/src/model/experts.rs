@@ -1,9 +1,9 @@
-//! Mixture-of-experts layers (Mixtral, Qwen3-MoE): a router weights the experts for each token, and the MLP output is
-//! the weighted sum of the top-k experts.
+//! Mixture-of-experts layers (Mixtral, Qwen3-MoE): a router assigns weights to the experts for each token, and the MLP
+//! output is the weighted sum of the top-k experts.
 //!
-//! A linear map `T` after the sum equals `T` after each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)` for scalar weights.
-//! Therefore a map that can be folded into the down projection of a dense MLP, such as ReplaceMe's matrix or
-//! Prune&Comp's factors, can be folded into the down projection of every expert, for any routing.
+//! Applying a linear map `T` after the sum is the same as applying it after each expert: `(Σ wₑ·yₑ)·T = Σ wₑ·(yₑ·T)`
+//! for scalar weights. Therefore a map that can be folded into the down projection of a dense MLP, such as ReplaceMe's
+//! matrix or Prune&Comp's factors, can be folded into the down projection of every expert, whatever the routing.
 
 use serde_json::Value;
 
@@ -13,11 +13,11 @@ use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 use crate::linalg::simd;
 
-/// Upper bound on the number of experts. No known router has more.
+/// Upper bound on the number of experts, higher than in any known model.
 const MAX_EXPERTS: usize = 1 << 14;
 const MAX_WIDTH: usize = 1 << 20;
 const USED: &str = "num_experts_per_tok";
-/// Config keys that select the layers without experts.
+/// Config keys that determine which layers have no experts.
 pub(crate) const DENSE_LAYERS: &str = "mlp_only_layers";
 pub(crate) const STEP: &str = "decoder_sparse_step";
 
@@ -68,15 +68,15 @@ pub(super) fn of(
     Ok((Some(experts), sparse.collect()))
 }
 
-/// Routing of tokens to experts.
+/// Assignment of tokens to experts.
 #[derive(Debug, PartialEq)]
 pub(super) struct Routes {
-    /// For each expert, its tokens in order and their weights.
+    /// For each expert, the tokens routed to it in ascending order, and their weights.
     pub(super) of_expert: Vec<(Vec<u32>, Vec<f32>)>,
 }
 
 impl Experts {
-    /// Routes each token to its top-k experts by an f32 softmax over all experts. Ties go to the lower index.
+    /// Routes each token to its top-k experts using an f32 softmax over all experts. Ties go to the lower index.
     ///
     /// # Shapes
     /// `logits [tokens, E]`.
@@ -105,7 +105,7 @@ impl Experts {
 mod tests {
     use super::*;
 
-    /// Expected values are computed by hand: the softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
+    /// The expected values are computed by hand: the softmax of (ln 1, ln 2, ln 5) is (1, 2, 5)/8.
     #[test]
     fn token_goes_to_largest_weights_and_first_of_equal_ones() {
         let logits = [1f32.ln(), 2f32.ln(), 5f32.ln(), 0.0, 0.0, 0.0];

@@ -1,4 +1,4 @@
-//! Reader of backbones in GGUF files, which provides the config and the tensors under their Hugging Face names.
+//! Reader for backbones in GGUF files. It provides the config, and the tensors under their Hugging Face names.
 //!
 //! Keys and names follow llama.cpp's converter (`conversion/base.py`, `gguf-py/gguf/constants.py`).
 
@@ -19,14 +19,13 @@ use crate::error::{Error, Result};
 use crate::files::gguf::Gguf;
 pub(super) use entry_reader::config;
 
-/// Name of the tensor with the divisors of the rotary frequencies (`llama3`), the only tensor that stores a config
-/// setting.
+/// Name of the tensor with the divisors for the rotary frequencies (`llama3`). No other tensor stores a config setting.
 pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 /// Names of tensors outside the layers, as pairs of GGUF and Hugging Face names.
 const GLOBAL: [(&str, &str); 3] =
     [("token_embd.weight", EMBEDDING), ("output_norm.weight", FINAL_NORM), ("output.weight", HEAD)];
-/// Names of layer parts as pairs of GGUF and Hugging Face names, the same in all architectures. Norms are listed in
-/// [`NORMS`].
+/// Names of layer parts, as pairs of GGUF and Hugging Face names. They are the same in all architectures. Norms are
+/// listed in [`NORMS`].
 const PARTS: [(&str, &str); 11] = [
     // `attn_qkv` and the second `ffn_up` are Phi-3's fused matrices. The plain `ffn_up` comes first, so that name
     // lookup prefers it.
@@ -44,7 +43,7 @@ const PARTS: [(&str, &str); 11] = [
 ];
 /// Names of a layer's norms, in the order of [`Architecture::norms`].
 const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
-/// Entries that are ignored if they have one of the accepted values. An empty list accepts any value.
+/// Entries that are accepted only with one of the listed values, and then ignored. An empty list accepts any value.
 const NEUTRAL: [(&str, &[&str]); 9] = [
     ("vocab_size", &[]),
     ("rope.scaling.finetuned", &[]),
@@ -57,7 +56,7 @@ const NEUTRAL: [(&str, &[&str]); 9] = [
     ("logit_scale", &["0", "1"]),
 ];
 
-/// Returns the architecture of a file with its GGUF form.
+/// Returns the architecture of the model in a file, and its GGUF form.
 fn architecture(file: &Gguf) -> Result<(&'static Architecture, GgufForm)> {
     let name = file.text("general.architecture")?;
     if name == Some(DECI) {
@@ -83,7 +82,7 @@ fn part_name(architecture: &Architecture, part: &str) -> Option<&'static str> {
     norm.or_else(|| PARTS.iter().find(|(_, known_part)| *known_part == part).map(|(name, _)| *name))
 }
 
-/// Converts a Hugging Face tensor name to GGUF.
+/// Converts a Hugging Face tensor name to the GGUF name.
 pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<String> {
     if let Some((name, _)) = GLOBAL.iter().find(|(_, known)| *known == tensor) {
         return Some((*name).to_owned());
@@ -93,7 +92,7 @@ pub(crate) fn name_in_gguf(architecture: &Architecture, tensor: &str) -> Option<
     Some(format!("blk.{layer}.{}.{kind}", part_name(architecture, part)?))
 }
 
-/// Converts a GGUF tensor name to Hugging Face.
+/// Converts a GGUF tensor name to the Hugging Face name.
 fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
     if let Some((_, name)) = GLOBAL.iter().find(|(known, _)| *known == tensor) {
         return Some((*name).to_owned());
@@ -113,21 +112,22 @@ fn name_in_folder(architecture: &Architecture, tensor: &str) -> Option<String> {
     Some(format!("model.layers.{layer}.{part}.{kind}"))
 }
 
-/// Returns whether GGUF files store a tensor with 1 added. Applies to Gemma's norms, which multiply by 1 plus the
-/// weight.
+/// Returns whether GGUF files store a tensor with 1 added. This is the case for Gemma's norms, which multiply by 1 plus
+/// the weight.
 pub(crate) fn has_one_more(architecture: &Architecture, tensor: &str) -> bool {
     architecture.norms_add_one && tensor.ends_with("norm.weight")
 }
 
-/// Returns llama.cpp's scale of attention scores. For the largest Gemma models, which are recognized by their number of
-/// layers, the scale depends on the hidden size divided by the number of heads.
+/// Returns the scale that llama.cpp applies to attention scores. It is derived from the head dimension, or for the
+/// largest Gemma models from the hidden size divided by the number of heads. These models are recognized by their
+/// number of layers.
 pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads: usize, head_dim: usize) -> f32 {
     let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(form.name, layers));
     let divisor = if by_width { hidden / heads.max(1) } else { head_dim };
     1.0 / (divisor as f32).sqrt()
 }
 
-/// Returns whether a tensor contains rows of queries or keys that are interleaved in files of this form.
+/// Returns whether a tensor contains query or key rows, which files of this form store interleaved.
 pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
     form.turns
@@ -136,7 +136,7 @@ pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
         })
 }
 
-/// Returns the tensors of a file by Hugging Face name. Unknown tensors keep their name.
+/// Returns the tensors in a file, keyed by Hugging Face name. Unknown tensors keep their names.
 pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
     let (architecture, form) = architecture(file)?;
     let deci = deci_layers(file, form)?;
@@ -190,7 +190,7 @@ fn missing_key(file: &Gguf, key: &str, expected: &str) -> Error {
     Error::bad_input("missing entry in a GGUF file").at(file.place(key)).expected(expected).found("nothing")
 }
 
-/// Reads the layers of a `deci` file. Returns `None` for other architectures.
+/// Reads the layers from a `deci` file. Returns `None` for other architectures.
 fn deci_layers(file: &Gguf, form: GgufForm) -> Result<Option<DeciLayers>> {
     (form.name == DECI).then(|| DeciLayers::read(file)).transpose()
 }
@@ -215,8 +215,8 @@ pub fn gguf_config(path: &Path) -> Result<Value> {
     config(&Gguf::open(path)?).map(Value::Object)
 }
 
-/// Computes the `llama3` divisors of `half` frequencies, like llama.cpp's converter (`conversion/llama.py`) and
-/// transformers. The inputs are the scaling factor, the low and high frequency factors, and the original context
+/// Computes the `llama3` divisors for `half` frequencies, as in llama.cpp's converter (`conversion/llama.py`) and
+/// transformers. The array holds the scaling factor, the low and high frequency factors, and the original context
 /// length.
 pub(crate) fn divisors_of(theta: f64, half: usize, [factor, low, high, context]: [f64; 4]) -> Vec<f64> {
     let divisors = (0..half).map(|i| {

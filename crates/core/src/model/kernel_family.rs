@@ -1,4 +1,4 @@
-//! Kernel families of the CPU engine. A family gives bit-identical results on every processor that runs it.
+//! Kernel families of the CPU engine. Each family gives bit-identical results on every processor that runs it.
 
 use crate::error::{Error, Result};
 use crate::linalg::amx::{self, AmxStatus};
@@ -8,7 +8,7 @@ use crate::named::named;
 pub enum KernelFamily {
     /// Kernels that run on every processor.
     Portable,
-    /// Products of bf16 numbers on the tile registers of Intel AMX.
+    /// Products of bf16 numbers that use the tile registers of Intel AMX.
     Amx,
 }
 
@@ -23,12 +23,12 @@ impl KernelFamily {
         }
     }
 
-    /// Returns the fastest family for bf16 products on this machine.
+    /// Returns the fastest family for bf16 products that this machine can run.
     pub fn best() -> Self {
         if amx::status() == AmxStatus::Ready { Self::Amx } else { Self::Portable }
     }
 
-    /// Checks that this machine can run the family. The error suggests the option `alternative`.
+    /// Checks that this machine can run the family. If not, the error suggests the option `alternative`.
     ///
     /// # Errors
     /// Fails with an error of kind `Missing` that states the reason.

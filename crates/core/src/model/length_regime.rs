@@ -1,11 +1,11 @@
-//! Length regimes of rotary embeddings. The rope types `dynamic` and `longrope` use other frequencies for long
-//! sequences than for short ones, so cached keys cannot be shared between long and short sequences.
+//! Length regimes of rotary embeddings. The rope types `dynamic` and `longrope` use different frequencies for long and
+//! short sequences, so cached keys cannot be shared between long and short sequences.
 
 use super::architecture::RopeEntries;
 use super::config::Config;
 use super::rope_config::{LongRope, Rope, Scaling};
 
-/// Length regime of a sequence under each rotary embedding of a backbone. Only sequences of the same regime share keys.
+/// Length regime of a sequence, for each rotary embedding in a backbone. Only sequences in the same regime share keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LengthRegime([usize; 2]);
 
@@ -21,7 +21,7 @@ impl Rope {
         }
     }
 
-    /// Returns the regime of a sequence length. It is 0 up to the original context. Beyond the original context, it is
+    /// Returns the regime for a sequence length. It is 0 up to the original context. Beyond the original context, it is
     /// 1 for `longrope` and the length for `dynamic`.
     pub(super) fn regime(&self, length: usize) -> usize {
         match &self.scaling {
@@ -38,7 +38,7 @@ impl Config {
         LengthRegime([self.rope.regime(length), window])
     }
 
-    /// Returns the maximum sequence length in the regime of short sequences.
+    /// Returns the maximum sequence length that is still in the regime of short sequences.
     pub(super) fn stable_length(&self) -> usize {
         let window = self.window_rope.as_ref().map_or(usize::MAX, Rope::stable_length);
         self.rope.stable_length().min(window)
@@ -49,7 +49,7 @@ impl Config {
     }
 
     /// Returns whether a sequence is recomputed from its first token when it enters another regime. transformers
-    /// recomputes it only in `Phi3ForCausalLM`. Its other classes keep the cached keys.
+    /// recomputes it only in `Phi3ForCausalLM`. In its other classes, transformers keeps the cached keys.
     pub(crate) fn recomputes_in_new_regime(&self) -> bool {
         self.architecture.rope == RopeEntries::Partial && self.has_length_regimes()
     }

@@ -1,4 +1,4 @@
-//! Weights of a linear layer or of the output projection as f32 or bf16 panels.
+//! Weights of a linear layer or of the output projection packed as f32 or bf16 panels.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::linalg::bf16_split::Bf16Split;
 use crate::linalg::float32::F32;
 use crate::linalg::panels::Panels;
 
-/// Data type and kernels of the CPU engine's products in layers, attention and output projection. Everything else is
-/// f32, including the accumulators.
+/// Data type and kernels that the CPU engine uses for products in the layers, attention and output projection.
+/// Everything else is f32, including the accumulators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Products {
     F32,
@@ -23,9 +23,9 @@ pub enum Products {
     Bf16,
     /// bf16 weights with Intel AMX kernels, whose results differ in the last digits.
     Bf16Amx,
-    /// f32 weights split into two bf16 parts, with Intel AMX kernels. Attention is f32.
+    /// f32 weights split into two bf16 parts, with Intel AMX kernels. Attention is computed in f32.
     Bf16x3,
-    /// f32 weights split into three bf16 parts, with Intel AMX kernels. Attention is f32.
+    /// f32 weights split into three bf16 parts, with Intel AMX kernels. Attention is computed in f32.
     Bf16x6,
 }
 
@@ -44,10 +44,7 @@ impl Products {
         }
     }
 
-    /// Checks that this machine can run the products.
-    ///
-    /// # Errors
-    /// See [`KernelFamily::check`].
+    /// Checks that this machine can compute products of this type.
     pub fn check(self) -> Result<()> {
         let alternative = match self {
             Self::Bf16x3 | Self::Bf16x6 => "--dtype f32",
@@ -76,7 +73,7 @@ impl Products {
         EngineId { name: CPU.name, dtype: self.name(), device: self.device_class() }
     }
 
-    /// Returns the kernels of attention in bf16, or `None` if attention is f32.
+    /// Returns the kernels for bf16 attention, or `None` if attention is computed in f32.
     pub(super) fn bf16_kernels(self) -> Option<Bf16Kernels> {
         match self {
             Self::F32 | Self::Bf16x3 | Self::Bf16x6 => None,
@@ -95,7 +92,7 @@ impl Products {
     }
 }
 
-/// Matrix `[inner, outer]` as panels.
+/// Matrix `[inner, outer]`, packed as panels.
 #[derive(Clone)]
 pub(super) enum LayerMatrix {
     F32(Arc<Panels<F32>>),
@@ -106,7 +103,8 @@ pub(super) enum LayerMatrix {
 }
 
 impl LayerMatrix {
-    /// Reads stored matrices `[outer, inner]`, given by name and `outer`, and concatenates them along `outer`.
+    /// Reads stored matrices `[outer, inner]` and concatenates them along `outer`. Each is given by its name and its
+    /// `outer`.
     ///
     /// # Errors
     /// See [`Weights::take`].
@@ -125,12 +123,12 @@ impl LayerMatrix {
         })
     }
 
-    /// Computes `Σ factor·matrix` of matrices with equal shapes and types.
+    /// Computes `Σ factor·matrix` over matrices of equal shape and type.
     ///
     /// # Errors
     /// Fails if the types differ or there are no matrices.
     pub(super) fn weighted_sum(matrices: &[(f64, &Self)]) -> Result<Self> {
-        /// Sums the matrices if all have the type of the named variant.
+        /// Sums the matrices if all of them are of the given variant.
         macro_rules! sum {
             ($variant:ident) => {{
                 let panels = matrices.iter().map(|&(factor, matrix)| match matrix {

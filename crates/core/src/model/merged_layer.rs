@@ -10,7 +10,7 @@ use crate::files::sha256;
 
 /// A layer with merged weights: each matrix and bias is `Σ factor·θ`, summed in f64 in the order of the layers.
 ///
-/// Position, attention window and rotary embedding are those of [`Self::layer`], and so are the norms unless they are
+/// The position, attention window and rotary embedding are those of [`Self::layer`]. So are the norms, unless they are
 /// merged too. The factors add up to 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "MergedParts", into = "MergedParts")]
@@ -47,7 +47,7 @@ impl MergedLayer {
     /// Maximum number of merged layers that an engine keeps in memory.
     pub const MAX_CACHED: usize = 8;
 
-    /// Creates a merged layer that replaces `layer`. `factors` contains the source layers with their factors.
+    /// Creates a merged layer that replaces `layer`. `factors` lists the source layers and their factors.
     pub fn new(layer: usize, factors: Vec<(usize, i64)>, norms: bool) -> Self {
         MergedParts { layer, factors, norms }.into()
     }
@@ -57,12 +57,12 @@ impl MergedLayer {
         self.parts.layer
     }
 
-    /// Returns the source layers with their factors, in ascending order.
+    /// Returns the source layers and their factors, in ascending order.
     pub fn factors(&self) -> impl Iterator<Item = (usize, f64)> {
         self.parts.factors.iter().map(|&(layer, factor)| (layer, factor as f64))
     }
 
-    /// Returns whether the norms are merged like the matrices.
+    /// Returns whether the norms are merged as well.
     pub fn has_merged_norms(&self) -> bool {
         self.parts.norms
     }
@@ -77,7 +77,7 @@ impl MergedLayer {
     }
 }
 
-/// Computes `Σ factor·values` in f64 for sources of equal length.
+/// Computes `Σ factor·values` in f64. All sources must have the same length.
 pub(crate) fn weighted_sum(sources: &[(f64, &[f32])]) -> Vec<f32> {
     let length = sources.iter().map(|(_, values)| values.len()).min().unwrap_or(0);
     (0..length)
@@ -85,7 +85,7 @@ pub(crate) fn weighted_sum(sources: &[(f64, &[f32])]) -> Vec<f32> {
         .collect()
 }
 
-/// Cache of an engine's merged layers. The least recently used layers are evicted.
+/// Cache for an engine's merged layers. The least recently used layers are evicted.
 pub(super) struct MergedLayers<T> {
     held: Mutex<Vec<(Arc<MergedLayer>, Arc<T>)>>,
 }
@@ -99,8 +99,9 @@ impl<T> Default for MergedLayers<T> {
 impl<T> MergedLayers<T> {
     /// Returns the weights of a merged layer, computing them on first use.
     ///
-    /// Other workers wait for the computation, which must not run on the global thread pool. While a thread of that
-    /// pool waits for a part of the computation, it may start a job that needs the same layer. This would deadlock.
+    /// Other workers wait for the computation, which must not run on the global thread pool. While a thread in that
+    /// pool waits for part of the computation, it may start another job that needs the same layer. This would cause a
+    /// deadlock.
     pub(super) fn get(&self, merged: &Arc<MergedLayer>, compute: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let known = held.iter().position(|(layer, _)| layer == merged);

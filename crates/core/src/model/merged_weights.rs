@@ -9,11 +9,11 @@ use super::slice::{elements, tensor};
 use super::weight_cache::{Gated, Layer, Mlp, ModelPart, Parts};
 use crate::error::{Error, Result};
 
-/// Source layers with their factors.
+/// Source layers, each with its factor.
 type Sources<'a> = [(f64, &'a Layer)];
 
 impl Parts {
-    /// Computes the weights of a merged layer from those of its source layers.
+    /// Computes the weights of a merged layer from the weights of its source layers.
     ///
     /// # Errors
     /// Fails if a source layer cannot be loaded or has experts.
@@ -65,7 +65,7 @@ fn matrix(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<&LayerMatrix>) 
     LayerMatrix::weighted_sum(&matrices.collect::<Result<Vec<_>>>()?)
 }
 
-/// Merges a vector that all source layers have. Returns `None` if no source layer has it.
+/// Merges one vector from the source layers. Returns `None` if they do not have it.
 fn vector(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
     let mut vectors = Vec::new();
     for &(factor, layer) in sources {

@@ -4,9 +4,11 @@
 //! use ghostlab_core::model::{Config, Decoder, Program};
 //!
 //! # fn main() -> ghostlab_core::error::Result<()> {
-//! let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny/llama"); let config: Config =
-//! Decoder::load(folder.as_ref())?.config().clone(); let dense = Program::dense(config.layers); let pruned =
-//! Program::pruned(config.layers, &[3, 4], |_| None); // Each layer has two steps: attention and MLP.
+//! let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny/llama");
+//! let config: Config = Decoder::load(folder.as_ref())?.config().clone();
+//! let dense = Program::dense(config.layers);
+//! let pruned = Program::pruned(config.layers, &[3, 4], |_| None);
+//! // Each layer has two steps: attention and MLP.
 //! assert_eq!(dense.0.len() - pruned.0.len(), 4);
 //! # Ok(())
 //! # }

@@ -36,10 +36,10 @@ pub(super) enum Matrix {
     Normed { norm: DeviceNorm, matrix: Tensor },
 }
 
-/// Norm of a [`Matrix::Normed`] on its device.
+/// Norm in a [`Matrix::Normed`], stored on the same device.
 #[derive(Debug)]
 pub(super) struct DeviceNorm {
-    /// Weight `[C]`, all ones if the norm has no weight.
+    /// Weight `[C]`. It consists of ones if the norm has no weight.
     pub(super) weight: Tensor,
     pub(super) eps: f32,
     /// Whether the weight is stored with the operator.
@@ -96,7 +96,7 @@ impl Operator {
         Ok(Arc::new(Self { key, channels, matrix: Matrix::Identity, bias: Some(tensor(bias, &[channels])?) }))
     }
 
-    /// Creates the operator `x + norm(x)·M`, plus a bias if given, from a row-major matrix.
+    /// Creates the operator `x + norm(x)·M` from a row-major matrix, and adds the bias if one is given.
     ///
     /// # Shapes
     /// `matrix [channels, channels]`, `bias [channels]`.
@@ -154,7 +154,7 @@ impl Operator {
         }
     }
 
-    /// Returns the row-major matrix `M` `[C, C]` of the update `x·M` or `norm(x)·M`, without the bias.
+    /// Returns the row-major matrix `M` `[C, C]` in the update `x·M` or `norm(x)·M`, without the bias.
     pub fn change(&self) -> Result<Vec<f64>> {
         let mut change: Vec<f64> = self.matrix()?.into_iter().map(f64::from).collect();
         if !self.is_normed() {
@@ -273,13 +273,13 @@ impl Operator {
         }
     }
 
-    /// Returns the number of floating-point operations of [`Self::apply`] on `rows` rows.
+    /// Returns the number of floating-point operations that [`Self::apply`] performs on `rows` rows.
     pub(super) fn flops(&self, rows: usize) -> f64 {
         let rows = rows as f64;
         let channels = self.channels as f64;
         let product = match &self.matrix {
             Matrix::Identity => 0.0,
-            // Five operations per channel: squares, their sum, two factors of the norm, and the residual sum.
+            // Five operations per channel: the square, its sum, the two factors of the norm, and the residual sum.
             Matrix::Normed { .. } => rows * channels * (2.0 * channels + 5.0),
             Matrix::Dense(_) => 2.0 * rows * channels.powi(2),
             Matrix::Diagonal(_) => rows * channels,
@@ -344,7 +344,7 @@ fn move_part(part: &Tensor, device: &Device) -> candle_core::Result<Tensor> {
     part.to_device(device)
 }
 
-/// Computes `x·W`, plus `residual` if given.
+/// Computes `x·W`, and adds `residual` if it is given.
 ///
 /// # Shapes
 /// `x [rows, inner]`, `matrix [inner, outer]`, `residual [rows, outer]`.

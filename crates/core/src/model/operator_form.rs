@@ -18,14 +18,14 @@ pub(super) fn normed_form(weighted: bool, has_bias: bool) -> String {
     format!("{NORMED}{}{}", if weighted { "" } else { UNWEIGHTED }, if has_bias { WITH_BIAS } else { "" })
 }
 
-/// Parses the form name of a normed operator. Returns whether the norm has a weight, and whether the operator has a
+/// Parses the form name of a normed operator. Returns whether the norm has a weight and whether the operator has a
 /// bias.
 pub(super) fn parse_normed(form: &str) -> Option<(bool, bool)> {
     let forms = [(true, false), (true, true), (false, false), (false, true)];
     forms.into_iter().find(|&(weighted, has_bias)| normed_form(weighted, has_bias) == form)
 }
 
-/// Hashes a form name and its parameters.
+/// Hashes a form name together with its parameters.
 pub(super) fn key_of<const N: usize>(form: &str, parts: [&Vec<f32>; N]) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(form);

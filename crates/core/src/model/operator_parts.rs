@@ -1,4 +1,4 @@
-//! Serialization of operators: a form name and a flat list of parameters.
+//! Serialization of operators as a form name and a flat list of parameters.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::slice::elements;
 use crate::error::{Error, Result};
 
 impl Operator {
-    /// Returns the form name and the parameters: epsilon and weight of a norm, then the row-major matrix, the diagonal
-    /// or the two factors, then the bias.
+    /// Returns the form name and the parameters. If there is a norm, its epsilon and weight come first. The row-major
+    /// matrix, the diagonal or the two factors follow, and any bias comes last.
     pub fn parts(&self) -> Result<(String, Vec<f32>)> {
         let (form, mut values) = match &self.matrix {
             Matrix::Identity => (BIAS.to_owned(), Vec::new()),
@@ -32,7 +32,7 @@ impl Operator {
         Ok((form, values))
     }
 
-    /// Restores an operator from its [`Self::parts`].
+    /// Restores an operator from the result of [`Self::parts`].
     ///
     /// # Errors
     /// Fails if the form is unknown or the number of values does not match it.
@@ -47,7 +47,7 @@ impl Operator {
             DIAGONAL => Self::diagonal(values),
             BIAS => Self::bias_only(values),
             AFFINE => {
-                // Solve C² + C = count: C is its integer square root.
+                // Solve C² + C = count, so C is the integer square root of count.
                 let channels = count.isqrt();
                 if channels * channels + channels != count {
                     return Err(misfit());

@@ -11,7 +11,7 @@ use super::operator::Operator;
 use super::sublayer::Sublayer;
 
 impl Sublayer {
-    /// Returns the unmodified sublayer as a step, including the residual addition.
+    /// Returns a step that runs the unmodified sublayer, including the residual addition.
     pub(super) fn step(self, layer: usize) -> Step {
         match self {
             Self::Attention => Step::Attention(layer),
@@ -25,28 +25,28 @@ impl Sublayer {
 pub enum Step {
     /// Embedding of the token ids.
     Embed,
-    /// Attention of a layer, with its residual addition.
+    /// Attention in a layer, including the residual addition.
     Attention(usize),
-    /// MLP of a layer, with its residual addition.
+    /// MLP in a layer, including the residual addition.
     Mlp(usize),
     /// Sublayer whose branch is multiplied by an operator before the residual addition: `x ← x + branch(x)·T`.
-    /// Equivalent to weights with `T` folded in ([`Decoder::folded`](super::Decoder::folded)). If the branch ends in a
-    /// norm, a diagonal is applied before the norm. A dense map, which cannot be folded, is applied after it.
+    /// Equivalent to folding `T` into the weights ([`Decoder::folded`](super::Decoder::folded)). If the branch ends in
+    /// a norm, a diagonal is applied before the norm. A dense map, which cannot be folded, is applied after it.
     Edited(Sublayer, usize, Arc<Operator>),
-    /// Sublayer of a layer with merged weights, with its residual addition.
+    /// Sublayer in a layer with merged weights, including the residual addition.
     Merged(Sublayer, Arc<MergedLayer>),
-    /// Operator of a recovery on the residual stream.
+    /// Operator that a recovery applies to the residual stream.
     Apply(Arc<Operator>),
     /// Final norm, output projection, and log-probability of each target.
     Head,
 }
 
-/// Identity of a step: kind, layer, and content hash of its operator or merged layer.
+/// Identity of a step: its kind, its layer, and the content hash of its operator or merged layer.
 pub(super) type Content<'a> = (u8, usize, &'a [u8]);
 
 impl Step {
     /// Returns the index of the weights that the step needs, which is the layer index, or `usize::MAX` for the head.
-    /// Returns `None` for steps without weights that are loaded on demand.
+    /// Returns `None` if the step has no weights that are loaded on demand.
     pub(super) fn weights(&self) -> Option<usize> {
         match self {
             Self::Head => Some(usize::MAX),
@@ -54,7 +54,7 @@ impl Step {
         }
     }
 
-    /// Returns the sublayer and layer index of a step that computes a sublayer.
+    /// Returns the sublayer that the step computes and its layer index, or `None` if it computes no sublayer.
     pub fn half(&self) -> Option<(Sublayer, usize)> {
         match self {
             Self::Attention(layer) => Some((Sublayer::Attention, *layer)),
@@ -126,11 +126,11 @@ impl fmt::Debug for Step {
 /// Operators that recoveries add to a pruned backbone.
 #[derive(Debug, Clone, Default)]
 pub struct Repairs {
-    /// Operators on the residual stream, by the removed layer that they replace.
+    /// Operators on the residual stream, keyed by the removed layer that they replace.
     pub stream: BTreeMap<usize, Arc<Operator>>,
-    /// Operators on the residual stream, by the removed sublayer that they replace.
+    /// Operators on the residual stream, keyed by the removed sublayer that they replace.
     pub sublayers: BTreeMap<(usize, Sublayer), Arc<Operator>>,
-    /// Operators on branches of remaining layers.
+    /// Operators on the branches of remaining layers.
     pub branches: BTreeMap<(usize, Sublayer), Arc<Operator>>,
     /// Remaining layers whose weights are merged with those of removed layers.
     pub merged: BTreeMap<usize, Arc<MergedLayer>>,
@@ -153,10 +153,10 @@ impl Program {
         program
     }
 
-    /// Returns the program without the layers `removed`. The operator `operator_at(s)` replaces the removed region that
-    /// starts at layer `s`.
+    /// Returns the program without the layers in `removed`. The operator `operator_at(s)` replaces the removed region
+    /// that starts at layer `s`.
     ///
-    /// The operator of a region that starts at layer 0 comes before the first remaining layer.
+    /// If a region starts at layer 0, its operator comes before the first remaining layer.
     pub fn pruned(layers: usize, removed: &[usize], operator_at: impl Fn(usize) -> Option<Arc<Operator>>) -> Self {
         let starts = removed.iter().filter(|&&layer| layer == 0 || !removed.contains(&(layer - 1)));
         let stream = starts.filter_map(|&start| Some((start, operator_at(start)?))).collect();

@@ -26,7 +26,7 @@ impl std::fmt::Display for Held {
 pub(super) struct TensorInfo {
     pub(super) held: Held,
     pub(super) shape: Vec<usize>,
-    /// Head width if the rows of each head are interleaved, as in llama.cpp's rotary layout.
+    /// Number of rows per head if the rows of each head are interleaved, as in llama.cpp's rotary layout.
     pub(super) turns: Option<usize>,
     /// Whether the stored values are the weights plus 1, as in llama.cpp's Gemma norms.
     pub(super) one_more: bool,

@@ -1,4 +1,4 @@
-//! RMS norm of operators with a normed input.
+//! RMS norm used by operators that normalize their input.
 
 /// RMS norm, `x / √(mean(x²) + eps) · weight`.
 #[derive(Debug, Clone, PartialEq)]

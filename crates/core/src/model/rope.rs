@@ -1,8 +1,8 @@
 //! Rotary position embedding tables.
 //!
-//! The rope types `dynamic` and `longrope` use other frequencies for long sequences than for short ones. transformers
-//! applies the frequencies of the longest sequence to the whole batch. This crate applies those of each sequence's own
-//! length, as if the sequence ran alone. Sequences that share a prefix must have the same regime
+//! The rope types `dynamic` and `longrope` use different frequencies for long and short sequences. transformers applies
+//! the frequencies for the longest sequence to the whole batch. This crate uses the frequencies for each sequence's own
+//! length, as if the sequence ran alone. Sequences that share a prefix must be in the same regime
 //! ([`Config::length_regime`]). The code that builds batches ensures this.
 
 use std::collections::BTreeMap;
@@ -21,13 +21,14 @@ use crate::error::{Error, Result};
 /// Maximum number of cached tables, one per regime.
 const KEPT: usize = 8;
 
-/// Returns the cosines and sines of table rows on a device, each `[rows, R/2]`, or `None` if no channels rotate.
+/// Returns the cosines and sines in the given table rows as tensors `[rows, R/2]` on a device. Returns `None` if no
+/// channels rotate.
 pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> Result<Option<(Tensor, Tensor)>> {
     if table.half == 0 || rows.is_empty() {
         return Ok(None);
     }
     let longest = rows.iter().max().map_or(0, |last| last + 1);
-    // Transfer each position once if many rows share positions.
+    // Transfer each position only once if many rows share positions.
     let once = !device.is_cpu() && longest < rows.len();
     let all: Vec<usize> = if once { (0..longest).collect() } else { Vec::new() };
     let places =
@@ -46,16 +47,16 @@ pub(super) fn tensors(table: &RotaryTable, rows: &[usize], device: &Device) -> R
     Ok(Some((cos?, sin?)))
 }
 
-/// Rotary embedding with tables that grow with the longest sequence seen.
+/// Rotary embedding whose tables grow with the longest sequence seen.
 pub(super) struct Rotary {
     rope: Rope,
-    /// Number of rotated channels per head, 0 for layers without rotary embedding.
+    /// Number of rotated channels per head. It is 0 for layers without rotary embedding.
     width: usize,
     /// Tables by length regime.
     tables: RwLock<BTreeMap<usize, Arc<RotaryTable>>>,
 }
 
-/// Distinct rotary embeddings of a backbone and their assignment to layers.
+/// The distinct rotary embeddings in a backbone, and which layers use them.
 pub(super) struct Rotaries {
     all: Vec<Rotary>,
     of_layer: Vec<usize>,
@@ -68,7 +69,7 @@ impl Rotaries {
         let all = vec![
             Rotary::new(&config.rope, width),
             Rotary::new(of_windows, width),
-            // Layers without rotary embedding.
+            // For layers without rotary embedding.
             Rotary::new(&config.rope, 0),
         ];
         Self {
@@ -107,12 +108,12 @@ impl Rotary {
         Self { rope: rope.clone(), width, tables: RwLock::new(BTreeMap::new()) }
     }
 
-    /// Returns a table for a sequence of `positions` tokens. The table covers at least that many positions.
+    /// Returns the table for a sequence of `positions` tokens. The table covers at least that many positions.
     pub(super) fn table(&self, positions: usize) -> Arc<RotaryTable> {
         self.of_regime(self.regime(positions), positions)
     }
 
-    /// Returns a table and the table row of each row of a batch.
+    /// Returns the table for a batch, and the table row for each row of the batch.
     ///
     /// # Errors
     /// Fails if sequences of different regimes share a prefix.
@@ -139,13 +140,13 @@ impl Rotary {
         Ok((Arc::new(all), rows))
     }
 
-    /// Returns, for each segment, the length of the sequences that contain it.
+    /// Returns, for each segment, the common length of all sequences that contain it.
     fn sequence_lengths(&self, batch: &Batch) -> Result<Vec<usize>> {
         let ends = (0..batch.segments.len()).map(|s| batch.prefix(s).len() + batch.segments[s].len());
         let mut lengths: Vec<usize> = ends.collect();
         for (segment, parent) in batch.parents.iter().enumerate() {
             let Some(parent) = *parent else { continue };
-            // The first continuation of a segment follows it directly.
+            // The first continuation of a segment directly follows it.
             if segment == parent + 1 {
                 lengths[parent] = lengths[segment];
             } else if self.regime(lengths[segment]) != self.regime(lengths[parent]) {
@@ -157,8 +158,8 @@ impl Rotary {
         Ok(lengths)
     }
 
-    /// Returns a table, and the table row of each row, for runs that are decoded together. Each run uses the
-    /// frequencies of its current length. Cached keys keep their rotation, as in transformers.
+    /// Returns the table for runs that are decoded together, and the table row for each of their rows. Each run uses
+    /// the frequencies for its current length. Cached keys keep their rotation, as in transformers.
     pub(super) fn continued(&self, runs: &[Placed<'_>]) -> (Arc<RotaryTable>, Vec<usize>) {
         let spans = runs.iter().map(|run| run.first..run.first + run.rows.len());
         let longest = spans.clone().map(|span| span.end).max().unwrap_or(0);
@@ -171,15 +172,15 @@ impl Rotary {
         (Arc::new(all), (0..rows).collect())
     }
 
-    /// Returns the regime of a sequence length ([`Rope::regime`]).
+    /// Returns the regime for a sequence length ([`Rope::regime`]).
     fn regime(&self, length: usize) -> usize {
         if self.width == 0 { 0 } else { self.rope.regime(length) }
     }
 
-    /// Appends table rows for `positions`, with the frequencies of a regime.
+    /// Appends table rows for `positions`, using the frequencies of the given regime.
     fn extend(&self, table: &mut RotaryTable, regime: usize, positions: Range<usize>) {
         let (frequencies, attention) = frequencies(&self.rope, self.width, regime);
-        // Compute the angle in f32 like transformers, then its cosine and sine in f64.
+        // Compute the angle in f32, like transformers, and then its cosine and sine in f64.
         let angles = positions.flat_map(|p| frequencies.iter().map(move |f| f64::from(p as f32 * f)));
         for angle in angles {
             table.cos.push(angle.cos() as f32 * attention);
@@ -193,7 +194,7 @@ impl Rotary {
         if let Some(known) = known.filter(|table| table.cos.len() >= positions * half) {
             return known;
         }
-        // Grow geometrically, because generated text extends by one token at a time.
+        // Grow geometrically, because generated text grows by one token at a time.
         let positions = positions.next_power_of_two();
         let mut grown = RotaryTable { cos: Vec::new(), sin: Vec::new(), half };
         self.extend(&mut grown, regime, 0..positions);
@@ -207,8 +208,8 @@ impl Rotary {
     }
 }
 
-/// Returns the angular frequency of each channel pair and the factor of cosines and sines, following transformers'
-/// `modeling_rope_utils.py`.
+/// Returns the angular frequency of each channel pair and the factor applied to cosines and sines, following
+/// transformers' `modeling_rope_utils.py`.
 fn frequencies(rope: &Rope, width: usize, regime: usize) -> (Vec<f32>, f32) {
     let powers = |theta: f64| (0..width / 2).map(move |i| theta.powf(f64::from((2 * i) as f32 / width as f32)));
     let plain = || powers(rope.theta).map(|power| (1.0 / power) as f32);

@@ -1,5 +1,5 @@
-//! Rotary embedding settings of a config: base, rope type, layers and rotated channels. Supports the old and new config
-//! formats, with the semantics of transformers 5.
+//! Rotary embedding settings in a config: base, rope type, layers and rotated channels. Both the old and the new config
+//! format are read in the same way as by transformers 5.
 
 use std::ops::RangeInclusive;
 
@@ -8,14 +8,14 @@ use super::config_fields::Entries;
 use super::window::MAX_TOKENS;
 use crate::error::{Error, Result};
 
-/// Valid values of the base `rope_theta`. The upper bound exceeds any useful context length.
+/// Valid range for the base `rope_theta`. The upper bound exceeds any useful context length.
 const THETAS: RangeInclusive<f64> = 1.0..=1e15;
 const FACTORS: RangeInclusive<f64> = 1e-3..=1e6;
-/// Config keys that select the layers without rotary embedding.
+/// Config keys that determine which layers have no rotary embedding.
 const LAYERS: &str = "no_rope_layers";
 const INTERVAL: &str = "no_rope_layer_interval";
 
-/// Parameters of a rotary embedding's frequencies.
+/// Parameters that determine the frequencies of a rotary embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
     pub theta: f64,
@@ -52,7 +52,8 @@ impl Scaling {
     }
 }
 
-/// The `llama3` rope type: stretches long wavelengths by `factor`, keeps short ones and interpolates in between.
+/// The `llama3` rope type: stretches long wavelengths by `factor`, leaves short ones unchanged, and interpolates in
+/// between.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Llama3Scaling {
     pub factor: f64,
@@ -62,7 +63,7 @@ pub struct Llama3Scaling {
 }
 
 /// The `yarn` rope type (arXiv 2309.00071): stretches channel pairs with fewer than `beta_slow` rotations in the
-/// original context, keeps those with more than `beta_fast`, and interpolates linearly in between.
+/// original context, leaves those with more than `beta_fast` unchanged, and interpolates linearly in between.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Yarn {
     pub factor: f64,
@@ -88,14 +89,14 @@ pub struct LongRope {
 
 pub(super) struct Ropes {
     pub(super) rope: Rope,
-    /// Embedding of sliding-window layers, if it differs from that of the other layers.
+    /// Embedding for sliding-window layers, if it differs from that of the other layers.
     pub(super) of_windows: Option<Rope>,
     /// Number of rotated channels per head.
     pub(super) width: usize,
     pub(super) rotated: Vec<bool>,
 }
 
-/// Parses the rotary embeddings of a config.
+/// Parses the rotary embeddings in a config.
 ///
 /// # Errors
 /// Fails if the rope type is unknown, or an entry is missing, mistyped, out of range or unsupported.
@@ -131,7 +132,7 @@ fn parse_single(
     let inner = old.or(new);
     let theta_entry = inner.as_ref().map_or(Ok(None), |section| section.optional_number("rope_theta", THETAS))?;
     let theta = theta_entry.or(entries.optional_number("rope_theta", THETAS)?).unwrap_or_else(|| {
-        // The default of transformers. Llama 2's config on the Hugging Face Hub relies on it.
+        // This is the default in transformers, and Llama 2's config on the Hugging Face Hub relies on it.
         notes.push("config.json has no rope_theta: using 10000".into());
         10_000.0
     });
@@ -142,7 +143,7 @@ fn parse_single(
 }
 
 /// Parses Gemma 3's two embeddings. In the old format `rope_theta` and `rope_scaling` apply to full-attention layers
-/// and `rope_local_base_freq` to sliding-window layers. The new format has a map for each layer type.
+/// and `rope_local_base_freq` to sliding-window layers. In the new format, each layer type has its own map.
 fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rope>)> {
     let (old, new) = both(entries)?;
     if let Some(flat) =
@@ -170,7 +171,7 @@ fn by_window(entries: &Entries<'_>, head_dim: usize) -> Result<(Rope, Option<Rop
     Ok((full, Some(rope_of_kind("sliding_attention", "rope_local_base_freq", 1e4, None)?)))
 }
 
-/// Returns the old-format map, unless empty, and the new-format map.
+/// Returns the old-format map, or `None` if it is empty, and the new-format map.
 fn both<'a>(entries: &Entries<'a>) -> Result<(Option<Entries<'a>>, Option<Entries<'a>>)> {
     Ok((entries.map_at("rope_scaling")?.filter(|map| !map.map.is_empty()), entries.map_at("rope_parameters")?))
 }
@@ -208,7 +209,7 @@ fn rotated(entries: &Entries<'_>, layers: usize) -> Result<Vec<bool>> {
     list.iter().map(|flag| flag.as_u64().filter(|flag| *flag < 2).map(|flag| flag == 1).ok_or_else(wrong)).collect()
 }
 
-/// Returns the original context length. A top-level entry of the config, as in Phi-3, takes precedence.
+/// Returns the original context length. A top-level entry in the config, as in Phi-3, takes precedence.
 fn original(inner: &Entries<'_>, config: &Entries<'_>) -> Result<usize> {
     const KEY: &str = "original_max_position_embeddings";
     let outer = config.optional_count(KEY, MAX_TOKENS)?;
@@ -255,7 +256,7 @@ fn scaling_of(inner: &Entries<'_>, config: &Entries<'_>, partial: bool, width: u
         let known = match key.as_str() {
             "type" | "rope_type" | "rope_theta" => true,
             "partial_rotary_factor" => partial || value.as_f64() == Some(1.0),
-            // transformers does not read this entry.
+            // transformers does not read this entry, so any value is accepted.
             "finetuned" => true,
             key => known_keys.contains(&key),
         };
@@ -310,7 +311,7 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     let all = number_or("mscale_all_dim", 0.0, inner)?;
     let attention = match inner.optional_number("attention_factor", FACTORS)? {
         Some(attention) => attention,
-        // The entries have no effect unless both are nonzero.
+        // The two entries have no effect unless both are nonzero.
         None if mscale != 0.0 && all != 0.0 => attention_scale(factor, mscale) / attention_scale(factor, all),
         None => attention_scale(factor, 1.0),
     };
@@ -319,7 +320,7 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
         beta_fast: number_or("beta_fast", 32.0, inner)?,
         beta_slow: number_or("beta_slow", 1.0, inner)?,
         original_max_position_embeddings: original,
-        // transformers ignores this entry in the maps of single layer types.
+        // transformers ignores this entry in maps for a single layer type.
         truncate: if inner.prefix == "rope_parameters" || inner.prefix == "rope_scaling" {
             inner.flag("truncate")?.unwrap_or(true)
         } else {
@@ -329,7 +330,7 @@ fn yarn(inner: &Entries<'_>, config: &Entries<'_>) -> Result<Yarn> {
     })
 }
 
-/// Returns the entry, or `otherwise` if it is absent or zero, like Python's `or`.
+/// Returns the entry, or `otherwise` if the entry is absent or zero, like Python's `or`.
 fn number_or(key: &str, otherwise: f64, inner: &Entries<'_>) -> Result<f64> {
     Ok(inner.optional_number(key, 0.0..=1e6)?.filter(|value| *value != 0.0).unwrap_or(otherwise))
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::named::named;
 
-/// Quantization type of a backbone's matrices.
+/// Type to which a backbone's matrices are quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum WeightType {
     #[serde(rename = "q8_0")]
@@ -22,7 +22,7 @@ pub enum WeightType {
     Q4K,
 }
 
-// Names used in grids and cache keys. If the rule of a type changes, change its name too.
+// Names used in grids and cache keys. If the rule for a type changes, its name must change too.
 named!(WeightType: Q8_0 = "q8_0", Q4_0 = "q4_0", Q4K = "q4_k");
 
 impl WeightType {
@@ -34,8 +34,8 @@ impl WeightType {
         }
     }
 
-    /// Returns the quantized type for a matrix with rows of `row` elements. Rows that are not a multiple of the block
-    /// size use a type with smaller blocks.
+    /// Returns the quantized type for a matrix whose rows have `row` elements. If the row length is not a multiple of
+    /// the block size, a type with smaller blocks is used.
     pub fn of(self, row: usize, is_head: bool) -> GgmlDType {
         let wanted = match self.blocks() {
             dtype if is_head && !is_whole_blocks(dtype, row) => GgmlDType::Q8_0,
@@ -56,7 +56,7 @@ fn is_whole_blocks(dtype: GgmlDType, row: usize) -> bool {
     row.is_multiple_of(dtype.block_size())
 }
 
-/// Returns llama.cpp's name of a type.
+/// Returns llama.cpp's name for a type.
 pub(super) fn word(dtype: GgmlDType) -> &'static str {
     match dtype {
         GgmlDType::Q4_0 => "Q4_0",

@@ -1,4 +1,4 @@
-//! Reader of a single weight file (safetensors or GGUF): parses the header and reads tensors at byte offsets.
+//! Reader for a single weight file (safetensors or GGUF): it parses the header and reads tensors at byte offsets.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata as FileMetadata};
@@ -18,15 +18,15 @@ use crate::files::stamp::Stamp;
 /// Maximum header size, as in the safetensors library.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// File length, modification time, and further metadata such as the status change time, which programs cannot set.
+/// File length, modification time, and further metadata such as the status change time, which programs cannot forge.
 type Seen = (u64, Option<SystemTime>, Option<Stamp>);
 
 pub(super) struct Shard {
     pub(super) path: PathBuf,
-    /// Tensors by Hugging Face name.
+    /// Tensors, keyed by Hugging Face name.
     pub(super) tensors: BTreeMap<String, TensorInfo>,
     file: File,
-    /// File metadata at the time of opening.
+    /// File metadata when the file was opened.
     opened: Seen,
 }
 
@@ -41,7 +41,7 @@ impl Shard {
         Ok(Self { path: path.to_path_buf(), tensors, file, opened })
     }
 
-    /// Parses the header of a safetensors file of `bytes` bytes.
+    /// Parses the header of a safetensors file that is `bytes` bytes long.
     fn of_safetensors(path: &Path, file: &mut File, bytes: u64) -> Result<BTreeMap<String, TensorInfo>> {
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(|error| read_error(&error, bytes, path))?;
@@ -82,7 +82,7 @@ impl Shard {
         format!("{}, tensor {tensor}", self.path.display())
     }
 
-    /// Reads the bytes of a tensor from offset `first`. Safe to call from several threads.
+    /// Reads the bytes of a tensor, starting at offset `first`. Several threads can call this at once.
     pub(super) fn read(&self, tensor: &str, info: &TensorInfo, first: usize, bytes: &mut [u8]) -> Result<()> {
         let position = info.start + first as u64;
         read_exact_at(&self.file, bytes, position).map_err(|error| match error.kind() {
@@ -95,7 +95,8 @@ impl Shard {
         })
     }
 
-    /// Fails if the file has changed since it was opened, because its content may then belong to another backbone.
+    /// Fails if the file has changed since it was opened, because the weights read so far may then differ from the
+    /// rest.
     pub(super) fn unchanged(&self) -> Result<()> {
         let now = file_stamp(&self.file.metadata().map_err(|error| Error::io("read", &self.path, &error))?);
         if now == self.opened {
@@ -109,7 +110,7 @@ impl Shard {
     }
 }
 
-/// Creates the error for a failed read of the header of a file of `bytes` bytes.
+/// Creates the error for a failure to read the header. The file is `bytes` bytes long.
 fn read_error(error: &std::io::Error, bytes: u64, path: &Path) -> Error {
     match error.kind() {
         ErrorKind::UnexpectedEof => damaged_file(format!("{bytes} bytes"), path),

@@ -1,5 +1,5 @@
-//! Parser for the config section of an export. The section describes the operators stored next to the weights and the
-//! dropped sublayers. The `checkpoint` module writes such exports.
+//! Parser for the section that an export adds to its config. The section describes the operators stored next to the
+//! weights and the dropped sublayers. The `checkpoint` module writes such exports.
 
 use std::sync::Arc;
 
@@ -40,13 +40,13 @@ impl Attachment {
         Ok(())
     }
 
-    /// Reads the operator of a backbone with `hidden` channels and norm epsilon `eps`.
+    /// Reads the operator for a backbone with `hidden` channels and norm epsilon `eps`.
     pub(super) fn operator(self, hidden: usize, eps: f32, weights: &Weights) -> Result<Arc<Operator>> {
         let c = hidden;
         let module = self.place.module();
         let name = name(self.layer, &module);
         let bias = self.bias.then(|| weights.take(&bias_name(self.layer, &module), &[c])).transpose()?;
-        // Matrices are stored as Wᵀ, like the weights of linear layers.
+        // Matrices are stored as Wᵀ, like the weights in linear layers.
         match (self.form, bias) {
             (AttachedForm::Diagonal, _) => Operator::diagonal(weights.take(&name, &[c])?),
             (AttachedForm::Bias, bias) => Operator::bias_only(bias.unwrap_or_else(|| vec![0.0; c])),
@@ -61,14 +61,14 @@ impl Attachment {
     }
 }
 
-/// Parsed description of an export in a config.
+/// The config section that describes an export, in parsed form.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ExportEntries {
     pub(super) attachments: Vec<Attachment>,
     pub(super) dropped: Cut,
 }
 
-/// Parses the description of an export with `layers` layers.
+/// Parses the config section that describes an export with `layers` layers.
 pub(super) fn export_entries(
     entries: &Entries<'_>,
     architecture: &Architecture,
@@ -83,7 +83,7 @@ pub(super) fn export_entries(
     Ok(ExportEntries { attachments, dropped })
 }
 
-/// Parses the sublayers that are missing from the layers of an export.
+/// Parses the list of sublayers that an export lacks.
 fn dropped_sublayers(section: &Entries<'_>, layers: usize) -> Result<Cut> {
     let Some(value) = section.get(DROPPED) else { return Ok(Cut::default()) };
     let cut = serde_json::from_value::<Cut>(value.clone()).ok();

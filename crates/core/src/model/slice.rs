@@ -38,7 +38,7 @@ impl<S: Deref<Target = Storage>> Deref for Elements<S> {
     }
 }
 
-/// Creates a CPU tensor from `values` without copying.
+/// Creates a CPU tensor from `values` without copying them.
 pub(super) fn tensor(values: Vec<f32>, shape: &[usize]) -> Result<Tensor> {
     Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
 }

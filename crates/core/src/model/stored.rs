@@ -1,7 +1,7 @@
-//! Reader that converts a stored tensor to f32. It reads the complete tensor, selected rows, or the transpose.
+//! Reader that converts a stored tensor to f32. It can read the complete tensor, selected rows, or the transpose.
 //!
-//! All threads read, check and convert the data in blocks that fit into the cache, so no second copy of the whole
-//! tensor is needed.
+//! All threads read, check and convert the data in blocks that fit into the cache, so they need no second copy of the
+//! whole tensor.
 
 use candle_core::quantized::GgmlDType;
 use half::{bf16, f16};
@@ -17,16 +17,17 @@ use crate::linalg::simd;
 
 /// Number of bytes that a thread reads at a time.
 const READ: usize = 1 << 18;
-/// Number of bytes of rows that are transposed at a time, chosen to fit into a shared cache.
+/// Number of bytes of row data to transpose at a time, chosen to fit into a shared cache.
 const BLOCK: usize = 1 << 22;
-/// Rows and columns of a transposition tile: one cache line of f32 for writing, one of bf16 for reading.
+/// Number of rows and columns in a transposition tile: a cache line of f32 values to write, and one of bf16 values to
+/// read.
 const TILE_ROWS: usize = 16;
 const TILE_COLUMNS: usize = 32;
 
-/// Float type of weight files, in little-endian order.
+/// Float type in weight files. All types are little-endian.
 #[derive(Clone, Copy)]
 pub(super) enum Float {
-    /// Rounded to f32 when read.
+    /// The values are rounded to f32 when read.
     F64,
     F32,
     F16,
@@ -34,7 +35,7 @@ pub(super) enum Float {
 }
 
 impl Float {
-    /// Converts a stored type. Returns `None` if it is unsupported. Quantized blocks are read as f32.
+    /// Converts a stored type. Returns `None` if the type is unsupported. Quantized blocks are read as f32.
     pub(super) fn of(held: Held) -> Option<Self> {
         match held {
             Held::Plain(Dtype::F64) => Some(Self::F64),
@@ -66,12 +67,12 @@ impl Float {
         }
     }
 
-    /// Returns whether all values are finite in f32. Infinity and NaN have an exponent of all ones. Finite f64 values
-    /// may overflow in f32.
+    /// Returns whether all values are finite in f32. In infinities and NaNs, all exponent bits are set. Finite f64
+    /// values may overflow in f32.
     fn finite(self, bytes: &[u8]) -> bool {
         #[inline(always)]
         fn none<const W: usize>(bytes: &[u8], not_finite: impl Fn([u8; W]) -> bool) -> bool {
-            // No early exit, so that the loop vectorizes.
+            // There is no early exit, so that the loop vectorizes.
             !bytes.as_chunks().0.iter().fold(false, |any, &bytes| any | not_finite(bytes))
         }
         let half = |exponent: u16| move |bytes| u16::from_le_bytes(bytes) & exponent == exponent;
@@ -84,17 +85,17 @@ impl Float {
     }
 }
 
-/// A tensor of a weight file with validated shape and type.
+/// A tensor in a weight file, with validated shape and type.
 pub(super) struct Stored<'a> {
     pub(super) shard: &'a Shard,
     pub(super) name: &'a str,
-    /// Tensor info with the shape to read.
+    /// Tensor info, whose shape is the one to read.
     pub(super) info: TensorInfo,
-    /// Index of the first element, which is nonzero for a part of a stored tensor.
+    /// Index of the first element, which is nonzero if only a part of the stored tensor is read.
     pub(super) first: usize,
     /// Type of the stored values.
     pub(super) float: Float,
-    /// Type that values are quantized to when read.
+    /// Type to which values are quantized when they are read.
     pub(super) rounded: Option<GgmlDType>,
 }
 
@@ -126,7 +127,7 @@ impl Stored<'_> {
         first_error(blocks.map(|(block, values)| self.convert(first + block * each, values)))
     }
 
-    /// Reads the given rows, concatenated. Panics if a row does not exist.
+    /// Reads and concatenates the given rows. Panics if a row does not exist.
     pub(super) fn rows(&self, rows: &[u32]) -> Result<Vec<f32>> {
         let [count, inner] = self.matrix();
         let mut values = vec![0.0; rows.len() * inner];
@@ -151,7 +152,7 @@ impl Stored<'_> {
             let bytes = &mut bytes[..rows * stride];
             let pieces = bytes.par_chunks_mut(READ).enumerate();
             first_error(pieces.map(|(piece, bytes)| self.read((top * stride + piece * READ) / width, bytes)))?;
-            // Each band of lines of `out` stays in the cache while all rows of the block are written to it.
+            // Each band of lines in `out` stays in the cache while all rows of the block are written to it.
             out.par_chunks_mut((TILE_COLUMNS * total).max(1)).enumerate().for_each(|(band, lines)| {
                 let column = band * TILE_COLUMNS;
                 let columns = lines.len() / total;
@@ -179,7 +180,7 @@ impl Stored<'_> {
         [self.info.shape.iter().product::<usize>() / inner.max(1), inner]
     }
 
-    /// Converts values starting at element `first` until `values` is full.
+    /// Reads and converts values, starting at element `first`, until `values` is full.
     fn convert(&self, first: usize, values: &mut [f32]) -> Result<()> {
         let mut bytes = vec![0; values.len() * self.float.width()];
         self.read(first, &mut bytes)?;
@@ -214,7 +215,7 @@ impl Stored<'_> {
 }
 
 impl Stored<'_> {
-    /// Reads like [`read`](Self::read), but rounds values by quantizing and dequantizing them. Rows must consist of
+    /// Reads like [`read`](Self::read), but rounds the values by quantizing and dequantizing them. Rows must consist of
     /// whole blocks.
     fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
         let Some(float) = Float::of(self.info.held) else { return Ok(()) };
@@ -235,7 +236,7 @@ impl Stored<'_> {
         Ok(())
     }
 
-    /// Reads like [`read`](Self::read), from a quantized tensor or one with permuted rows.
+    /// Reads like [`read`](Self::read), but from a tensor that is quantized or has permuted rows.
     fn arranged(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let total = self.info.shape.iter().product::<usize>();
         let width = self.float.width();
@@ -247,7 +248,7 @@ impl Stored<'_> {
             let column = position % inner;
             let (row, most) = match self.info.turns {
                 None => (row, left.len() / width),
-                // Row i of half j of a head is stored as row 2·i + j of the head.
+                // Row i in half j of a head is stored as the head's row 2·i + j.
                 Some(rows) => {
                     let head = row / rows * rows;
                     let row_of_head = row % rows;
@@ -285,7 +286,7 @@ fn less_one(bytes: &mut [u8]) {
     bytes.as_chunks_mut().0.iter_mut().for_each(|bytes| *bytes = (f32::from_le_bytes(*bytes) - 1.0).to_le_bytes());
 }
 
-/// Packs stacked matrices `[outer, inner]` into panels. Values of another type are converted or rounded.
+/// Packs stacked matrices `[outer, inner]` into panels. Values are converted or rounded to the type of the panels.
 pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<Panels<K>> {
     let rows: Vec<(usize, usize)> = matrices
         .iter()
@@ -301,7 +302,7 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
     first_error(panels.map(|(panel, rows)| {
         let mut numbers = vec![0.0; rows.len() * inner]; // [up to lanes, inner]
         let mut left = &mut numbers[..];
-        // Rows of one matrix are contiguous in its file.
+        // Adjacent rows from the same matrix are contiguous in the file.
         for run in rows.chunk_by(|a, b| a.0 == b.0) {
             let (numbers, rest) = left.split_at_mut(run.len() * inner);
             matrices[run[0].0].convert(run[0].1 * inner, numbers)?;
@@ -314,7 +315,7 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
     Ok(Panels::new(out, inner, rows.len()))
 }
 
-/// Returns the error of the first failed block, independent of thread timing.
+/// Returns the error from the first block that failed, regardless of thread timing.
 fn first_error(blocks: impl IndexedParallelIterator<Item = Result<()>>) -> Result<()> {
     let results: Vec<Result<()>> = blocks.collect();
     results.into_iter().collect()

@@ -2,7 +2,7 @@
 
 use crate::named::named;
 
-/// Sublayer of a decoder layer: a residual branch.
+/// Sublayer in a decoder layer. Each sublayer is a residual branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sublayer {
     Attention,
@@ -19,7 +19,7 @@ impl Sublayer {
         2 * layer + usize::from(self == Self::Mlp)
     }
 
-    /// Returns the layer and sublayer at an index.
+    /// Returns the layer and the sublayer with the given index.
     pub fn numbered(number: usize) -> (usize, Self) {
         (number / 2, Self::BOTH[number % 2])
     }

@@ -8,13 +8,13 @@ pub(crate) const KEY_NORM: &str = "self_attn.k_norm";
 /// Query, key and value projections.
 pub(super) const INPUTS: [&str; 3] = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
 pub(crate) const OUTPUT: &str = "self_attn.o_proj";
-/// Gate and up projections, relative to the MLP.
+/// Gate and up projections, named relative to the MLP.
 pub(super) const GATED: [&str; 2] = ["gate_proj", "up_proj"];
 pub(crate) const DOWN: &str = "down_proj";
 pub(crate) const MLP: &str = "mlp";
 pub(super) const ROUTER: &str = "mlp.gate";
 
-/// Returns the tensor name of a part of a layer.
+/// Returns the tensor name for a part of a layer.
 pub(crate) fn name(layer: usize, part: &str) -> String {
     let suffix = if part.ends_with(".bias") { "" } else { ".weight" };
     format!("model.layers.{layer}.{part}{suffix}")

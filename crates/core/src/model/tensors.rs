@@ -1,4 +1,4 @@
-//! Tensors of a backbone: their names in weight files, and their shapes.
+//! Tensors in a backbone: their names in weight files, and their shapes.
 //!
 //! The decoder requests each projection under its own name. If the files of an architecture fuse several projections
 //! (Phi-3) or use other names (Mixtral), [`checked`] registers the mapping.
@@ -21,8 +21,8 @@ use super::tensor_name::{
 use super::weights::Weights;
 use crate::error::Result;
 
-/// Compares a config with the headers of a folder's weight files. All required tensors must exist with the expected
-/// shape, and there must be no other tensors. Tensor data is not read, so config errors are detected early.
+/// Compares a config with the headers of the weight files in a folder. All required tensors must exist with the
+/// expected shape, and there must be no other tensors. Tensor data is not read, so config errors are detected early.
 ///
 /// # Errors
 /// Fails if a tensor is missing, unexpected, has the wrong shape or is not a float tensor. The message names the tensor
@@ -31,7 +31,7 @@ pub fn check_weights(config: &Config, folder: &Path) -> Result<()> {
     checked(config, folder).map(drop)
 }
 
-/// Opens the weights of a folder and checks them like [`check_weights`].
+/// Opens the weights in a folder, and checks them like [`check_weights`].
 pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
     for attachment in &config.attachments {
@@ -44,7 +44,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let vocab = config.vocab;
     let tied = config.tied_embeddings;
     if tied && !weights.holds(EMBEDDING) && weights.holds(HEAD) {
-        // Weight files may contain either of two tied matrices.
+        // Weight files may contain either of the two tied matrices.
         weights.call(HEAD, EMBEDDING);
     }
     weights.check(EMBEDDING, &[vocab, c])?;
@@ -61,7 +61,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     weights.finish(|name| name.ends_with("rotary_emb.inv_freq"))?;
     if let Some(rounded) = config.rounded {
         weights.round(rounded_matrices(config, rounded));
-        // Also register the matrices by their names in the files, because exports request them by these names.
+        // Also register the matrices under their names in the files, because exports request them by these names.
         for layer in 0..config.layers {
             let matrices = stored_tensors(config, layer).into_iter().filter(|part| part.shape.len() == 2);
             let matrices = matrices.filter(|part| part.holds.iter().all(|(stored_name, _)| stored_name != ROUTER));
@@ -71,7 +71,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     Ok(weights)
 }
 
-/// Checks a tensor of a layer, and registers the names of the parts that it contains.
+/// Checks a tensor in a layer, and registers the names of the parts that it contains.
 fn check_part(layer: usize, part: &StoredPart, weights: &mut Weights) -> Result<()> {
     let tensor = name(layer, &part.name);
     if let Some((stored_name, shape, first)) = &part.stacked {
@@ -135,7 +135,7 @@ pub(crate) fn layer_parts(config: &Config, layer: usize) -> Vec<Part> {
     parts
 }
 
-/// Returns the sublayer that a layer part belongs to, including norms and biases.
+/// Returns the sublayer to which a layer part belongs. The part may be a norm or bias.
 pub(crate) fn sublayer_of(architecture: &Architecture, part: &str) -> Sublayer {
     let is_mlp_norm = Sublayer::Mlp.norms().iter().any(|&norm| architecture.norms[norm] == Some(part));
     if is_mlp_norm || part.split('.').next() == Some(MLP) { Sublayer::Mlp } else { Sublayer::Attention }
@@ -148,7 +148,8 @@ fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part
     parts.push((part, shape.to_vec()));
 }
 
-/// Returns the matrices to quantize, by requested name, with their types. Routers are never quantized, as in llama.cpp.
+/// Returns the matrices to quantize, keyed by the name under which they are requested, and their types. Routers are
+/// never quantized, as in llama.cpp.
 fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
     let mut all = vec![(EMBEDDING.to_owned(), to.of(config.hidden, config.tied_embeddings))];
     all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.of(config.hidden, true))));
@@ -159,7 +160,7 @@ fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)>
     all
 }
 
-/// Describes the quantization of a backbone. Returns `None` if weights are read as stored.
+/// Returns a description of a backbone's quantization, or `None` if weights are read as stored.
 pub fn rounding_told(config: &Config) -> Option<String> {
     let to = config.rounded?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -168,19 +169,19 @@ pub fn rounding_told(config: &Config) -> Option<String> {
     Some(format!("weights rounded to {} (matrices: {})", to.name(), counts.join(", ")))
 }
 
-/// A tensor of a layer as stored in weight files.
+/// A tensor in a layer, as stored in weight files.
 pub(crate) struct StoredPart {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
-    /// Parts that the decoder requests, concatenated in this tensor, with the number of rows of each.
+    /// Parts that the decoder requests and that this tensor concatenates, each with its number of rows.
     pub(crate) holds: Vec<(String, usize)>,
-    /// Sublayer whose branch ends with this projection. Operators on the branch are folded into the projection.
+    /// Sublayer whose branch ends with this projection. Operators on the branch are folded into this projection.
     pub(crate) ends: Option<Sublayer>,
     /// Tensor that contains this tensor in files with stacked experts: name, shape, and first row.
     stacked: Option<(String, Vec<usize>, usize)>,
 }
 
-/// Returns the tensors of a layer as stored in the architecture's weight files.
+/// Returns the tensors in a layer as stored in the architecture's weight files.
 pub(crate) fn stored_tensors(config: &Config, layer: usize) -> Vec<StoredPart> {
     let parts = layer_parts(config, layer);
     let fused: Vec<(&str, Vec<String>)> = if config.architecture.fused {
@@ -223,7 +224,7 @@ fn ends(part: &str) -> Option<Sublayer> {
 
 type Stacked = Option<(String, Vec<usize>, usize)>;
 
-/// Returns the name of an expert part in the files, and its position if the file stacks all experts.
+/// Returns the name of an expert part in the files, and its position in the file if all experts are stacked.
 fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked) {
     let plain = (part.to_owned(), None);
     let (Some(experts), Some(names)) = (config.experts, config.architecture.experts) else { return plain };
@@ -248,7 +249,7 @@ fn expert_name(config: &Config, part: &str, shape: &[usize]) -> (String, Stacked
     (name, Some((format!("{MLP}.experts.{all}"), shape, first)))
 }
 
-/// Reads the factors of a norm. For architectures whose norms multiply by `1 + weight`, adds 1 to the stored values.
+/// Reads the factors of a norm. If the norms in the architecture multiply by `1 + weight`, adds 1 to the stored values.
 ///
 /// # Errors
 /// See [`Weights::take`].
@@ -260,8 +261,8 @@ pub(crate) fn norm(config: &Config, weights: &Weights, name: &str, shape: &[usiz
     Ok(values)
 }
 
-/// Returns the factor of embeddings, √C, if the architecture scales them. The factor is rounded to the stored type, as
-/// in transformers. For GGUF files it is f32, as in llama.cpp.
+/// Returns the factor √C if the architecture scales embeddings by it. The factor is rounded to the stored type, as in
+/// transformers. For GGUF files, it is an f32, as in llama.cpp.
 pub(crate) fn embedding_factor(config: &Config, weights: &Weights) -> Option<f32> {
     let root = (config.hidden as f64).sqrt() as f32;
     config.architecture.scaled_embedding.then(|| match weights.dtype(EMBEDDING).filter(|_| !weights.is_gguf()) {

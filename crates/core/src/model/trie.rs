@@ -13,7 +13,7 @@ pub trait Model {
     type Residual;
     type Output;
 
-    /// Announces the weights ([`Step::weights`]) of the current step, and the other weights that are needed next.
+    /// Announces the weights ([`Step::weights`]) that the current step needs, and those that are needed next.
     fn expect(&self, _now: Option<usize>, _next: Option<usize>) {}
 
     /// Runs `Step::Embed`.
@@ -36,7 +36,7 @@ pub trait Model {
     }
 }
 
-/// Observer of every executed step, such as the calibration pass or a timer.
+/// Observer that is notified of every executed step, such as the calibration pass or a timer.
 pub trait Observer<S: ?Sized> {
     /// Called after a step with its output state, or with `None` after the head.
     fn after(&mut self, node: usize, state: Option<&S>, seconds: f64) -> Result<()>;
@@ -55,24 +55,24 @@ struct TrieNode {
     children: Vec<usize>,
     /// Programs that end at this node.
     ends: Vec<usize>,
-    /// Number of programs that pass through or end at this node.
+    /// Number of programs that pass through this node or end at it.
     programs: usize,
     /// Whether this step and all following steps only need the scored rows.
     narrow: bool,
 }
 
-/// A prefix tree of programs. Node 0 is `Embed`.
+/// A prefix tree of programs. Its root, node 0, is `Embed`.
 #[derive(Debug)]
 pub struct Trie {
     nodes: Vec<TrieNode>,
-    /// Nodes of each program, in order.
+    /// Nodes of each program, in execution order.
     paths: Vec<Vec<usize>>,
-    /// Nodes of the reference program that the other programs are compared with. The reference program is not one of
+    /// Nodes of the reference program, with which the other programs are compared. The reference program is not one of
     /// the trie's programs.
     reference: Option<Vec<usize>>,
 }
 
-/// Cost of a batch with and without shared steps, in the unit of the step costs.
+/// Cost of a batch with and without shared steps, in the same unit as the costs of single steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     pub shared: f64,
@@ -84,7 +84,7 @@ impl Trie {
     pub fn new(programs: &[Program]) -> Self {
         let root = TrieNode { step: Step::Embed, children: Vec::new(), ends: Vec::new(), programs: 0, narrow: false };
         let mut trie = Self { nodes: vec![root], paths: Vec::with_capacity(programs.len()), reference: None };
-        // Find children in a hash map, because a node of a large grid may have thousands of children.
+        // Find children through a hash map, because a node in a large grid may have thousands of children.
         let mut known: HashMap<(usize, Content<'_>), usize> = HashMap::new();
         for (index, program) in programs.iter().enumerate() {
             assert_eq!(program.0.first(), Some(&Step::Embed), "a program must begin with `Embed`");
@@ -117,7 +117,7 @@ impl Trie {
         trie
     }
 
-    /// Builds a trie like [`Self::scoring`], whose programs are compared with `reference`.
+    /// Builds a trie like [`Self::scoring`] in which the programs are compared with `reference`.
     pub fn against(reference: &Program, programs: &[Program]) -> Self {
         // Insert the reference first, so that its head runs first.
         let mut trie = Self::scoring(&[std::slice::from_ref(reference), programs].concat());
@@ -128,7 +128,7 @@ impl Trie {
         trie
     }
 
-    /// Builds the trie of the reference program alone. Returns `None` if there is no reference.
+    /// Builds a trie that contains only the reference program. Returns `None` if there is no reference.
     pub(super) fn reference_alone(&self) -> Option<Self> {
         let steps = self.reference.as_ref()?.iter().map(|&node| self.nodes[node].step.clone());
         Some(Self::against(&Program(steps.collect()), &[]))
@@ -152,7 +152,7 @@ impl Trie {
         node
     }
 
-    /// Returns the number of steps that a batch runs.
+    /// Returns the number of steps run per batch.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -185,8 +185,8 @@ impl Trie {
         &self.nodes[node].children
     }
 
-    /// Divides a per-node quantity among the programs. The quantities of shared nodes and of the reference program are
-    /// divided equally.
+    /// Divides a per-node quantity among the programs. Shared nodes are divided equally, and so is the reference
+    /// program.
     pub fn shares(&self, by_node: &[f64]) -> Vec<f64> {
         let reference = self.reference.as_ref().map_or(0.0, |path| self.path_share(path, by_node));
         let each = reference / self.paths.len().max(1) as f64;
@@ -203,7 +203,7 @@ impl Trie {
         let mut shared = 0.0;
         let mut separate = 0.0;
         for node in &self.nodes {
-            // A comparison projects both streams.
+            // A comparison projects the streams of both programs.
             let is_compared = node.step == Step::Head && self.reference.is_some();
             let times = if !is_compared {
                 1.0
@@ -232,8 +232,8 @@ impl Trie {
         self.run_in(|ready| ready.len() - 1, model, batch, observer)
     }
 
-    /// Runs layer by layer, so that the weights of each layer are needed once. If this would keep more than `most`
-    /// states, some paths are completed first.
+    /// Runs all programs layer by layer, so that each layer's weights are needed only once. If this would keep more
+    /// than `most` states, some paths are completed first.
     pub fn run_by_layer<M: Model<Output: Clone>>(
         &self,
         most: usize,
@@ -313,7 +313,7 @@ impl Trie {
         ready.extend(children.map(|&node| Ready { node, state: Rc::clone(&state) }));
     }
 
-    /// Returns the next weights, other than `now`, that the given steps or their successors need.
+    /// Returns the next weights, other than `now`, that any of the given steps or their successors needs.
     fn next(&self, now: Option<usize>, steps: impl Iterator<Item = usize>) -> Option<usize> {
         let all: BTreeSet<usize> = steps
             .filter_map(|mut node: usize| {
@@ -330,7 +330,7 @@ impl Trie {
     }
 }
 
-/// A step that is ready to run, with its input state, which other steps may share.
+/// A step that is ready to run. Other steps may share its input state.
 struct Ready<R> {
     node: usize,
     state: Rc<R>,

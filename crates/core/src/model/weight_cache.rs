@@ -25,7 +25,7 @@ pub(super) enum ModelPart {
 
 #[derive(Clone)]
 pub(super) struct Layer {
-    /// Norms before and after attention, then before and after the MLP, each `[C]`.
+    /// Norms `[C]`, in the order: before attention, after attention, before the MLP, after the MLP.
     pub(super) norms: [Option<Tensor>; 4],
     pub(super) qkv: LayerMatrix,     // [C, (H + 2K)·D]
     pub(super) bias: Option<Tensor>, // [(H + 2K)·D]
@@ -34,14 +34,14 @@ pub(super) struct Layer {
     pub(super) output: LayerMatrix,         // [H·D, C]
     pub(super) output_bias: Option<Tensor>, // [C]
     pub(super) mlp: Mlp,
-    /// Sliding-window width in tokens. `None` for full attention.
+    /// Sliding-window width in tokens, or `None` for full attention.
     pub(super) window: Option<usize>,
 }
 
 #[derive(Clone)]
 pub(super) enum Mlp {
     Dense(Gated),
-    /// Router weights `[C, E]`. The experts are separate parts.
+    /// Router weights `[C, E]`. Each expert is a separate part.
     Experts(Tensor),
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Gated {
     pub(super) down_bias: Option<Tensor>,    // [C]
 }
 
-/// Parts of one backbone: each layer followed by its experts, then the head. Clones share the parts.
+/// Parts of a backbone: each layer followed by its experts, and finally the head. Clones share the parts.
 #[derive(Clone)]
 pub(super) struct Parts {
     held: HeldParts,
@@ -74,7 +74,7 @@ enum HeldParts {
 }
 
 impl Parts {
-    /// Loads all parts if they fit into `budget` bytes. Otherwise parts are loaded on demand and cached within the
+    /// Loads all parts if they fit into `budget` bytes. Otherwise, parts are loaded on demand and cached within the
     /// budget.
     pub(super) fn new(config: &Config, products: Products, weights: Weights, budget: u64) -> Result<Self> {
         let c = config.hidden;
@@ -124,10 +124,10 @@ impl Parts {
         }
     }
 
-    /// Announces the layers needed now and next, and loads the next layer in the background.
+    /// Announces which layers are needed now and next, and loads the next one in the background.
     pub(super) fn expect(&self, config: &Config, now: Option<usize>, next: Option<usize>) {
         if let (HeldParts::ByNeed { cache, .. }, Some(next)) = (&self.held, next) {
-            // Indices beyond the last layer are the head.
+            // Indices beyond the last layer stand for the head.
             let part = |weights: usize| config.layer_part(weights.min(config.layers));
             cache.ahead(now.map(part), part(next));
         }
@@ -141,7 +141,7 @@ impl Parts {
         }
     }
 
-    /// Returns the concatenated embeddings of the ids, which must be in the vocabulary.
+    /// Returns the embeddings of the given ids, concatenated. The ids must be in the vocabulary.
     pub(super) fn embeddings(&self, config: &Config, ids: &[u32]) -> Result<Vec<f32>> {
         let c = config.hidden;
         let mut rows = match &self.held {
@@ -173,7 +173,7 @@ impl Parts {
 }
 
 impl ModelPart {
-    /// Reads a layer, an expert or the head. Returns `None` for an expert of a dense layer.
+    /// Reads a layer, an expert or the head. Returns `None` for an expert in a dense layer, which has none.
     fn read(config: &Config, products: Products, weights: &Weights, part: usize) -> Result<Option<Self>> {
         let c = config.hidden;
         let vocab = config.vocab;
@@ -212,7 +212,7 @@ impl ModelPart {
     }
 }
 
-/// Part of a backbone that a part number refers to.
+/// Part of a backbone, as identified by a part number.
 pub(super) enum NamedPart {
     Layer(usize),
     /// Layer index, and index of the expert within the layer.
@@ -221,12 +221,12 @@ pub(super) enum NamedPart {
 }
 
 impl Config {
-    /// Returns the number of parts per layer: the layer itself and its experts.
+    /// Returns the number of parts per layer: one for the layer itself, and one for each of its experts.
     fn places(&self) -> usize {
         1 + self.experts.map_or(0, |experts| experts.count)
     }
 
-    /// Returns the part number of a layer. The index after the last layer gives the part number of the head.
+    /// Returns the part number of a layer. The index after the last layer stands for the head.
     pub(super) fn layer_part(&self, layer: usize) -> usize {
         layer * self.places()
     }
@@ -315,8 +315,8 @@ impl<'a> Reader<'a> {
         tensor(values, shape).map(Some)
     }
 
-    /// Reads several projections of one input as a single matrix `[inner, Σ outer]`, so that one product computes all
-    /// of them.
+    /// Reads several projections of the same input as one matrix `[inner, Σ outer]`, so that a single product computes
+    /// all of them.
     fn join(&self, names: &[String], inner: usize) -> Result<LayerMatrix> {
         let matrices: Vec<(String, usize)> =
             names.iter().filter_map(|part| Some((name(self.index, part), self.shape(part)?[0]))).collect();

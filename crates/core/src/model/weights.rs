@@ -1,7 +1,7 @@
-//! Weight files of a backbone: one `model.safetensors`, shards with an index, or one GGUF file.
+//! Weight files of a backbone: a single `model.safetensors`, shards with an index, or a single GGUF file.
 //!
-//! Files are read instead of memory-mapped. If a mapped file is truncated while in use, `SIGBUS` kills the process. A
-//! failed read gives an error that names the file.
+//! Files are read instead of memory-mapped. If a mapped file were truncated while in use, `SIGBUS` would kill the
+//! process, whereas a failed read returns an error that names the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -26,13 +26,13 @@ pub struct Weights {
     /// For each tensor, the index of its file in `shards`.
     holder: BTreeMap<String, usize>,
     taken: BTreeSet<String>,
-    /// Stored location of tensors whose requested name differs from the stored one.
+    /// Stored locations of the tensors whose requested names differ from their stored names.
     stored: BTreeMap<String, Place>,
-    /// Quantization type of tensors that are quantized at load time, by requested name.
+    /// Types of the tensors that are quantized at load time, keyed by requested name.
     rounded: BTreeMap<String, GgmlDType>,
 }
 
-/// Stored tensor or a row range of it.
+/// Stored tensor, or a range of its rows.
 struct Place {
     stored: String,
     rows: Option<Rows>,
@@ -46,7 +46,7 @@ struct Rows {
 }
 
 impl Weights {
-    /// Opens the weight files of a folder, or a GGUF file.
+    /// Opens the weight files in a folder, or a GGUF file.
     ///
     /// # Errors
     /// Fails if there is no weight file, a file is truncated or malformed, or the index names a missing file or tensor.
@@ -81,7 +81,7 @@ impl Weights {
         Ok(Self { folder, shards, holder, taken, stored, rounded })
     }
 
-    /// Returns the paths of the weight files, for hashing.
+    /// Returns the paths of the weight files in a folder, for hashing.
     pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         Ok(files_of(folder)?.0)
     }
@@ -101,14 +101,14 @@ impl Weights {
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows: None });
     }
 
-    /// Makes rows of the tensor `stored`, which has the given shape, available as `name`. The rows start at `first`.
-    /// The number of rows follows from the shape of each request.
+    /// Makes rows of the tensor `stored`, which has the given shape, available as `name`. The rows start at row
+    /// `first`. Their number follows from the shape that is requested.
     pub(super) fn call_rows(&mut self, stored: &str, shape: &[usize], first: usize, name: &str) {
         let rows = Some(Rows { shape: shape.to_vec(), first });
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows });
     }
 
-    /// Registers matrices, by requested name, that are quantized when they are read.
+    /// Registers matrices, identified by requested name, to be quantized when they are read.
     pub(super) fn round(&mut self, matrices: Vec<(String, GgmlDType)>) {
         self.rounded.extend(matrices);
     }
@@ -118,7 +118,7 @@ impl Weights {
         self.holder.contains_key(name)
     }
 
-    /// Iterates over the checked tensors as requested name, stored name and file.
+    /// Iterates over the checked tensors. Yields the requested name, the stored name and the file of each.
     pub(super) fn checked_tensors(&self) -> impl Iterator<Item = (&str, &str, &Path)> {
         self.taken.iter().filter_map(|stored| {
             let asked = self
@@ -153,8 +153,8 @@ impl Weights {
     /// Reads a tensor of any float type as f32.
     ///
     /// # Errors
-    /// Fails if the tensor is missing, has another shape or dtype, or contains a non-finite value, or if its file
-    /// changed. The error names the file and tensor.
+    /// Fails if the tensor is missing, has a different shape or an unsupported type, contains a non-finite value, or if
+    /// its file has changed. The error names the file and tensor.
     pub fn take(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         self.locate(name, shape)?.values()
     }
@@ -173,7 +173,7 @@ impl Weights {
         self.locate(name, shape)?.blocks(most, each)
     }
 
-    /// Reads rows of a matrix as f32, concatenated. `rows` must be in bounds.
+    /// Reads rows of a matrix as f32, and concatenates them. `rows` must be in bounds.
     ///
     /// # Errors
     /// Fails like [`Self::take`]. Only the rows read are checked for non-finite values.
@@ -181,7 +181,8 @@ impl Weights {
         self.locate(name, &shape)?.rows(rows)
     }
 
-    /// Reads stored matrices `[outer, inner]`, given by name and `outer`, as one f32 matrix `[inner, Σ outer]`.
+    /// Reads stored matrices `[outer, inner]` as one f32 matrix `[inner, Σ outer]`. Each is given by its name and its
+    /// `outer`.
     ///
     /// # Errors
     /// See [`Self::take`].
@@ -196,8 +197,8 @@ impl Weights {
         Ok(out)
     }
 
-    /// Reads stored matrices `[outer, inner]`, given by name and `outer`, as panels of one matrix `[inner, Σ outer]`.
-    /// Elements are converted or rounded to the panels' type.
+    /// Reads stored matrices `[outer, inner]` as panels of one matrix `[inner, Σ outer]`. Each is given by its name and
+    /// its `outer`. Elements are converted or rounded to the panels' type.
     ///
     /// # Errors
     /// See [`Self::take`].
@@ -266,10 +267,10 @@ impl Weights {
     }
 }
 
-/// Tensor name and shard file name of each entry of an index.
+/// Tensor name and shard file name for each entry in an index.
 type ShardIndex = Vec<(String, String)>;
 
-/// Returns the weight files of a folder, and its index if present.
+/// Returns the weight files in a folder, and the index if there is one.
 fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
     if is_gguf(folder) {
         return Ok((vec![folder.to_owned()], None));
@@ -303,7 +304,7 @@ fn files_of(folder: &Path) -> Result<(Vec<PathBuf>, Option<ShardIndex>)> {
         .ok_or_else(|| Error::bad_input("the shard index has no `weight_map` object").at(&location))?;
     let files: BTreeSet<String> = entries.iter().map(|(_, file)| file.clone()).collect();
     for file in &files {
-        // The index is untrusted input and must not name files outside its folder.
+        // The index is untrusted input and must not refer to files outside its folder.
         if !Path::new(file).components().all(|part| matches!(part, Component::Normal(_))) {
             return Err(Error::bad_input("the index lists a file outside its folder")
                 .at(location)

@@ -1,4 +1,4 @@
-//! Sliding-window attention settings of a config, as interpreted by transformers. A query attends to the last `width`
+//! Sliding-window attention settings in a config, as interpreted by transformers. A query attends to the last `width`
 //! tokens, including itself (`sliding_window_overlay` in `masking_utils.py`).
 
 use serde_json::{Map, Value};
@@ -7,10 +7,10 @@ use super::architecture::{Architecture, SlidingWindow};
 use super::config_fields::Entries;
 use crate::error::Result;
 
-/// Upper bound on context lengths.
+/// Upper bound for context lengths.
 pub(super) const MAX_TOKENS: usize = 1 << 30;
 
-/// Defaults of transformers for `sliding_window` and `max_window_layers`.
+/// Default values in transformers for `sliding_window` and `max_window_layers`.
 const WIDTH: usize = 4096;
 const FIRST_LAYER: usize = 28;
 
@@ -21,7 +21,7 @@ const LAYERS: &str = "layer_types";
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// Returns the window of each layer. `rotated` states which layers have a rotary embedding.
+/// Returns the window for each layer. `rotated` tells which layers have a rotary embedding.
 ///
 /// # Errors
 /// Fails if transformers does not support such a window for the architecture, or an entry is invalid.
@@ -46,7 +46,7 @@ pub(super) fn of(
     }
 }
 
-/// Config entries that concern sliding windows.
+/// Config entries that are related to sliding windows.
 struct WindowFields<'a> {
     entries: &'a Entries<'a>,
     layers: usize,
@@ -88,7 +88,7 @@ impl WindowFields<'_> {
         if let Some(kinds) = &self.kinds {
             return self.by_kind(kinds, width, &format!("`{KEY}` to be set, because `layer_types` has sliding layers"));
         }
-        // `count` rejects 0, which is a valid number of layers here.
+        // `count` rejects 0, but here 0 is a valid layer index.
         let first = match self.entries.get(FIRST) {
             Some(zero) if zero.as_u64() == Some(0) => 0,
             Some(_) => self.entries.count(FIRST, MAX_TOKENS)?,
@@ -121,14 +121,14 @@ impl WindowFields<'_> {
         }
     }
 
-    /// Returns the same window for all layers. Fails if `layer_types` contradicts it.
+    /// Returns the given window for all layers. Fails if `layer_types` contradicts it.
     fn uniform(&self, window: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
         let other = self.kinds.iter().flatten().find(|kind| is_sliding(kind) == window.is_none());
         other.map_or_else(|| Ok(vec![window; self.layers]), |found| self.refuse(LAYERS, found, expected))
     }
 
-    /// Returns the window of each layer according to `layer_types`. Fails if a layer requires a window and there is
-    /// none.
+    /// Returns the window that `layer_types` specifies for each layer. Fails if a layer requires a window but the
+    /// config sets no width.
     fn by_kind(&self, kinds: &[&Value], width: Option<usize>, expected: &str) -> Result<Vec<Option<usize>>> {
         if let Some(found) = kinds.iter().find(|kind| width.is_none() && is_sliding(kind)) {
             return self.refuse(LAYERS, found, expected);
@@ -197,7 +197,8 @@ mod tests {
             .map(|windows| (windows, notes))
     }
 
-    /// Expected values: `config.sliding_window` and `config.layer_types` of transformers 5.23.0 for three layers.
+    /// The expected values are `config.sliding_window` and `config.layer_types` in transformers 5.23.0, for three
+    /// layers.
     #[test]
     fn a_window_is_where_transformers_has_it() {
         let full = vec![None; 3];

@@ -1,5 +1,5 @@
-//! Ghosted with a bias, an extension beyond the paper: the linear minimum mean square error estimate of Neural Block
-//! Linearization (arXiv 2505.21077, section 3), applied to removed layers.
+//! Ghosted Layers with a bias, which the paper does not include: the linear minimum mean square error estimate of
+//! Neural Block Linearization (arXiv 2505.21077, section 3), applied to removed layers.
 //!
 //! The repaired stream is `x·(I + M) + b`. Its mean equals the mean of `X_post`.
 
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn affine_recovers_a_known_map_and_bias() {
-        // X_post = X·(2 0; 1 3) + (5, −1) for the corners of a square.
+        // X_post = X·(2 0; 1 3) + (5, −1) at the corners of a square.
         let streams: [(usize, &[f32]); 2] =
             [(1, &[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0]), (3, &[5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0])];
         let written = Written::new(2, 1, &streams);

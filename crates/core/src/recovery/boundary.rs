@@ -1,4 +1,4 @@
-//! Boundary of removed layers: the dense activations on both sides, and the repair.
+//! Boundary of removed layers: the activations of the dense model on both sides, and the repair.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::{Batch, Engine, HostRows, MergedLayer, Operator, Step, Sublayer};
 
-/// Number of rows that a method reads at a time. It bounds the memory use regardless of the corpus size.
+/// Number of rows that a method reads at a time. This bounds memory use, however large the corpus is.
 const BLOCK_ROWS: usize = 2048;
 
 /// Removed layers `[start, end)` that are repaired together, or one removed sublayer.
@@ -22,7 +22,7 @@ const BLOCK_ROWS: usize = 2048;
 pub struct Span {
     pub start: usize,
     pub end: usize,
-    /// Removed sublayer of layer `start`. `None` if whole layers are removed.
+    /// Sublayer that is removed from layer `start`, or `None` if whole layers are removed.
     pub sublayer: Option<Sublayer>,
 }
 
@@ -32,12 +32,12 @@ impl Span {
         Self { start, end, sublayer: None }
     }
 
-    /// Creates the span of a sublayer.
+    /// Creates the span of a single sublayer.
     pub fn sublayer(layer: usize, sublayer: Sublayer) -> Self {
         Self { start: layer, end: layer + 1, sublayer: Some(sublayer) }
     }
 
-    /// Returns the site of the stream that enters the span.
+    /// Returns the hook point at which the stream enters the span.
     pub fn input(&self) -> HookPoint {
         match self.sublayer {
             Some(Sublayer::Mlp) => HookPoint::Middle(self.start),
@@ -45,7 +45,7 @@ impl Span {
         }
     }
 
-    /// Returns the site of the stream that leaves the span.
+    /// Returns the hook point at which the stream leaves the span.
     pub fn output(&self) -> HookPoint {
         match self.sublayer {
             Some(Sublayer::Attention) => HookPoint::Middle(self.start),
@@ -74,16 +74,16 @@ impl Placement {
     }
 }
 
-/// Span of a selection with the calibration activations on both sides. All sequences have equal length.
+/// Span of a selection, with the calibration activations on both sides of it. All sequences have the same length.
 pub struct Boundary<'a> {
     pub backbone: &'a dyn Engine,
     pub activations: &'a Activations,
     pub span: Span,
-    /// Number of leading sequences that the repair is fitted on. Its metrics cover all sequences.
+    /// Number of leading sequences on which the repair is fitted. The repair's metrics cover all sequences.
     pub fitted: usize,
-    /// Preceding spans of the selection with their repairs, in ascending order.
+    /// Preceding spans of the selection and their repairs, in ascending order.
     pub earlier: &'a [(Span, Repair)],
-    /// Last remaining layer before the span in a backbone that is pruned iteratively. `None` in the dense backbone.
+    /// Last remaining layer before the span if the backbone is pruned iteratively, or `None` if the backbone is dense.
     pub before: Option<&'a RemainingLayer>,
     /// Start position of each sequence in its text. Empty if no sequences are known to overlap.
     pub starts: &'a [Start],
@@ -93,12 +93,12 @@ pub struct Boundary<'a> {
 #[derive(Debug, Clone)]
 pub struct RemainingLayer {
     pub layer: usize,
-    /// Earlier repairs folded into the layer's weights, by sublayer.
+    /// Earlier repairs that are folded into the layer's weights, by sublayer.
     pub edits: BTreeMap<Sublayer, Arc<Operator>>,
 }
 
 impl RemainingLayer {
-    /// Returns the steps of the layer with another operator on both branches.
+    /// Returns the steps of the layer with another operator applied to both branches.
     ///
     /// # Errors
     /// Fails if the operator cannot be composed with an earlier one.
@@ -149,7 +149,7 @@ impl Boundary<'_> {
         sums.finish()
     }
 
-    /// Returns whether two sequences are known to contain the same tokens of a text.
+    /// Returns whether two sequences are known to contain the same tokens from a text.
     pub fn overlap(&self, one: usize, other: usize) -> bool {
         let one = self.starts.get(one);
         let other = self.starts.get(other);
@@ -171,10 +171,10 @@ impl Boundary<'_> {
         self.activations.rows(self.span.output(), rows)
     }
 
-    /// Computes the stream `[rows, C]` that enters the span in the model with all preceding spans repaired.
+    /// Computes the stream `[rows, C]` that enters the span in the model in which all preceding spans are repaired.
     ///
-    /// Starts with the dense stream at the first span, and runs the repairs and the layers between them on one
-    /// sequence.
+    /// Starts with the dense model's stream at the first span. Then runs the repairs, and the layers between them, on
+    /// one sequence.
     ///
     /// # Errors
     /// Fails if a preceding repair changes the weights of a layer, because it cannot be run as a step.
@@ -243,12 +243,13 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     }
 }
 
-/// Maximum range of the values of a channel that counts as constant, in f32 rounding errors.
+/// Largest range of values for which a channel counts as constant, in f32 rounding errors.
 const CONSTANT_ROUNDINGS: f32 = 16.0;
 
 /// Returns the reasons why the activations cannot determine a repair: fewer tokens than channels, or constant channels.
 ///
-/// The list is empty if there are none. Channels that are always zero are ignored, because they need no repair.
+/// The list is empty if there are no such reasons. Channels that are always zero are ignored, because they need no
+/// repair.
 ///
 /// # Errors
 /// Fails if the activations cannot be read.
@@ -278,15 +279,15 @@ pub fn degenerate(boundary: &Boundary<'_>) -> Result<Vec<String>> {
     Ok(reasons)
 }
 
-/// Change to the model that repairs one span.
+/// Change that repairs one span of the model.
 #[derive(Debug, Clone)]
 pub enum Repair {
     /// No repair: the layers are only removed.
     Cut,
-    /// An operator on the stream that replaces the span: `x ← x·W`.
+    /// An operator on the stream, which replaces the span: `x ← x·W`.
     Stream(Arc<Operator>),
-    /// An operator on branches of the layer before the span. It maps `branch ← branch·T` in the layer's MLP, and also
-    /// in its attention if `attention` is set.
+    /// An operator on branches in the layer before the span. It maps `branch ← branch·T` for the layer's MLP, and also
+    /// for its attention if `attention` is set.
     Branches { operator: Arc<Operator>, attention: bool },
     /// Merged weights in the layer before the span.
     Merged(Arc<MergedLayer>),
@@ -302,7 +303,7 @@ impl Repair {
     }
 }
 
-/// A repair with diagnostics of the solver.
+/// A repair, with diagnostics from the solver.
 #[derive(Debug, Clone)]
 pub struct Solution {
     pub repair: Repair,
@@ -310,15 +311,15 @@ pub struct Solution {
     pub notes: Vec<String>,
     /// Rank and condition number of the least-squares problem, if the method solves one.
     pub system: Option<System>,
-    /// Mean loss per epoch, if the method is iterative.
+    /// Mean loss in each epoch, if the method is iterative.
     pub losses: Vec<f64>,
 }
 
-/// Properties of the matrix `[rows, C]` of a least-squares problem.
+/// Properties of the matrix `[rows, C]` in a least-squares problem.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct System {
     pub rank: usize,
-    /// Ratio of the largest to the smallest singular value. Infinite if the rank is below `C`.
+    /// Ratio of the largest to the smallest singular value. It is infinite if the rank is below `C`.
     pub condition: f64,
 }
 
@@ -343,7 +344,7 @@ pub(super) mod tests {
     use crate::model::engine::tests::Adding;
     use crate::options::Options;
 
-    /// Test activations given as literals: the stream `[rows, C]` that enters each listed layer.
+    /// Activations for tests, given as literals: the stream `[rows, C]` that enters each listed layer.
     pub(in crate::recovery) struct Written {
         engine: Adding,
         activations: Activations,
@@ -357,7 +358,7 @@ pub(super) mod tests {
             Self::at(channels, sequences, &sites)
         }
 
-        /// Creates activations from the stream at each given site.
+        /// Creates activations from the streams at the given hook points.
         pub(in crate::recovery) fn at(channels: usize, sequences: usize, streams: &[(HookPoint, &[f32])]) -> Self {
             let mut kept = InMemory::of(streams.iter().map(|(site, _)| *site));
             streams.iter().for_each(|(site, rows)| kept.push(*site, rows).unwrap());
@@ -366,7 +367,7 @@ pub(super) mod tests {
             Self { engine: Adding::new(), activations, fitted: sequences, starts: Vec::new() }
         }
 
-        /// Runs the method called `name` with options at `[start, end)`.
+        /// Runs the method `name` with the given options on the removed layers `[start, end)`.
         pub(in crate::recovery) fn solve(
             &self,
             boundaries: (usize, usize),
@@ -378,7 +379,7 @@ pub(super) mod tests {
             self.solve_by(boundaries, earlier, &*crate::recovery::build(name, &options)?)
         }
 
-        /// Runs a method at `[start, end)`.
+        /// Runs a method on the removed layers `[start, end)`.
         pub(in crate::recovery) fn solve_by(
             &self,
             (start, end): (usize, usize),
@@ -399,7 +400,7 @@ pub(super) mod tests {
             })
         }
 
-        /// Runs a method at a span.
+        /// Runs a method on a span.
         pub(in crate::recovery) fn solve_at(
             &self,
             span: Span,
@@ -409,7 +410,8 @@ pub(super) mod tests {
             method.solve(&Boundary { backbone, activations, span, fitted: *fitted, earlier: &[], before: None, starts })
         }
 
-        /// Returns the reasons that [`degenerate`](crate::recovery::degenerate) gives at `[start, end)`.
+        /// Returns the reasons that [`degenerate`](crate::recovery::degenerate) gives for the removed layers
+        /// `[start, end)`.
         pub(in crate::recovery) fn degenerate(&self, (start, end): (usize, usize)) -> Vec<String> {
             let backbone = &self.engine;
             let activations = &self.activations;
@@ -421,7 +423,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Asserts that values agree within 1e-5. A ridge of 1e-6 changes values near 1 by less than that.
+    /// Asserts that values agree to within 1e-5. A ridge of 1e-6 changes values near 1 by less than that.
     pub(in crate::recovery) fn near(found: &[f32], expected: &[f32]) {
         assert_eq!(found.len(), expected.len());
         let worst = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -436,7 +438,8 @@ pub(super) mod tests {
         assert_eq!(reasons(&[1.0, 2.0, 3.0, 1.0]), Vec::<String>::new());
         assert_eq!(reasons(&[1.0, 0.0, 3.0, 0.0]), Vec::<String>::new(), "a zero channel");
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.0]), ["1 of 2 channels are constant in the calibration"]);
-        // A channel that varies by a rounding error counts as constant. A larger difference does not.
+        // A channel whose values vary by a rounding error counts as constant. A channel with a larger variation does
+        // not.
         assert_eq!(reasons(&[1.0, 5.0, 3.0, 5.000_002]).len(), 1);
         assert!(reasons(&[1.0, 5.0, 3.0, 5.001]).is_empty());
         let one_token = reasons(&[1.0, 2.0]);

@@ -1,6 +1,6 @@
 //! Ghosted Layers: replaces removed layers by the least-squares map of their update (paper §3, Theorem 1; design §7).
 //!
-//! With `input: normed`, an extension beyond the paper, the map reads `H = RMSNorm(X)` instead of `X`. The repaired
+//! With `input: normed`, which the paper does not include, the map reads `H = RMSNorm(X)` instead of `X`. The repaired
 //! stream is `x + h·M (+ b)`. The norm is that of the first removed layer. It has no weight if the layer does not start
 //! with a norm.
 
@@ -26,7 +26,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOUR
     .mark_as_papers()
     .variants(VARIANTS);
 
-/// The two solvers of table A10 of the paper, with the labels of that table, and variants beyond the paper.
+/// The two solvers in table A10 of the paper, labeled as in that table, and variants that are not in the paper.
 const VARIANTS: &[Variant] = &[
     Variant { option: "solver", value: "svd", word: "svd", label: "SVD-based" },
     Variant { option: "solver", value: "normal", word: "solve", label: "Solver-based" },
@@ -34,8 +34,8 @@ const VARIANTS: &[Variant] = &[
     Variant { option: "input", value: "normed", word: "normed", label: "Ghost Layer, normed" },
 ];
 
-/// Relative cutoff of singular values, as in the reference code. Values at or below this fraction of the largest count
-/// as zero.
+/// Relative cutoff for singular values, as in the reference code. A singular value counts as zero if it is at most this
+/// fraction of the largest one.
 const CUTOFF: f64 = 1e-6;
 
 /// `W = I + M` with `M = argmin ‖X_pre·M − Δ‖`, over the operator sequences.
@@ -120,7 +120,7 @@ impl Recovery for Ghosted {
         let cube = (channels as f64).powi(3);
         match (self.solver, self.ridge) {
             (Solver::Normal, Ridge::Fixed(_)) => least_squares_operations(channels, rows),
-            // Each candidate ridge is solved on all windows except the held-out ones.
+            // Each candidate ridge is solved for on all windows except the held-out ones.
             (Solver::Normal, Ridge::Auto) => least_squares_operations(channels, rows) + 20.0 * F64_COST * cube,
             // Householder reflections of [X Δ], and the SVD of the triangular factor.
             (Solver::Svd, _) => F64_COST * (6.0 * rows as f64 * (channels as f64).powi(2) + 30.0 * cube),
@@ -162,7 +162,7 @@ impl Recovery for Ghosted {
 }
 
 impl Ghosted {
-    /// Solves for the map of the normalized stream.
+    /// Solves for the map that is applied to the normalized stream.
     fn solve_normed(&self, boundary: &Boundary<'_>) -> Result<Solution> {
         let channels = boundary.channels();
         let norm = boundary.backbone.stream_norm(boundary.span.start)?;

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
 use crate::model::Operator;
 
-/// Default ridge added to the diagonal of `XᵀX`, as in the reference code of ghosted.
+/// Default ridge added to the diagonal of `XᵀX`, as in the reference code for Ghosted Layers.
 pub(super) const RIDGE: f64 = 1e-6;
 
 /// Solution of a least-squares problem.
@@ -24,13 +24,13 @@ pub(super) struct Solved {
 }
 
 impl Solved {
-    /// Converts to a solution that applies `operator` to the residual stream.
+    /// Converts to a solution in which `operator` is applied to the residual stream.
     pub(super) fn on_stream(self, operator: Arc<Operator>) -> Solution {
         let Self { system, notes, .. } = self;
         Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() }
     }
 
-    /// Computes `W = I + M` in f64 and rounds it to f32.
+    /// Computes `W = I + M` in f64, and rounds it to f32.
     pub(super) fn with_identity(&self, channels: usize) -> Vec<f32> {
         let identity = [1.0].into_iter().chain(std::iter::repeat_n(0.0, channels)).cycle();
         self.matrix.iter().zip(identity).map(|(v, identity)| (v + identity) as f32).collect()
@@ -43,7 +43,7 @@ pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Re
     let system = System { rank: spectrum.rank, condition: spectrum.condition };
     let is_deficient = spectrum.rank < channels;
     let rank = format!("rank {} of {channels} ({} tokens)", spectrum.rank, normal.rows());
-    // A ridge makes the system nonsingular unless it is so small that it is lost to rounding in f64.
+    // A ridge makes the system nonsingular, unless it is so small that f64 rounding absorbs it.
     if !is_deficient || ridge > 0.0 {
         match normal.solve(ridge) {
             Ok(matrix) => {
@@ -63,16 +63,16 @@ pub(super) fn solve(normal: &NormalEquations, channels: usize, ridge: f64) -> Re
 #[serde(try_from = "Value", into = "Value")]
 pub(super) enum Ridge {
     Fixed(f64),
-    /// Selected by cross-validation on held-out windows.
+    /// The ridge is selected by cross-validation on held-out windows.
     Auto,
 }
 
 const AUTO: &str = "auto";
 
-/// Candidate ridges as fractions of the mean eigenvalue.
+/// Candidate ridges as fractions of the mean eigenvalue of `XᵀX`.
 const SHARES: [f64; 9] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 
-/// Stride of the held-out windows.
+/// Interval between held-out windows.
 const HOLDOUT_STRIDE: usize = 4;
 
 impl Default for Ridge {
@@ -119,14 +119,15 @@ impl JsonSchema for Ridge {
     }
 }
 
-/// Solves with the ridge that is best on held-out windows.
+/// Solves the problem with the ridge that performs best on held-out windows.
 ///
-/// `M_λ = (XᵀX + λI)⁻¹XᵀΔ` shrinks the map along directions with little variance in the calibration. The direction of
-/// the singular value `σ_i` of `X` shrinks by the factor `σ_i² / (σ_i² + λ)`. Every fourth window is held out. The
-/// system of the other windows is solved with each candidate `λ`. The `λ` with the smallest `‖X_h·M_λ − Δ_h‖²` on the
-/// held-out windows is selected, and the system of all windows is solved with it. Windows are drawn at random, so
-/// windows that share tokens with a held-out window are excluded from the selection. Candidates are the paper's 1e-6
-/// and fractions of the mean eigenvalue `tr(XᵀX) / C`. These fractions do not depend on the number of windows.
+/// `M_λ = (XᵀX + λI)⁻¹XᵀΔ` shrinks the map along directions with little variance in the calibration data. The direction
+/// that belongs to the singular value `σ_i` of `X` shrinks by the factor `σ_i² / (σ_i² + λ)`. Every fourth window is
+/// held out. The system for the other windows is solved with each candidate `λ`. The `λ` with the smallest
+/// `‖X_h·M_λ − Δ_h‖²` on the held-out windows is selected, and the system for all windows is solved with it. Windows
+/// are drawn at random, so windows that share tokens with a held-out window are excluded from the selection. The
+/// candidates are the paper's 1e-6 and fractions of the mean eigenvalue `tr(XᵀX) / C`. These fractions do not depend on
+/// the number of windows.
 ///
 /// # Errors
 /// Fails if there are fewer than two windows, every other window shares tokens with a held-out one, or the activations
@@ -162,12 +163,13 @@ pub(super) fn cross_validated(boundary: &Boundary<'_>) -> Result<Solved> {
     Ok(solved)
 }
 
-/// Sums over three disjoint sets of windows: training, held out, and those that share tokens with a held-out window.
+/// Sums over three disjoint sets of windows: training windows, held-out windows, and windows that share tokens with a
+/// held-out window.
 struct Split {
     training: NormalEquations,
     held_out: NormalEquations,
     overlapping: NormalEquations,
-    /// `‖Δ_h‖²` of the held-out windows.
+    /// `‖Δ_h‖²` on the held-out windows.
     squares: f64,
     counts: SplitCounts,
 }
@@ -219,17 +221,17 @@ impl Split {
     }
 }
 
-/// Returns whether a window is held out: every fourth, or the last of fewer than four.
+/// Returns whether a window is held out: every fourth window, or the last one if there are fewer than four.
 fn is_held_out(window: usize, windows: usize) -> bool {
     (window + 1).is_multiple_of(HOLDOUT_STRIDE) || (windows < HOLDOUT_STRIDE && window + 1 == windows)
 }
 
-/// Selected candidate. An excess is `‖X_h·M − Δ_h‖² − ‖Δ_h‖²` on the held-out windows.
+/// Selected candidate ridge. Its excess is `‖X_h·M − Δ_h‖² − ‖Δ_h‖²` on the held-out windows.
 struct RidgeChoice {
-    /// Fraction of the mean eigenvalue, or `None` for the paper's ridge.
+    /// Ridge as a fraction of the mean eigenvalue, or `None` for the paper's ridge.
     share: Option<f64>,
     excess: f64,
-    /// Excess of the paper's ridge. NaN if its system is singular.
+    /// Excess of the paper's ridge, or NaN if the system with that ridge is singular.
     default_excess: f64,
 }
 
@@ -250,7 +252,7 @@ fn best_ridge(training: &NormalEquations, held_out: &NormalEquations) -> Option<
     best
 }
 
-/// Returns the ridge of a candidate: the paper's value, or a fraction of the mean eigenvalue of `normal`.
+/// Returns the ridge for a candidate: the paper's value, or a fraction of the mean eigenvalue of `normal`.
 fn ridge_of(share: Option<f64>, normal: &NormalEquations) -> f64 {
     share.map_or(RIDGE, |share| share * normal.mean_eigenvalue())
 }
@@ -267,9 +269,9 @@ mod tests {
 
     #[test]
     fn auto_ridge_is_chosen_on_the_held_out_window() {
-        // One channel, four windows of one token, x = 1. Δ is 2 in three windows and 1 in the held-out one. Training
-        // gives M = 6 / (3 + λ), which fits the held-out window at λ = 3, the mean eigenvalue. With all four windows
-        // the mean eigenvalue is 4: M = 7 / (4 + 4), W = 1.875.
+        // One channel, and four windows of one token with x = 1. Δ is 2 in three windows and 1 in the held-out one.
+        // Training gives M = 6 / (3 + λ), which fits the held-out window at λ = 3, the mean eigenvalue. With all four
+        // windows, the mean eigenvalue is 4, so M = 7 / (4 + 4) and W = 1.875.
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0; 4]), (2, &[3.0, 3.0, 3.0, 2.0])];
         let written = Written::new(1, 4, &streams);
         let solution = written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap();
@@ -290,7 +292,7 @@ mod tests {
     #[test]
     fn overlapping_windows_take_no_part_in_the_ridge_choice() {
         // Like the previous test, but one of the windows with Δ = 2 overlaps the held-out window. If the overlapping
-        // window counted, the mean eigenvalue would not be selected.
+        // window were used for training, the mean eigenvalue would not be selected.
         let streams: [(usize, &[f32]); 2] = [(1, &[1.0; 8]), (2, &[3.0, 3.0, 2.0, 2.0, 3.0, 3.0, 2.0, 2.0])];
         let mut written = Written::new(1, 4, &streams);
         written.starts = vec![
@@ -302,9 +304,9 @@ mod tests {
         let solution = written.solve((1, 2), &[], "ghosted", &json!({"ridge": "auto"})).unwrap();
         let note = &solution.notes[0];
         assert!(note.contains("ridge 1e0 of") && note.contains("of 4 (1 that share tokens with these"), "{note}");
-        // The final system has all windows: mean eigenvalue 8 and Σ xΔ = 12.
+        // The final system covers all windows: its mean eigenvalue is 8, and Σ xΔ = 12.
         near(&solution.repair.operator().unwrap().to_dense().unwrap(), &[1.0 + 12.0 / 16.0]);
-        // Windows of different documents, or a full length apart, share no tokens.
+        // Windows from different documents share no tokens, and neither do windows that are a full length apart.
         written.starts = vec![
             first_document_start(10),
             Start { document: 1, token: 51 },

@@ -1,5 +1,5 @@
-//! LinearPatch: scales each channel of the stream, optionally in a rotated basis (reference: the LinearPatch
-//! repository; design §7).
+//! LinearPatch: scales each channel of the stream, optionally in a rotated basis (design §7). The reference is the
+//! LinearPatch repository.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ fn fitted_sequences(case: &PruneCase<'_>) -> usize {
     if case.one_block { case.sequences } else { case.operator_sequences }
 }
 
-/// Epsilon that the reference code adds to the mean magnitude before a removed layer in the layer-by-layer repair.
+/// Epsilon that the reference code adds to the mean magnitude before a removed layer if it repairs layer by layer.
 const MAGNITUDE_EPSILON: f64 = 1e-8;
 
 /// LinearPatch: one scale per channel of the stream (`linearpatch-diag`), or of the stream rotated by a Hadamard matrix
@@ -62,10 +62,11 @@ struct LinearPatchOptions {
 ///
 /// Follows the reference code:
 ///
-/// - By region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`.
-/// - Layer by layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens, of the unrotated `X` even for
-///   `rotate`.
-/// - If the criterion removes one block, `d` is measured on all sequences, otherwise on the operator sequences.
+/// - If one operator replaces a region, `d` is the mean over sequences of `mean_t|X_post| / mean_t|X_pre|`.
+/// - If one operator replaces each layer, `d` is `mean|X_post| / (mean|X_pre| + 1e-8)` over all tokens. It is measured
+///   on the unrotated `X`, even for `rotate`.
+/// - If the criterion removes one block, `d` is measured on all sequences. Otherwise, it is measured on the operator
+///   sequences.
 struct LinearPatch {
     rotate: bool,
     placement: Placement,
@@ -95,8 +96,8 @@ impl Recovery for LinearPatch {
         self.placement.spans(region)
     }
 
-    /// Returns the sequences on which the scales are fitted. They depend on the criterion but not on the layers it
-    /// selects, as in the reference code (design §1).
+    /// Returns the sequences on which the scales are fitted. They depend on the criterion, but not on the layers that
+    /// it selects, as in the reference code (design §1).
     fn fitted_on(&self, one_block: bool) -> Fitted {
         if one_block && self.placement == Placement::Region { Fitted::All } else { Fitted::First }
     }
@@ -116,7 +117,7 @@ impl Recovery for LinearPatch {
     }
 }
 
-/// Computes the row-major matrix `H·diag(d)·Hᵀ [C, C]`. For some sizes `Hᵀ` differs from `H`.
+/// Computes the row-major matrix `H·diag(d)·Hᵀ [C, C]`. For some sizes, `Hᵀ` differs from `H`.
 fn rotated(scale: &[f32]) -> Vec<f32> {
     let mut matrix = hadamard::matrix(scale.len());
     for row in matrix.chunks_exact_mut(scale.len()) {
@@ -127,7 +128,7 @@ fn rotated(scale: &[f32]) -> Vec<f32> {
 }
 
 impl LinearPatch {
-    /// Computes `d [C]` and notes about zero channels.
+    /// Computes `d [C]`, and notes about zero channels.
     fn scale(&self, boundary: &Boundary<'_>) -> Result<(Vec<f32>, Vec<String>)> {
         let channels = boundary.channels();
         let mut ratios = Ratios::new(channels);
@@ -144,7 +145,7 @@ impl LinearPatch {
         })
     }
 
-    /// Computes `Σ_t |x|` per channel of one sequence, rotated if the options require it.
+    /// Computes `Σ_t |x|` for each channel over one sequence, which is rotated first if the options require it.
     fn magnitudes(&self, x: &[f32], channels: usize) -> Vec<f64> {
         let rotated = (self.rotate && self.placement == Placement::Region).then(|| {
             let mut x = x.to_vec();
@@ -157,9 +158,9 @@ impl LinearPatch {
     }
 }
 
-/// Magnitudes before and after a span, per channel.
+/// Magnitudes before and after a span for each channel.
 struct Ratios {
-    /// Sum of the per-sequence ratios, and number of sequences with a defined ratio.
+    /// For each channel, the sum of the per-sequence ratios, and the number of sequences in which the ratio is defined.
     per_sequence: Vec<(f64, usize)>,
     pre: Vec<f64>,
     post: Vec<f64>,
@@ -184,10 +185,10 @@ impl Ratios {
         }
     }
 
-    /// Averages the ratios over sequences.
+    /// Averages the ratios over the sequences.
     ///
-    /// Skips a channel in sequences in which it is zero before the region. The reference code would divide by zero. A
-    /// channel that is zero in all sequences keeps scale 1.
+    /// For each channel, skips the sequences in which it is zero before the region. There, the reference code would
+    /// divide by zero. A channel that is zero in all sequences gets scale 1.
     fn mean_over_sequences(&self) -> (Vec<f32>, Vec<String>) {
         let always = self.per_sequence.iter().filter(|(_, count)| *count == 0).count();
         let sometimes = self.per_sequence.iter().filter(|(_, count)| (1..self.sequences).contains(count)).count();
@@ -207,7 +208,7 @@ impl Ratios {
         )
     }
 
-    /// Computes the ratios of the mean magnitudes over all tokens.
+    /// Computes the ratios of the mean magnitudes, which are taken over all tokens.
     fn over_tokens(&self, tokens: f64) -> Vec<f32> {
         let magnitudes = self.pre.iter().zip(&self.post);
         magnitudes.map(|(pre, post)| ((post / tokens) / (pre / tokens + MAGNITUDE_EPSILON)) as f32).collect()
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn rotated_scales_give_symmetric_operators() {
-        // The Hadamard matrices of sizes 24 and 40 are not symmetric.
+        // The Hadamard matrices of size 24 and 40 are not symmetric.
         for channels in [16, 24, 28, 40] {
             let matrix = rotated(&vec![3.0; channels]);
             let uneven = rotated(&(0..channels).map(|i| i as f32).collect::<Vec<_>>());

@@ -1,8 +1,8 @@
-//! Mean change, an extension beyond the paper: a constant replaces the update of the removed layers (as in arXiv
+//! Mean change, which the paper does not include: a constant replaces the update of the removed layers (as in arXiv
 //! 2407.16286).
 //!
-//! `‖1·bᵀ − Δ‖²` is minimal for `b = δ̄`, the mean of `Δ` over tokens. The repaired stream `x + δ̄` has the mean of
-//! `X_post`.
+//! `‖1·bᵀ − Δ‖²` is minimal for `b = δ̄`, the mean of `Δ` over tokens. The repaired stream `x + δ̄` has the same mean
+//! as `X_post`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! Merged layers, an extension beyond the paper (LaCo, arXiv 2402.11187): the weights of the removed layers are merged
-//! into those of the layer before the cut.
+//! Merged layers, which the paper does not include (LaCo, arXiv 2402.11187): the weights of the removed layers are
+//! merged into those of the layer before the cut.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Recovery for Merge {
     }
 
     fn sites(&self, span: Span) -> Vec<HookPoint> {
-        // Computing the errors of the repair requires the input of the merged layer.
+        // Computing the errors of the repair requires the stream that enters the merged layer.
         span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain([span.input(), span.output()]).collect()
     }
 
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// Expected factors are those of the formulas, expanded by hand.
+    /// The expected factors were obtained by expanding the formulas by hand.
     #[test]
     fn each_form_has_its_factors() {
         for (form, removed, expected) in [

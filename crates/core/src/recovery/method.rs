@@ -18,7 +18,7 @@ pub trait Recovery: Send + Sync {
         Ok(())
     }
 
-    /// Returns whether the method adds a repair at the cut.
+    /// Returns whether the method inserts a repair at the cut.
     fn repairs(&self) -> bool {
         true
     }
@@ -28,8 +28,8 @@ pub trait Recovery: Send + Sync {
         self.repairs()
     }
 
-    /// Returns whether the operator can be fine-tuned ([`crate::distill`]). Requires one operator per region, on the
-    /// residual stream.
+    /// Returns whether the operator can be fine-tuned ([`crate::distill`]). Fine-tuning requires one operator per
+    /// region, on the residual stream.
     fn tunable(&self) -> bool {
         false
     }
@@ -39,7 +39,7 @@ pub trait Recovery: Send + Sync {
         Place::Stream
     }
 
-    /// Returns the form of the operator that exported checkpoints store next to the weights, or `None` if the repair
+    /// Returns the form in which exported checkpoints store the operator next to the weights, or `None` if the repair
     /// can always be folded.
     fn step_form(&self, config: &Config) -> Option<StepForm> {
         match self.place() {
@@ -54,22 +54,23 @@ pub trait Recovery: Send + Sync {
         Ok(())
     }
 
-    /// Returns the kind of sublayer whose removal the method repairs. `None` if it repairs whole layers.
+    /// Returns the kind of sublayer whose removal the method repairs, or `None` if it repairs the removal of whole
+    /// layers.
     fn sublayer(&self) -> Option<Sublayer> {
         None
     }
 
-    /// Splits a removed region into spans with one operator each. By default, the region is one span.
+    /// Splits a removed region into spans that get one operator each. By default, the whole region is one span.
     fn spans(&self, region: Span) -> Vec<Span> {
         vec![region]
     }
 
-    /// Returns the sites whose activations [`Self::solve`] and the repair metrics read.
+    /// Returns the hook points whose activations [`Self::solve`] and the repair metrics read.
     fn sites(&self, span: Span) -> Vec<HookPoint> {
         vec![span.input(), span.output()]
     }
 
-    /// Returns which calibration sequences the repairs of a cut are fitted on.
+    /// Returns on which calibration sequences the repairs for a cut are fitted.
     ///
     /// `one_block` is set if the criterion removes one block
     /// ([`Criterion::one_block`](crate::criterion::Criterion::one_block)). The result is part of an operator's cache
@@ -79,15 +80,16 @@ pub trait Recovery: Send + Sync {
         Fitted::All
     }
 
-    /// Estimates the cost of [`Self::solve`] on `rows` rows, in f32 multiply-add operations of a matrix product.
+    /// Estimates the cost of [`Self::solve`] on `rows` rows, in units of one f32 multiply-add operation in a matrix
+    /// product.
     ///
-    /// An f64 operation counts [`F64_COST`] times, and an element-wise access [`ELEMENT_COST`] times. The default is
-    /// the cost of a least-squares problem in f64.
+    /// An f64 operation counts as [`F64_COST`] operations, and an element-wise access as [`ELEMENT_COST`]. The default
+    /// is the cost of a least-squares problem in f64.
     fn operations(&self, channels: usize, rows: usize) -> f64 {
         least_squares_operations(channels, rows)
     }
 
-    /// Returns the merged weights of the layer before a removed region, if the method merges layers.
+    /// Returns the merged weights of the layer before a removed region, or `None` if the method does not merge layers.
     fn merged(&self, layer: usize, removed: Range<usize>) -> Option<MergedLayer> {
         let _ = (layer, removed);
         None
@@ -110,27 +112,28 @@ pub(super) const ELEMENT_COST: f64 = 50.0;
 pub(super) fn least_squares_operations(channels: usize, rows: usize) -> f64 {
     let c = channels as f64;
     let rows = rows as f64;
-    // Half of XᵀX, and XᵀY. Conversion of X and Y to f64. A factorization with two solves. Eigenvalues of at most 512
-    // channels.
+    // The terms are half of XᵀX plus XᵀY, the conversion of X and Y to f64, a factorization with two solves, and the
+    // eigenvalues for at most 512 channels.
     let eigenvalues = 350.0 * c.min(512.0).powi(3);
     3.0 * F64_COST * rows * c * c + 6.0 * ELEMENT_COST * rows * c + 3.0 * F64_COST * c.powi(3) + eigenvalues
 }
 
-/// Part of a model that a repair changes. It determines whether an architecture can fold the repair into its weights.
+/// Part of a model that a repair changes. It determines for which architectures the repair can be folded into the
+/// weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     Nothing,
-    /// Factors on the output rows of the attention and MLP of the layer before the cut.
+    /// Factors on the output rows of the attention and the MLP in the layer before the cut.
     Rows,
     /// All weights of the layer before the cut.
     Layer,
-    /// A map of the output of the MLP of the layer before the cut.
+    /// A map applied to the output of the MLP in the layer before the cut.
     Branch,
     /// An operator on the residual stream.
     Stream,
 }
 
-/// Calibration sequences that a repair is fitted on.
+/// Calibration sequences on which a repair is fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fitted {
     All,
@@ -139,7 +142,7 @@ pub enum Fitted {
 }
 
 impl Fitted {
-    /// Returns the number of sequences.
+    /// Returns the number of calibration sequences on which the repair is fitted.
     pub fn count(self, sequences: usize, operator_sequences: usize) -> usize {
         match self {
             Self::All => sequences,

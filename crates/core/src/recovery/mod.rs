@@ -1,6 +1,6 @@
 //! Recovery methods: operators that repair the boundary of a removed region (design §7).
 //!
-//! Each method is one file with a registry entry, listed in [`ENTRIES`].
+//! Each method has its own file and a registry entry that is listed in [`ENTRIES`].
 //!
 //! ```
 //! assert!(ghostlab_core::recovery::build("ghosted", &Default::default()).is_ok());
@@ -46,7 +46,7 @@ pub(crate) use placed::layer_before;
 pub use placed::{merged_layers, place_repairs};
 pub use repair_metrics::RepairMetrics;
 
-/// All recoveries that a grid may name.
+/// All recoveries that can be named in a grid.
 #[rustfmt::skip] // One line each.
 const ENTRIES: &[RecoveryEntry] = &[
     none::ENTRY,
@@ -82,10 +82,10 @@ pub fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     Ok(recovery)
 }
 
-/// Name of the option that fine-tunes a recovery's operator after it is solved.
+/// Name of the option for fine-tuning a recovery's operator after it is solved.
 pub const FINETUNE: &str = "finetune";
 
-/// Returns the options without [`FINETUNE`]. They identify the operator that fine-tuning starts from.
+/// Returns the options without [`FINETUNE`]. They identify the operator from which fine-tuning starts.
 pub fn untrained(options: &Options) -> Options {
     options.iter().filter(|(name, _)| *name != FINETUNE).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
@@ -115,13 +115,13 @@ fn tunable() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().filter(|entry| is_tunable(entry)).map(|entry| entry.shown.name)
 }
 
-/// Returns whether the method with default options has an operator that can be fine-tuned.
+/// Returns whether the method has an operator that can be fine-tuned if its options have their default values.
 fn is_tunable(entry: &RecoveryEntry) -> bool {
     entry.build(&Options::new()).is_ok_and(|recovery| recovery.tunable())
 }
 
-/// Builds a recovery and returns it with its complete options, including defaults, as they appear in cache keys. Also
-/// returns the fine-tuning settings, if the operator is to be trained.
+/// Builds a recovery. Returns it, its complete options including defaults, as they appear in cache keys, and the
+/// fine-tuning settings if the operator is to be trained.
 ///
 /// # Errors
 /// Fails like [`build`], or if the fine-tuning settings are invalid.
@@ -149,17 +149,17 @@ pub fn spans(recovery: &dyn Recovery, removed: &Cut) -> Vec<Span> {
     }
 }
 
-/// Returns the result version of a recovery, or 1 if the name is unknown.
+/// Returns the version of a recovery's results, or 1 if the name is unknown.
 pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
 }
 
-/// Returns the deviations of the official code from the paper that apply to `case`.
+/// Returns the cases in which the official code deviates from the paper and that apply to `case`.
 pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
     options::deviations(name, ENTRIES, case)
 }
 
-/// Describes all recoveries and their options, for the grid schema and the command-line help.
+/// Returns descriptions of all recoveries and their options, for the grid schema and the command-line help.
 pub fn described() -> Vec<Described> {
     ENTRIES.iter().map(describe).collect()
 }
@@ -172,17 +172,17 @@ fn describe(entry: &RecoveryEntry) -> Described {
     described
 }
 
-/// Returns the appearance of a recovery by its name in tables, such as `ghosted` or `ghosted:svd`.
+/// Returns the appearance of the recovery that tables call `name`, such as `ghosted` or `ghosted:svd`.
 pub fn appearance(name: &str) -> Option<Appearance> {
     options::appearance(name, ENTRIES)
 }
 
-/// Returns the paper's label of a recovery. An unknown name is returned unchanged.
+/// Returns the paper's label for a recovery. An unknown name is returned unchanged.
 pub fn label(name: &str) -> &str {
     appearance(name).map_or(name, |shown| shown.label)
 }
 
-/// Returns the label for tables, followed by the option value in parentheses if the variant has no label.
+/// Returns the label used in tables. If the variant has no label, the option value follows in parentheses.
 pub fn heading(name: &str) -> String {
     match options::further(name, ENTRIES) {
         Some(word) => format!("{} ({word})", label(name)),
@@ -200,7 +200,7 @@ pub fn papers_appearance() -> Option<Appearance> {
     ENTRIES.iter().map(|entry| entry.shown).find(|shown| shown.ours)
 }
 
-/// Returns the suffix of table names for an option value: the word of the variant, or the value itself.
+/// Returns the suffix that an option value adds to names in tables: the word for the variant, or the value itself.
 pub fn word<'a>(name: &str, option: &str, value: &'a str) -> &'a str {
     let entry = ENTRIES.iter().find(|entry| entry.shown.name == name);
     let variants = entry.map_or(&[][..], |entry| entry.variants);

@@ -1,10 +1,10 @@
-//! Neural Block Linearization (arXiv 2505.21077), an extension beyond the paper: an affine map replaces a removed
-//! attention.
+//! Neural Block Linearization (arXiv 2505.21077), which the paper does not include: an affine map replaces a removed
+//! attention sublayer.
 //!
 //! The attention adds `a` to the stream. Its linear minimum mean square error estimate from `z` is `z·Wᵀ + b`, where
 //! `W = C_az·C_zz⁻¹` and `b = E[a] − W·E[z]`, without a ridge. The published scripts estimate from the stream, `z = x`,
-//! and also remove the norm of the attention. `input: normed` estimates from `z = RMSNorm(x)`, like the published option
-//! `layer_drop_norm False`.
+//! and also remove the norm before the attention. `input: normed` estimates from `z = RMSNorm(x)`, as with the
+//! published option `layer_drop_norm False`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,7 @@ impl Recovery for Nbl {
         let channels = boundary.channels();
         let norm = match self.input {
             MapInput::Stream => None,
-            // An attention without a preceding norm reads the stream itself.
+            // An attention sublayer without a preceding norm reads the stream itself.
             MapInput::Normed => {
                 Some(boundary.backbone.stream_norm(boundary.span.start)?).filter(|norm| norm.weight.is_some())
             }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn nbl_recovers_a_known_map_of_an_attention() {
-        // a = x·(1 0; 1 2) + (5, −1) for the corners of a square.
+        // a = x·(1 0; 1 2) + (5, −1) at the corners of a square.
         let pre = [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0];
         let post = [5.0, -1.0, 7.0, -1.0, 6.0, 2.0, 8.0, 2.0];
         let sites = [(HookPoint::Stream(1), &pre[..]), (HookPoint::Middle(1), &post[..])];

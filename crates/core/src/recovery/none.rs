@@ -8,7 +8,7 @@ use super::method::{Place, Recovery, RecoveryEntry, build};
 use crate::error::Result;
 use crate::style::{Dash, Hue, Marker, Style};
 
-/// Name of the recovery that does not repair anything, the baseline of the other recoveries.
+/// Name of the recovery that repairs nothing, with which the other recoveries are compared.
 pub const NAME: &str = "none";
 const SOURCE: &str = "";
 pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<None>(NAME, SOURCE, build::<None>)

@@ -1,4 +1,4 @@
-//! Placement of repairs in the program of a pruned backbone.
+//! Placement of repairs within the program of a pruned backbone.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use super::method::Recovery;
 use crate::error::Result;
 use crate::model::{Cut, Operator, Repairs, Sublayer};
 
-/// Places the repairs of a cut. Returns `None` if a map of an MLP branch has no layer before it.
+/// Places the repairs for a cut. Returns `None` if an MLP branch is to be mapped but no layer precedes it.
 ///
 /// # Errors
-/// Fails if two operators belong at the same place but cannot be composed.
+/// Fails if two operators belong at the same position but cannot be composed.
 pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Option<Repairs>> {
     let mut repairs = Repairs::default();
     for (span, repair) in repaired {
@@ -26,8 +26,8 @@ pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Optio
                 };
             }
             Repair::Branches { operator, attention } => match (layer_before(removed, span.start), attention) {
-                // If no layer before the span remains, factors scale the embedding, while maps of a branch cannot be
-                // placed.
+                // If no layer remains before the span, factors scale the embedding instead, whereas maps of a branch
+                // cannot be placed.
                 (None, false) => return Ok(None),
                 (None, true) => add(repairs.stream.entry(span.start), operator)?,
                 (Some(layer), false) => add(repairs.branches.entry((layer, Sublayer::Mlp)), operator)?,
@@ -42,8 +42,8 @@ pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Optio
     Ok(Some(repairs))
 }
 
-/// Returns the repairs of a recovery that merges layers. Returns `None` if the recovery does not merge layers, or a
-/// region has no layer before it.
+/// Returns the repairs made by a recovery that merges layers. Returns `None` if the recovery does not merge layers, or
+/// if no layer precedes a region.
 pub fn merged_layers(recovery: &dyn Recovery, removed: &Cut) -> Option<Repairs> {
     let regions = removed.regions().into_iter().map(|(start, end)| {
         let layer = layer_before(removed, start)?;
@@ -58,8 +58,8 @@ pub(crate) fn layer_before(removed: &Cut, start: usize) -> Option<usize> {
     (0..start).rev().find(|&layer| !removed.contains_layer(layer))
 }
 
-/// Inserts an operator, or composes it with an existing one. The layer before a region absorbs the maps of all layers
-/// of the region.
+/// Inserts an operator, or composes it with an existing one. The layer before a region absorbs the maps for all layers
+/// in the region.
 fn add<K: Ord>(entry: Entry<'_, K, Arc<Operator>>, operator: &Arc<Operator>) -> Result<()> {
     match entry {
         Entry::Vacant(free) => drop(free.insert(Arc::clone(operator))),

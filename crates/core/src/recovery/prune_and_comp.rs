@@ -58,7 +58,7 @@ struct PruneAndComp {
     placement: Placement,
 }
 
-/// Fills in granularity and target, each of which determines the other. Defaults to the paper's form.
+/// Fills in the granularity and the target, each of which determines the other. Defaults to the paper's form.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: PruneAndCompOptions = options::read(name, options)?;
     let (granularity, target) = form(&settings)?;
@@ -109,7 +109,7 @@ impl Recovery for PruneAndComp {
         let around = [HookPoint::Stream(span.start), HookPoint::Stream(span.end)];
         match self.granularity {
             Granularity::Scalar => around.to_vec(),
-            // The input of the layer whose weights change is needed to recompute its output.
+            // To recompute the output of the layer whose weights change, its input is needed.
             Granularity::Channel => {
                 span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain(around).collect()
             }

@@ -1,9 +1,9 @@
-//! Low-rank variant of ghosted, an extension beyond the paper.
+//! Low-rank variant of Ghosted Layers, which the paper does not include.
 //!
 //! Among all maps `N` of rank `r`, `(M·V)·Vᵀ` minimizes `‖X·(N − M)‖` for ghosted's `M`, where `V` holds the first `r`
 //! eigenvectors of `MᵀXᵀΔ` (derivation at [`NormalEquations::thin`]). Ghosted's residual is orthogonal to the columns
 //! of `X`, so `N` also minimizes `‖X·N − Δ‖² = ‖X·(N − M)‖² + ‖X·M − Δ‖²`. The form `x + (x·D)·U` stores `2·C·r`
-//! numbers instead of `C²`, and takes `2·C·r` multiplications per token.
+//! numbers instead of `C²`, and requires `2·C·r` multiplications per token.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn low_rank_keeps_the_direction_of_largest_change() {
-        // XᵀX = diag(16, 1) and M = diag(1, 3), so rows move by 4 along the first channel and by 3 along the second.
+        // XᵀX = diag(16, 1) and M = diag(1, 3), so the rows move by 4 along the first channel and by 3 along the
+        // second.
         let streams: [(usize, &[f32]); 2] = [(1, &[4.0, 0.0, 0.0, 1.0]), (2, &[8.0, 0.0, 0.0, 4.0])];
         let written = Written::new(2, 1, &streams);
         let [(one, notes), (two, _)] = [1, 2].map(|rank| {

@@ -16,18 +16,18 @@ use crate::model::{Batch, HostRows, Operator, Step, Sublayer};
 
 /// Norms and errors of a repair at one boundary, over all calibration sequences.
 ///
-/// `X̂` is the repair's estimate of `X_post` from the dense stream, even if the repair was fitted on another stream.
-/// `M` is the matrix of the update without its bias: `W − I`, or the map of the normalized stream.
+/// `X̂` is the repair's estimate of `X_post` given the dense model's stream, even if the repair was fitted on another
+/// stream. `M` is the matrix of the update without its bias: `W − I`, or the map of the normalized stream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RepairMetrics {
     /// Mean of |X̂ − X_post| over tokens and channels.
     pub boundary_mae: f64,
     /// Mean of |X̂ − X_post| over tokens, for each channel (paper figure 4).
     pub boundary_mae_by_channel: Vec<f64>,
-    /// Relative residual, ‖X̂ − X_post‖ / ‖Δ‖. NaN if the removed layers did not change the stream.
+    /// Relative residual, ‖X̂ − X_post‖ / ‖Δ‖, or NaN if the removed layers did not change the stream.
     #[serde(with = "number")]
     pub relative_residual: f64,
-    /// Norm of the update of the removed layers, ‖Δ‖.
+    /// Norm of the update that the removed layers made, ‖Δ‖.
     pub delta_norm: f64,
     /// Norm of the repair's update, ‖M‖.
     pub m_norm: f64,
@@ -49,7 +49,8 @@ impl RepairMetrics {
         let mut residual = 0.0;
         let mut delta_square = 0.0;
         let mut rows = 0usize;
-        // Blocks are computed in parallel and summed in order, so the result does not depend on the number of threads.
+        // Blocks are computed in parallel and summed in order, so that the result does not depend on the number of
+        // threads.
         for group in blocks(boundary, repair).chunks(2 * rayon::current_num_threads()) {
             let errors = group.par_iter().map(|block| error(boundary, repair, &m, block.clone())); // [rows, C] each
             for (block, error) in group.iter().zip(errors.collect::<Result<Vec<_>>>()?) {
@@ -78,7 +79,8 @@ impl RepairMetrics {
     }
 }
 
-/// Computes `‖(M + sign·Mᵀ)/2‖`: the norm of the symmetric part for 1, of the antisymmetric part for −1.
+/// Computes `‖(M + sign·Mᵀ)/2‖`: the norm of the symmetric part for a sign of 1, and that of the antisymmetric part for
+/// −1.
 fn part_norm(m: &[f64], channels: usize, sign: f64) -> f64 {
     let rows = (0..channels).map(|i| {
         let squares = (0..channels).map(|j| ((m[i * channels + j] + sign * m[j * channels + i]) / 2.0).powi(2));
@@ -87,8 +89,8 @@ fn part_norm(m: &[f64], channels: usize, sign: f64) -> f64 {
     rows.sum::<f64>().sqrt()
 }
 
-/// Returns blocks of rows that cover all sequences. If a layer must be run again for the repair, each block is one
-/// sequence, because attention needs all of its rows.
+/// Returns blocks of rows that together cover all sequences. If the repair requires running a layer again, each block
+/// is a whole sequence, because attention needs all of its rows.
 fn blocks(boundary: &Boundary<'_>, repair: &Repair) -> Vec<Range<usize>> {
     match repair {
         Repair::Branches { attention: true, .. } | Repair::Merged(_) => {
@@ -130,7 +132,7 @@ fn error(boundary: &Boundary<'_>, repair: &Repair, m: &[f64], rows: Range<usize>
     }
 }
 
-/// Runs the steps that replace a layer on the stream that enters the layer.
+/// Runs the steps that replace a layer, starting from the stream that enters the layer.
 fn rerun(boundary: &Boundary<'_>, layer: usize, steps: &[Step], rows: Range<usize>) -> Result<HostRows> {
     let entering = boundary.activations.rows(HookPoint::Stream(layer), rows.clone())?;
     let batch = Batch::windows([vec![0; rows.len()].as_slice()]);

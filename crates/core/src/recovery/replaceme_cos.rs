@@ -1,5 +1,5 @@
-//! ReplaceMe with cosine distance: a linear map of the MLP output, trained with Adam (reference: the ReplaceMe
-//! repository; design §7).
+//! ReplaceMe with cosine distance: a linear map of the MLP output, trained with Adam (design §7). The reference is the
+//! ReplaceMe repository.
 
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -25,7 +25,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Cosine>(NAME, SOURC
 const MAX_EPOCHS: usize = 100_000;
 const MAX_BATCH: usize = 1 << 20;
 
-/// Lower bound of norms, as in `torch.nn.functional.cosine_similarity`.
+/// Lower bound for norms, as in `torch.nn.functional.cosine_similarity`.
 const NORM_EPSILON: f32 = 1e-8;
 
 /// Map `T`, initialized to `I` and trained with Adam on the loss `1 − mean cos(A·T, Y)` over all sequences. `A` and `Y`
@@ -58,7 +58,7 @@ enum TokenOrder {
 }
 
 impl Default for Cosine {
-    /// Returns the defaults of the official implementation.
+    /// Returns the default values of the official implementation.
     fn default() -> Self {
         Self {
             learning_rate: 1e-4,
@@ -104,7 +104,8 @@ impl Recovery for Cosine {
 
     fn operations(&self, channels: usize, rows: usize) -> f64 {
         let c = channels as f64;
-        // Two products with the map, and eight element-wise accesses: three streams in random order, two passes in f64.
+        // Counts two products with the map, and eight accesses per element: three streams in random order, and two
+        // passes in f64.
         self.epochs as f64 * rows as f64 * (4.0 * c * c + 8.0 * ELEMENT_COST * c)
     }
 
@@ -138,7 +139,7 @@ impl Recovery for Cosine {
     }
 }
 
-/// Shuffles in place (Fisher-Yates).
+/// Shuffles a slice in place (Fisher-Yates).
 fn shuffle(order: &mut [usize], random: &mut PythonRandom) -> Result<()> {
     for last in (1..order.len()).rev() {
         order.swap(last, random.randint(0, last as u64)? as usize);
@@ -146,7 +147,7 @@ fn shuffle(order: &mut [usize], random: &mut PythonRandom) -> Result<()> {
     Ok(())
 }
 
-/// Buffers of one batch: `A`, `Y`, `A·T` and the gradient.
+/// Buffers for one batch: `A`, `Y`, `A·T` and the gradient.
 struct BatchStep {
     channels: usize,
     branch: Vec<f32>,   // [batch, C]
@@ -182,10 +183,10 @@ impl BatchStep {
         })
     }
 
-    /// Returns the loss `1 − mean cos(A·T, Y)` of the batch at `T`, and writes its derivative with respect to `T` to
-    /// `self.gradient`.
+    /// Returns the loss `1 − mean cos(A·T, Y)` of the batch for the map `T`, and writes its derivative with respect to
+    /// `T` to `self.gradient`.
     ///
-    /// For `p = A·T` of one token: `∂cos/∂p = y/(‖p‖‖y‖) − cos·p/‖p‖²`, and `∂p/∂T = Aᵀ`.
+    /// For `p = A·T` at a single token, `∂cos/∂p = y/(‖p‖‖y‖) − cos·p/‖p‖²`, and `∂p/∂T = Aᵀ`.
     fn loss_and_gradient(&mut self, map: &[f32]) -> f64 {
         let c = self.channels;
         let rows = self.branch.len() / self.channels;
@@ -208,8 +209,8 @@ fn subtract(out: &mut [f32], x: &[f32], y: &[f32]) {
     out.iter_mut().zip(x.iter().zip(y)).for_each(|(out, (x, y))| *out = x - y);
 }
 
-/// Returns the cosine of one token, and replaces `mapped` with the derivative of the batch's loss with respect to
-/// `mapped`.
+/// Returns the cosine similarity for one token, and replaces `mapped` with the derivative of the batch's loss with
+/// respect to it.
 fn cosine_to_gradient(mapped: &mut [f32], target: &[f32], rows: usize) -> f64 {
     let mut dot = 0.0f64;
     let mut pp = 0.0f64;

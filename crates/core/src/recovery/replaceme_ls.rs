@@ -1,5 +1,5 @@
-//! ReplaceMe with least squares: a linear map of the MLP output before the region (reference: the ReplaceMe repository;
-//! design §7).
+//! ReplaceMe with least squares: a linear map of the MLP output before the region (design §7). The reference is the
+//! ReplaceMe repository.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,14 +40,14 @@ fn build(name: &str, options: &Options) -> Result<Box<dyn Recovery>> {
     Ok(Box::new(settings))
 }
 
-/// Returns the sites of the streams that ReplaceMe needs: both sides of the span, and the stream before the MLP of the
-/// preceding layer.
+/// Returns the hook points of the streams that ReplaceMe needs: the streams on both sides of the span, and the stream
+/// before the MLP in the preceding layer.
 pub(super) fn sites(span: Span) -> Vec<HookPoint> {
     let middle = span.start.checked_sub(1).map(HookPoint::Middle);
     [HookPoint::Stream(span.start), HookPoint::Stream(span.end)].into_iter().chain(middle).collect()
 }
 
-/// Returns a solution that maps the MLP output, with a note if the map cannot be folded into `down_proj`.
+/// Returns a solution that maps the MLP output. Adds a note if the map cannot be folded into `down_proj`.
 pub(super) fn on_branch(map: Vec<f32>, boundary: &Boundary<'_>) -> Result<Solution> {
     let operator = Operator::dense(boundary.channels(), map)?;
     let solution = Solution::of(Repair::Branches { operator, attention: false });

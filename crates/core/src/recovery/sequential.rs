@@ -1,10 +1,11 @@
-//! Sequential ghosted, an extension beyond the paper: each operator is fitted on the stream of the partly repaired
-//! model.
+//! Sequential variant of Ghosted Layers, which the paper does not include: each operator is fitted on the stream in the
+//! partly repaired model.
 //!
-//! If several regions are removed, ghosted fits each operator on dense activations: `M_k = argmin ‖X_k·M − Δ_k‖`. In
-//! the pruned model, the k-th region receives a different stream `X̂_k`, because the preceding operators leave
-//! residuals. This method solves `M_k = argmin ‖X̂_k·M − (X_post,k − X̂_k)‖`, so that each operator also corrects the
-//! preceding residuals. The first operator, and therefore the only one of a contiguous cut, equals ghosted's.
+//! If several regions are removed, ghosted fits each operator on the activations of the dense model:
+//! `M_k = argmin ‖X_k·M − Δ_k‖`. In the pruned model, the k-th region receives a different stream `X̂_k`, because the
+//! preceding operators leave residuals. This method solves `M_k = argmin ‖X̂_k·M − (X_post,k − X̂_k)‖`, so that each
+//! operator also corrects the preceding residuals. The first operator, which in a contiguous cut is the only one,
+//! equals ghosted's.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -64,8 +65,9 @@ mod tests {
 
     #[test]
     fn later_operator_is_solved_on_the_repaired_stream() {
-        // One channel, two tokens. Layer 1 doubles the stream: W = 2, and (2, 4) enters layer 2. In the test engine,
-        // layer 2 adds 1 and 10, so (13, 15) enters layer 3 of the repaired model. The dense stream there is (50, 70).
+        // There are one channel and two tokens. Layer 1 doubles the stream, so W = 2 and (2, 4) enters layer 2. In the
+        // test engine, layer 2 adds 1 and 10, so (13, 15) enters layer 3 of the repaired model. In the dense model,
+        // (50, 70) enters it.
         let streams: [(usize, &[f32]); 4] =
             [(1, &[1.0, 2.0]), (2, &[2.0, 4.0]), (3, &[50.0, 70.0]), (4, &[26.0, 30.0])];
         let written = Written::new(1, 1, &streams);
@@ -73,7 +75,7 @@ mod tests {
         near(&dense_map(&first), &[2.0]);
         let earlier = [(Span::layers(1, 2), first.repair)];
         near(&dense_map(&written.solve((3, 4), &earlier, "sequential", &json!({})).unwrap()), &[2.0]);
-        // Ghosted uses the dense stream: (26·50 + 30·70) / (50² + 70²).
+        // Ghosted uses the dense model's stream: (26·50 + 30·70) / (50² + 70²).
         near(&dense_map(&written.solve((3, 4), &earlier, "ghosted", &json!({})).unwrap()), &[3400.0 / 7400.0]);
         // Two adjacent layers with separate operators: (2, 4) → (50, 70).
         let next = written.solve((2, 3), &earlier, "sequential", &json!({})).unwrap();

@@ -4,7 +4,8 @@ use super::boundary::{Boundary, pre_and_delta};
 use super::least_squares::{self, RIDGE, Solved};
 use crate::error::Result;
 
-/// Function that computes the input `Z [rows, C]` of a map from rows of `X_pre`, given in f32 and f64.
+/// Function that computes the input `Z [rows, C]` of a map. Its arguments are the same rows of `X_pre` in f32 and in
+/// f64.
 pub(super) type Input<'a> = &'a dyn Fn(&[f32], Vec<f64>) -> Vec<f64>;
 
 /// Solves `min ‖Z·M − Δ‖²` over the operator sequences.
@@ -16,8 +17,9 @@ pub(super) fn without_bias(boundary: &Boundary<'_>, input: Input<'_>) -> Result<
 
 /// Solves `min ‖Z·M + 1·bᵀ − Δ‖² + ridge·‖M‖²` over the operator sequences. Returns the map and the bias `[C]`.
 ///
-/// The loss is minimal in `b` where its derivative `1ᵀ(Z·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − z̄·M` with the means `z̄`
-/// and `δ̄` over tokens. Substituting `b` leaves the centered least-squares problem `‖(Z − 1·z̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
+/// The loss is minimal in `b` where its derivative `1ᵀ(Z·M + 1·bᵀ − Δ)` is zero: `b = δ̄ − z̄·M`, where `z̄` and `δ̄`
+/// are the means over tokens. Substituting `b` leaves the centered least-squares problem
+/// `‖(Z − 1·z̄ᵀ)·M − (Δ − 1·δ̄ᵀ)‖²`.
 pub(super) fn with_bias(boundary: &Boundary<'_>, input: Input<'_>, ridge: f64) -> Result<(Solved, Vec<f32>)> {
     let channels = boundary.channels();
     let mut means = [vec![0.0; channels], vec![0.0; channels]];
@@ -51,7 +53,7 @@ pub(super) fn with_bias(boundary: &Boundary<'_>, input: Input<'_>, ridge: f64) -
     Ok((solved, bias))
 }
 
-/// Calls `visit` with blocks of `Z` and `Δ` of the operator sequences in f64.
+/// Calls `visit` with blocks of `Z` and `Δ` in f64, which together cover the operator sequences.
 fn each_block(
     boundary: &Boundary<'_>,
     input: Input<'_>,

@@ -1,8 +1,8 @@
 //! Accumulation of `XᵀX` and `XᵀY` for least squares on the backbone's device.
 //!
-//! Devices with f64 (CUDA) accumulate the products of all rows. Devices without f64 (Metal) multiply blocks of rows in
-//! f32, and the CPU accumulates the products in f64. The CPU solves the system. If the device runs out of memory, the
-//! CPU takes over.
+//! Devices that support f64 (CUDA) accumulate the products over all rows. On devices that do not (Metal), blocks of
+//! rows are multiplied in f32, and the CPU accumulates the products in f64. The CPU always solves the system. If the
+//! device runs out of memory, the CPU takes over.
 
 use candle_core::{DType, Device, Tensor};
 
@@ -25,7 +25,7 @@ struct OnDevice {
 }
 
 impl Sums {
-    /// Creates empty sums for `channels` channels, on a device if given and otherwise on the CPU.
+    /// Creates empty sums for `channels` channels on the given device, or on the CPU if there is none.
     pub(super) fn new(channels: usize, device: Option<Device>) -> Self {
         let device = device.map(|device| {
             let dtype = if device.is_metal() { DType::F32 } else { DType::F64 };
@@ -58,7 +58,7 @@ impl Sums {
     pub(super) fn add_difference(&mut self, x: &[f32], y: &[f32]) -> Result<()> {
         let c = self.normal.channels();
         let added = self.device.as_mut().map(|device_sums| -> Result<()> {
-            // Transfer f32 values, which take half the bytes of f64 values.
+            // Transfer f32 values, because f64 values would take twice as many bytes.
             let [x, y] = [x, y].map(|rows| Tensor::from_slice(rows, (rows.len() / c, c), &device_sums.device));
             let [x, y] = [x?.to_dtype(device_sums.dtype)?, y?.to_dtype(device_sums.dtype)?];
             let difference = (y - &x)?;
@@ -70,13 +70,13 @@ impl Sums {
         Ok(())
     }
 
-    /// Returns the total sums on the CPU.
+    /// Returns the sums over all rows, on the CPU.
     pub(super) fn finish(mut self) -> Result<NormalEquations> {
         self.fetch()?;
         Ok(self.normal)
     }
 
-    /// Returns whether the device added the rows. After running out of memory, a device is not used again.
+    /// Returns whether the device added the rows. A device that ran out of memory is not used again.
     fn on_device(&mut self, added: Option<Result<()>>) -> Result<bool> {
         match added {
             None => Ok(false),
@@ -103,7 +103,7 @@ impl OnDevice {
         Ok(rows.to_dtype(self.dtype)?.to_device(&self.device)?)
     }
 
-    /// Adds rows that are on the device.
+    /// Adds rows that are already on the device.
     ///
     /// # Shapes
     /// `x`, `y [rows, C]`.
@@ -143,8 +143,8 @@ mod tests {
         rows.iter().map(|&v| f64::from(v)).collect()
     }
 
-    /// Adds two f32 blocks and one f64 block. Returns the solution, the number of rows, and the number of rows on the
-    /// device.
+    /// Adds two f32 blocks and one f64 block. Returns the solution, the number of rows in total, and the number of rows
+    /// added on the device.
     fn solved(mut sums: Sums) -> (Vec<f64>, usize, usize) {
         let c = sums.normal.channels();
         for (count, seed) in [(70, 71), (33, 83)] {

@@ -1,7 +1,7 @@
-//! Test of a mean over strata, such as the mean of task accuracies: Student's t-test on paired items within strata, and
-//! Holm's correction for multiple tests.
+//! Test for a mean over strata, such as the mean of task accuracies: Student's t-test on paired items within strata,
+//! and Holm's correction for multiple tests.
 //!
-//! A stratum is a task or a text. Strata have equal weight regardless of their number of items. Items are sampled
+//! A stratum is a task or a text. Strata have equal weight regardless of how many items they have. Items are sampled
 //! randomly within their stratum, so the standard error is that of a stratified sample (Cochran, Sampling Techniques,
 //! §5).
 
@@ -9,19 +9,19 @@
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stratified {
     pub mean: f64,
-    /// Standard error of the mean, 0 if the items of each stratum are equal.
+    /// Standard error of the mean. It is 0 if the items within each stratum are equal.
     pub error: f64,
-    /// Degrees of freedom: number of items minus number of strata.
+    /// Degrees of freedom: the number of items minus the number of strata.
     pub freedom: f64,
 }
 
-/// Weight of the pooled variance in each stratum, in items. It keeps the variance positive in strata of a few equal
-/// items.
+/// Weight of the pooled variance in each stratum, in items. It keeps the variance positive in strata that consist of a
+/// few equal items.
 const SMOOTHING: f64 = 5.0;
 
 impl Stratified {
-    /// Estimates the mean over strata. With T strata of nₜ values, sums of squares SSₜ about the stratum means and the
-    /// pooled variance s̄² = ΣSSₜ / Σ(nₜ − 1), error² = Σ s²ₜ / (nₜ T²) with s²ₜ = (SSₜ + 5 s̄²) / (nₜ + 4). Returns
+    /// Estimates the mean over T strata. Stratum t has nₜ values, whose sum of squares about their mean is SSₜ. With
+    /// the pooled variance s̄² = ΣSSₜ / Σ(nₜ − 1) and s²ₜ = (SSₜ + 5 s̄²) / (nₜ + 4), error² = Σ s²ₜ / (nₜ T²). Returns
     /// `None` if a stratum is empty or all strata have a single value.
     pub fn from_strata<S: AsRef<[f64]>>(strata: &[S]) -> Option<Self> {
         let strata: Vec<(f64, f64, f64)> = strata.iter().map(|values| count_mean_squares(values.as_ref())).collect();
@@ -54,12 +54,12 @@ impl Stratified {
         )
     }
 
-    /// Computes the two-sided p-value of the null hypothesis that the mean is zero. Returns 1 if nothing varies.
+    /// Computes the two-sided p-value under the null hypothesis that the mean is zero. Returns 1 if nothing varies.
     pub fn p(&self) -> f64 {
         if self.error > 0.0 { two_sided(self.mean / self.error, self.freedom) } else { 1.0 }
     }
 
-    /// Computes the half width of the mean's confidence interval for a confidence level such as 0.95.
+    /// Computes half the width of the mean's confidence interval at a confidence level such as 0.95.
     pub fn half_width(&self, confidence: f64) -> f64 {
         self.error * critical(1.0 - confidence, self.freedom)
     }
@@ -71,8 +71,8 @@ fn count_mean_squares(values: &[f64]) -> (f64, f64, f64) {
     (count, mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>())
 }
 
-/// Returns which tests reject at family-wise error rate `level` (Holm 1979). The smallest p-value is compared with
-/// level / m, the next with level / (m − 1), until a test does not reject.
+/// Returns which tests reject their null hypothesis at family-wise error rate `level` (Holm 1979). The smallest p-value
+/// is compared with level / m, the next one with level / (m − 1), and so on until a test does not reject.
 pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|&a, &b| p[a].total_cmp(&p[b]));
@@ -86,7 +86,7 @@ pub fn holm(p: &[f64], level: f64) -> Vec<bool> {
     rejected
 }
 
-/// Computes P(|T| ≥ |t|) of Student's t-distribution as the incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²)
+/// Computes P(|T| ≥ |t|) for Student's t-distribution as the incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²)
 /// (Abramowitz and Stegun 26.7.1).
 pub fn two_sided(t: f64, freedom: f64) -> f64 {
     if t.is_nan() || freedom.is_nan() || freedom <= 0.0 {
@@ -100,7 +100,7 @@ pub fn two_sided(t: f64, freedom: f64) -> f64 {
     incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + square), square / (freedom + square))
 }
 
-/// Computes the t whose two-sided p-value is `p`, by bisection.
+/// Computes, by bisection, the t whose two-sided p-value is `p`.
 fn critical(p: f64, freedom: f64) -> f64 {
     let mut low = 0.0;
     let mut high = 1.0;
@@ -114,8 +114,8 @@ fn critical(p: f64, freedom: f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// Computes I_x(a, b), with y = 1 − x, by the continued fraction on its converging side (A&S 26.5.8, evaluated by
-/// Lentz's method).
+/// Computes I_x(a, b), where y = 1 − x. Evaluates the continued fraction on the side on which it converges (A&S
+/// 26.5.8), by Lentz's method.
 fn incomplete_beta(a: f64, b: f64, x: f64, y: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -161,7 +161,7 @@ fn at_least_tiny(value: f64) -> f64 {
     if value.abs() < TINY { TINY } else { value }
 }
 
-/// Computes ln Γ(x) for x > 0 by Stirling's series for x ≥ 16, and by the recurrence for smaller x.
+/// Computes ln Γ(x) for x > 0. Uses Stirling's series for x ≥ 16, and the recurrence for smaller x.
 fn ln_gamma(x: f64) -> f64 {
     let mut x = x;
     let mut product = 1.0;
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn tails_of_students_t_are_scipys() {
-        // Expected values: scipy.stats.t.sf(t, df) * 2; for one degree of freedom 1 − 2/π·atan(t).
+        // The expected values are scipy.stats.t.sf(t, df) * 2, and 1 − 2/π·atan(t) for one degree of freedom.
         for (t, freedom, p) in [
             (1.0, 1.0, 0.5),
             (2.0, 10.0, 0.073_388_034_770_740_4),
@@ -201,14 +201,15 @@ mod tests {
 
     #[test]
     fn an_interval_is_as_wide_as_the_quantile_says() {
-        // Expected value: scipy.stats.t.ppf(0.975, 10) = 2.228138851986274.
+        // The expected value is scipy.stats.t.ppf(0.975, 10) = 2.228138851986274.
         let known = Stratified { mean: 0.0, error: 2.0, freedom: 10.0 };
         assert!((known.half_width(0.95) - 2.0 * 2.228_138_851_986_274).abs() < 1e-9);
     }
 
     #[test]
     fn strata_have_equal_weight_and_share_variance() {
-        // Computed by hand: means 0.5 and 1, so 0.75. SS = 1 and 0, 3 + 1 = 4 degrees of freedom, pooled variance 0.25.
+        // Computed by hand: the stratum means are 0.5 and 1, so the mean is 0.75. With SS = 1 and 0, and 3 + 1 = 4
+        // degrees of freedom, the pooled variance is 0.25.
         let found = Stratified::from_strata(&[vec![1.0, 0.0, 1.0, 0.0], vec![1.0, 1.0]]).unwrap();
         let variances: [f64; 2] = [(1.0 + 5.0 * 0.25) / 8.0 / 4.0 / 4.0, (5.0 * 0.25) / 6.0 / 2.0 / 4.0];
         assert_eq!((found.mean, found.freedom), (0.75, 4.0));
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn holm_stops_at_the_first_that_does_not_reject() {
-        // Computed by hand: 0.01 ≤ 0.05/4, 0.016 ≤ 0.05/3, 0.03 > 0.05/2.
+        // Computed by hand: 0.01 ≤ 0.05/4 and 0.016 ≤ 0.05/3, but 0.03 > 0.05/2.
         assert_eq!(holm(&[0.03, 0.01, 0.016, 0.9], 0.05), [false, true, true, false]);
         assert_eq!(holm(&[0.04, f64::NAN], 0.05), [false, false]);
         assert_eq!(holm(&[0.01, f64::NAN], 0.05), [true, false]);

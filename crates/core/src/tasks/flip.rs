@@ -1,4 +1,4 @@
-//! Changes of a document's answer from the dense model to a variant.
+//! Changes in a document's answer between the dense model and a variant.
 
 use super::result::DocumentResult;
 use super::task::AccuracyKind;
@@ -15,8 +15,8 @@ pub enum Flip {
 }
 
 impl Flip {
-    /// Returns whether the answer to a document changes in this way. The answers are the predictions of the metric
-    /// `kind`.
+    /// Returns whether the answer to a document changes in this way. The answers are those that the metric `kind`
+    /// selects.
     pub fn holds(self, dense: &DocumentResult, variant: &DocumentResult, kind: AccuracyKind) -> bool {
         match self {
             Self::Changed => dense.prediction(kind) != variant.prediction(kind),
@@ -31,7 +31,7 @@ mod tests {
     use super::super::ChoiceResult;
     use super::*;
 
-    /// Returns a document whose correct choice is 0.
+    /// Returns a document in which choice 0 is correct.
     fn document(scores: [f64; 3]) -> DocumentResult {
         let choices = scores.map(|log_likelihood| ChoiceResult {
             log_likelihood,

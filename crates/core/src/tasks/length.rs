@@ -4,15 +4,15 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// Keys of `config.json` that may set the length, in order of precedence.
+/// Keys in `config.json` that may specify the maximum length, in order of precedence.
 const KEYS: [&str; 3] = ["n_positions", "max_position_embeddings", "n_ctx"];
-/// Default length of lm-eval.
+/// Default length in lm-eval.
 const DEFAULT: usize = 2048;
-/// Value of `model_max_length` that means no limit. transformers writes int(1e30).
+/// Value of `model_max_length` that means no limit. transformers writes it as int(1e30).
 const ENDLESS: f64 = 1e30;
 
-/// Returns the maximum input length in tokens as lm-eval determines it: from the model's `config.json` (its
-/// `text_config` if present), then `model_max_length` of `tokenizer_config.json`, then 2048.
+/// Returns the maximum input length in tokens as lm-eval determines it. The sources are, in order: the model's
+/// `config.json` (its `text_config` if present), `model_max_length` in `tokenizer_config.json`, and the default 2048.
 ///
 /// # Errors
 /// Fails if the length is not a positive integer.
@@ -26,8 +26,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     });
     let Some((key, value)) = stated else { return Ok(DEFAULT) };
     let length = value.as_u64().and_then(|length| usize::try_from(length).ok()).filter(|length| *length > 0);
-    // lm-eval treats very large numbers as unlimited. The bound has the same effect, because it exceeds the length of
-    // any text.
+    // lm-eval treats very large numbers as unlimited. This bound has the same effect, because no text is longer.
     let length = length.map(|length| length.min(MAX_LENGTH));
     length.ok_or_else(|| {
         Error::bad_input(format!("invalid `{key}`, the model's context length"))
@@ -36,7 +35,7 @@ pub fn max_length(config: &Value, tokenizer_config: Option<&Value>) -> Result<us
     })
 }
 
-/// Upper bound that exceeds the length of any text and prevents overflow of sums.
+/// Upper bound that exceeds the length of any text and prevents sums from overflowing.
 const MAX_LENGTH: usize = 1 << 30;
 
 #[cfg(test)]

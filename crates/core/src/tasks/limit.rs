@@ -1,11 +1,11 @@
-//! Limit on the number of scored documents of a task.
+//! Limit on how many documents of a task are scored.
 
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::quantity::{self, MAX};
 
-/// Number of documents, or fraction of all documents.
+/// Number of documents, or fraction of all documents, to score.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DocumentLimit(f64);
 
@@ -23,7 +23,7 @@ impl DocumentLimit {
         Err(Error::bad_input("invalid document limit").expected(EXPECTED).found(value))
     }
 
-    /// Returns the limit as given by the user.
+    /// Returns the limit as specified by the user.
     pub fn value(self) -> f64 {
         self.0
     }
@@ -57,7 +57,7 @@ mod tests {
         {
             assert_eq!(DocumentLimit::new(value).unwrap().of(documents), wanted, "{value} of {documents}");
         }
-        // In floating point 0.07 · 100 is 7.000000000000001, in Python as well.
+        // In floating-point arithmetic, 0.07 · 100 is 7.000000000000001, as in Python.
         assert_eq!(DocumentLimit::new(0.07).unwrap().of(100), 8);
     }
 

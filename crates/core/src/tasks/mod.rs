@@ -1,4 +1,4 @@
-//! Nine zero-shot multiple-choice tasks: their properties, the requests to a model, and the scores of its answers.
+//! Nine zero-shot multiple-choice tasks: their properties, the requests sent to a model, and the scores of its answers.
 //!
 //! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that numbers are comparable. Documents and their
 //! texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`] convert

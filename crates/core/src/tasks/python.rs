@@ -28,7 +28,8 @@ pub fn capitalize(text: &str) -> String {
     // preceding characters, including the first.
     let lower = text.to_lowercase();
     let lowered_head: usize = head.to_lowercase().map(char::len_utf8).sum();
-    // The length is also correct for texts that start with a sigma, because all forms of sigma have the same length.
+    // The length is also correct for texts that start with a sigma, because all forms of sigma are equally long in
+    // UTF-8.
     let rest = lower.get(lowered_head..).unwrap_or_default();
     let mut capital = titlecase(head);
     capital.push_str(rest);
@@ -42,24 +43,25 @@ pub fn lower_first(text: &str) -> Option<String> {
     Some(head.to_lowercase().chain(characters).collect())
 }
 
-/// Returns the title case of a character. The standard library only has upper case. The match lists where the two
-/// differ (UnicodeData.txt and SpecialCasing.txt: digraphs, Georgian, iota subscripts, ligatures).
+/// Returns the title case of a character. The standard library only provides upper case. The match lists the characters
+/// for which the two differ (UnicodeData.txt and SpecialCasing.txt: digraphs, Georgian, iota subscripts, ligatures).
 pub fn titlecase(character: char) -> String {
     match character {
         '\u{1C4}'..='\u{1C6}' => capital_text('\u{1C5}'),
         '\u{1C7}'..='\u{1C9}' => capital_text('\u{1C8}'),
         '\u{1CA}'..='\u{1CC}' => capital_text('\u{1CB}'),
         '\u{1F1}'..='\u{1F3}' => capital_text('\u{1F2}'),
-        // Georgian capitals are not used in title case.
+        // The title case of a Georgian letter is the letter itself.
         '\u{10D0}'..='\u{10FA}' | '\u{10FD}'..='\u{10FF}' => capital_text(character),
-        // Greek letters with iota subscript: each row of 16 has the small letters first, then the title-case ones.
+        // Greek letters with iota subscript: each row of 16 contains first the small letters and then the title-case
+        // ones.
         '\u{1F80}'..='\u{1FAF}' => capital_text(char::from_u32(u32::from(character) | 8).unwrap_or(character)),
         '\u{1FB3}' | '\u{1FBC}' => capital_text('\u{1FBC}'),
         '\u{1FC3}' | '\u{1FCC}' => capital_text('\u{1FCC}'),
         '\u{1FF3}' | '\u{1FFC}' => capital_text('\u{1FFC}'),
         '\u{1FB2}' | '\u{1FB4}' | '\u{1FB7}' | '\u{1FC2}' | '\u{1FC4}' | '\u{1FC7}' | '\u{1FF2}' | '\u{1FF4}'
         | '\u{1FF7}' => {
-            // The iota remains a combining mark below the capital.
+            // The iota becomes a combining mark below the capital.
             character.to_uppercase().map(|part| if part == '\u{399}' { '\u{345}' } else { part }).collect()
         }
         // Ligatures decompose, and only the first letter is capitalized: "ß" becomes "Ss".

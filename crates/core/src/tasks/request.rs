@@ -8,9 +8,9 @@ use super::python::strip_end;
 use crate::error::{Error, Result};
 use crate::named::named;
 
-/// Tokenizer operations required for requests.
+/// Tokenizer operations that are needed to build requests.
 pub trait Encoder: Sync {
-    /// Encodes a text. With `add_special`, the post-processor adds its special tokens.
+    /// Encodes a text. If `add_special` is set, the post-processor adds its special tokens.
     ///
     /// # Errors
     /// Fails if the text cannot be tokenized.
@@ -47,12 +47,12 @@ named!(Bos: Tokenizer = "tokenizer", Never = "never", Always = "always");
 /// Token ids of a context and its continuation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tokenised {
-    /// Model input: context and continuation, truncated from the left to the maximum length plus 1, without the last id.
-    /// The logits at its last `continuation_ids.len()` positions score the continuation.
+    /// Model input: the context and the continuation, truncated from the left to the maximum length plus 1, with the
+    /// last id dropped. The logits at its last `continuation_ids.len()` positions score the continuation.
     pub input_ids: Vec<u32>,
     /// Ids of the continuation before truncation, including whitespace moved from the end of the context.
     pub continuation_ids: Vec<u32>,
-    /// Ids removed from the left by truncation.
+    /// Ids that truncation removed from the left.
     pub cut_ids: Vec<u32>,
 }
 
@@ -61,7 +61,7 @@ pub struct Tokenised {
 ///
 /// # Errors
 /// Fails if the context or continuation has no tokens, the continuation exceeds `max_length`, the context is empty and
-/// there is no prefix token, or the encoder fails.
+/// there is no prefix token, or if the encoder fails.
 pub fn continuation(
     texts: (&str, &str),
     encoder: &impl Encoder,
@@ -78,9 +78,9 @@ pub fn continuation(
     coder.cut((context, continuation), &context_ids, continuation_ids)
 }
 
-/// Splits a text into windows that predict each token once. The first window is conditioned on the prefix token, and
-/// each later window on the last token of the previous window. A short last window includes as much preceding text as
-/// fits. A BOS added by the tokenizer is also predicted, as in lm-eval.
+/// Splits a text into windows such that each token is predicted once. The first window is conditioned on the prefix
+/// token, and each later window on the last token of the previous window. A short last window includes as much
+/// preceding text as fits. A BOS added by the tokenizer is also predicted, as in lm-eval.
 ///
 /// # Errors
 /// Fails if the text has no tokens or the tokenizer has no prefix token.
@@ -124,9 +124,9 @@ struct Coder<'a, E> {
 }
 
 impl<E: Encoder> Coder<'_, E> {
-    /// Encodes context and continuation as lm-eval does. The context is encoded alone. The continuation consists of the
-    /// ids that remain after skipping the same number of ids in the encoding of the joined text. If a token spans the
-    /// boundary, context and continuation together differ from the encoding of the joined text.
+    /// Encodes a context and its continuation as lm-eval does. The context is encoded on its own. The text that joins
+    /// both is then encoded, and as many ids as the context has are skipped. The remaining ids are the continuation. If
+    /// a token spans the boundary, the two parts together differ from the encoding of the joined text.
     fn pair(
         &self,
         context: &str,
@@ -151,8 +151,8 @@ impl<E: Encoder> Coder<'_, E> {
         Ok((context_ids, continuation_ids))
     }
 
-    /// Uses the prefix token as context. If the continuation begins with the prefix token, this first token becomes the
-    /// context.
+    /// Uses the prefix token as the context. If the continuation already begins with the prefix token, that token
+    /// becomes the context.
     fn unconditional(&self, continuation: &str) -> Result<(Vec<u32>, Vec<u32>)> {
         let prefix = self.prefix()?;
         let mut ids = self.encoder.encode(continuation, false)?;
@@ -184,7 +184,7 @@ impl<E: Encoder> Coder<'_, E> {
         Ok(ids)
     }
 
-    /// Truncates the ids to the maximum length. `texts` are the context and continuation, for messages.
+    /// Truncates the ids to the maximum length. `texts` are the context and the continuation, for error messages.
     fn cut(&self, texts: (&str, &str), context_ids: &[u32], continuation_ids: Vec<u32>) -> Result<Tokenised> {
         if context_ids.is_empty() {
             return Err(Error::bad_input("the context has no tokens")
@@ -215,8 +215,8 @@ impl<E: Encoder> Coder<'_, E> {
 mod tests {
     use super::*;
 
-    /// Test tokenizer with one token per character (its code point), except "ab" (1000). `^` is the prefix token (1),
-    /// which is added in front.
+    /// Test tokenizer with one token per character (its code point), except that "ab" is a single token (1000). `^` is
+    /// the prefix token (1), which is added at the start.
     struct Letters {
         prefix: Option<Prefix>,
         adds: bool,
@@ -254,7 +254,7 @@ mod tests {
         all[..=all.len() - tokenised.continuation_ids.len()].to_vec()
     }
 
-    /// Encodes and renders a context and continuation, with `^` for the prefix token and `&` for "ab".
+    /// Encodes and renders a context and continuation, in which `^` stands for the prefix token and `&` for "ab".
     fn ids(pair: (&str, &str), bos: Bos) -> (String, String) {
         let request = make(&letters(), pair, bos, 99).unwrap();
         (
@@ -333,7 +333,8 @@ mod tests {
         text.chars().map(|c| if c == '^' { 1 } else { u32::from(c) }).collect::<Vec<_>>()
     }
 
-    /// Expected windows: `utils.get_rolling_token_windows` of lm-evaluation-harness, made disjoint, for ten tokens.
+    /// The expected windows are those of `utils.get_rolling_token_windows` in lm-evaluation-harness for ten tokens,
+    /// after they are made disjoint.
     #[test]
     fn rolling_windows_cover_a_text_without_overlap() {
         let windows = |text: &str, length| -> Vec<(String, String)> {

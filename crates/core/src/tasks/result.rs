@@ -9,7 +9,7 @@ use crate::files::number;
 /// Score of one request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
-    /// Sum of the log-probabilities of the continuation's tokens.
+    /// Sum of the log-probabilities of the tokens in the continuation.
     pub log_likelihood: f64,
     /// Whether every continuation token was the most likely one.
     pub greedy: bool,
@@ -21,11 +21,11 @@ pub struct ChoiceResult {
     /// Log-likelihood in nats. Serialized as `"NaN"`, `"inf"` or `"-inf"` if it is not finite.
     #[serde(with = "number")]
     pub log_likelihood: f64,
-    /// Number of code points of the choice without the leading space, the divisor of `acc_norm`.
+    /// Number of code points in the choice without its leading space. `acc_norm` divides by this number.
     pub characters: usize,
-    /// Number of UTF-8 bytes of the choice.
+    /// Length of the choice in UTF-8 bytes.
     pub bytes: usize,
-    /// Number of tokens of the continuation.
+    /// Number of tokens in the continuation.
     pub tokens: usize,
     /// Number of tokens removed from the start of the context.
     pub truncated_left: usize,
@@ -35,24 +35,24 @@ pub struct ChoiceResult {
 /// A scored document.
 ///
 /// A document with a non-finite log-likelihood, for example after an overflow, has no prediction. It counts as wrong
-/// for both metrics, and in [`TaskResult::non_finite`]. (numpy's argmax would select the first NaN, or the first of
-/// several −∞, which could be correct by chance.)
+/// for both metrics, and is included in [`TaskResult::non_finite`]. numpy's argmax would select the first NaN, or the
+/// first of several −∞, which could be correct by chance.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DocumentResult {
-    /// Index in the split.
+    /// Index of the document in the split.
     pub id: usize,
     /// Index of the correct choice. An invalid index never matches.
     pub gold: i64,
     pub choices: Vec<ChoiceResult>,
-    /// Choice with the highest log-likelihood, the first one if several are equal.
+    /// Choice with the highest log-likelihood. If several are equal, it is the first of them.
     pub pred: Option<usize>,
-    /// Choice with the highest log-likelihood per character, the first one if several are equal. An empty choice counts
-    /// as −∞.
+    /// Choice with the highest log-likelihood per character. If several are equal, it is the first of them. The value
+    /// for an empty choice is −∞.
     pub pred_norm: Option<usize>,
 }
 
 impl DocumentResult {
-    /// Creates a document with the predictions that follow from its choices.
+    /// Creates a document and derives its predictions from its choices.
     pub fn new(id: usize, gold: i64, choices: Vec<ChoiceResult>) -> Self {
         let pred = first_highest(&choices, |choice: &ChoiceResult| choice.log_likelihood);
         let pred_norm = first_highest(&choices, per_character);
@@ -64,7 +64,7 @@ impl DocumentResult {
         self.prediction(metric).is_some_and(|pred| i64::try_from(pred) == Ok(self.gold))
     }
 
-    /// Returns the prediction of a metric.
+    /// Returns the choice that a metric predicts.
     pub fn prediction(&self, metric: AccuracyKind) -> Option<usize> {
         match metric {
             AccuracyKind::Acc => self.pred,
@@ -105,7 +105,7 @@ fn first_highest(choices: &[ChoiceResult], value: impl Fn(&ChoiceResult) -> f64)
     highest.map(|(index, _)| index)
 }
 
-/// Accuracies of a task.
+/// Accuracies on a task.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TaskResult {
     pub task: &'static Task,
@@ -114,11 +114,11 @@ pub struct TaskResult {
     /// Number of scored documents.
     pub effective: usize,
     pub acc: Measure,
-    /// Accuracy by [`AccuracyKind::AccNorm`]. Computed for every task but reported only for some (see
+    /// Accuracy according to [`AccuracyKind::AccNorm`]. It is computed for every task, but reported only for some (see
     /// [`Task::metrics`]).
     pub acc_norm: Measure,
-    /// Number of scored documents with a non-finite log-likelihood. They count as wrong. A nonzero count means that the
-    /// model is broken, for example by an overflow in half precision.
+    /// Number of scored documents with a non-finite log-likelihood. They count as wrong. A nonzero count means that
+    /// something is wrong with the model, for example an overflow in half precision.
     pub non_finite: usize,
     /// Number of scored documents whose correct choice is not among the choices, as in a split with hidden answers.
     /// They count as wrong.
@@ -128,7 +128,7 @@ pub struct TaskResult {
 }
 
 impl TaskResult {
-    /// Computes the accuracies of a task. `original` is the number of documents in the split.
+    /// Computes the accuracies on a task. `original` is the number of documents in the split.
     ///
     /// # Errors
     /// Fails if there are no documents.
@@ -163,7 +163,7 @@ impl TaskResult {
         }
     }
 
-    /// Returns the accuracy of the kind that the paper reports for the task.
+    /// Returns the accuracy that the paper reports for the task.
     pub fn column(&self) -> Measure {
         self.measure(self.task.column)
     }
@@ -174,7 +174,7 @@ fn count_documents(holds: &dyn Fn(&DocumentResult) -> bool, documents: &[Documen
 }
 
 /// Computes the paper's average: the unweighted mean of the tasks' columns. Its standard error is sqrt(Σ se²) / tasks,
-/// assuming independent tasks. Returns `None` without tasks.
+/// assuming that the tasks are independent. Returns `None` if there are no tasks.
 #[allow(clippy::cast_precision_loss, reason = "there are ten tasks")]
 pub fn average<'a>(results: impl IntoIterator<Item = &'a TaskResult>) -> Option<Measure> {
     let columns: Vec<Measure> = results.into_iter().map(TaskResult::column).collect();
@@ -188,19 +188,20 @@ pub fn average<'a>(results: impl IntoIterator<Item = &'a TaskResult>) -> Option<
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     pub value: f64,
-    /// Standard error of the mean. `None` for a single value.
+    /// Standard error of the mean, or `None` for a single value.
     pub stderr: Option<f64>,
 }
 
 impl Measure {
-    /// Computes the mean and its standard error, sqrt(Σ(x − mean)² / (n − 1)) / sqrt(n). Returns `None` without values.
+    /// Computes the mean and its standard error, sqrt(Σ(x − mean)² / (n − 1)) / sqrt(n). Returns `None` if there are no
+    /// values.
     #[allow(clippy::cast_precision_loss, reason = "no task has 2⁵³ documents")]
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
         if values.is_empty() {
             return None;
         }
-        // Sum sequentially like the harness, so that the last digit agrees.
+        // Sum sequentially, like lm-evaluation-harness, so that the last digit agrees.
         let value = values.iter().sum::<f64>() / count;
         let squares: f64 = values.iter().map(|x| (x - value) * (x - value)).sum();
         let stderr = (values.len() > 1).then(|| (squares / (count - 1.0)).sqrt() / count.sqrt());
@@ -280,8 +281,8 @@ mod tests {
 
     #[test]
     fn the_average_weighs_each_task_alike() {
-        // The column of arc_easy is acc_norm, which selects choice 0 of these documents. The column of rte is acc,
-        // which selects choice 1.
+        // The column for arc_easy shows acc_norm, which selects choice 0 in these documents. The column for rte shows
+        // acc, which selects choice 1.
         let easy = TaskResult::of(Task::find("arc_easy").unwrap(), 2, &[document_with_gold(0), document_with_gold(1)])
             .unwrap();
         let rte = TaskResult::of(

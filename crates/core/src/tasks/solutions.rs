@@ -1,4 +1,4 @@
-//! Answer keys of tasks. They are stored with the token ids, so that accuracies can be computed from scores without
+//! Answer keys for tasks. They are stored with the token ids, so that accuracies can be computed from scores without
 //! reading or tokenizing the documents.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::result::{ChoiceResult, DocumentResult, Score, TaskResult};
 use super::task::Task;
 use crate::error::{Error, Result};
 
-/// Answer key of a task's documents.
+/// Answer key for the documents of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Solutions {
@@ -19,7 +19,7 @@ pub struct Solutions {
     documents: Vec<Questions>,
 }
 
-/// Answer key of one document.
+/// Answer key for one document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Questions {
@@ -28,12 +28,12 @@ pub struct Questions {
     /// Index of the correct choice. An invalid index, such as -1 for hidden answers, never matches. lm-eval silently
     /// counts these documents as wrong. Here they are also reported, see [`TaskResult::unanswered`].
     pub gold: i64,
-    /// Numbers of characters, bytes, continuation tokens and truncated tokens of each choice.
+    /// Numbers of characters, bytes, continuation tokens and truncated tokens for each choice.
     pub choices: Vec<[usize; 4]>,
 }
 
 impl Solutions {
-    /// Creates the answer key of the scored documents. `original` is the size of the split.
+    /// Creates the answer key for the scored documents. `original` is the number of documents in the split.
     pub fn new(task: &Task, original: usize, documents: Vec<Questions>) -> Self {
         Self { task: task.name.to_owned(), original, documents }
     }
@@ -74,7 +74,7 @@ impl Solutions {
         Ok(self.judge_all(scores).collect())
     }
 
-    /// Evaluates each document. `scores` must have one score per request.
+    /// Evaluates each document. `scores` must contain one score per request.
     fn judge_all(&self, scores: &[Score]) -> impl Iterator<Item = DocumentResult> {
         let mut scores = scores.iter();
         self.documents.iter().map(move |document| {
@@ -87,7 +87,7 @@ impl Solutions {
         })
     }
 
-    /// Computes the accuracies of evaluated documents.
+    /// Computes the accuracies from evaluated documents.
     ///
     /// # Errors
     /// Fails if there are no documents.
@@ -96,7 +96,7 @@ impl Solutions {
     }
 }
 
-/// Scores of a model on a task. The answer key is shared between models.
+/// Scores that a model achieves on a task. Models share the answer key.
 #[derive(Debug, Clone)]
 pub struct Answered {
     key: Arc<Solutions>,
@@ -105,7 +105,8 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// Combines `scores`, one per request in order, with the answer key, and computes the accuracies.
+    /// Combines `scores` with the answer key and computes the accuracies. There must be one score per request, in
+    /// order.
     ///
     /// # Errors
     /// Fails if the number of scores differs from the number of requests.

@@ -1,4 +1,4 @@
-//! Selection of the files of a data set's split.
+//! Selection of the files that contain a split of a data set.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::files::rows::{TABLES, bad};
 
-/// Split that a task is scored on.
+/// Split on which a task is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
@@ -15,11 +15,11 @@ pub enum Split {
     Validation,
 }
 
-/// Names of training splits in file names.
+/// Names used for training splits in file names.
 const TRAIN: [&str; 2] = ["train", "training"];
 
 impl Split {
-    /// Returns the names used in file names. The first is the one on the Hugging Face Hub.
+    /// Returns the names used for this split in file names. The first is the one on the Hugging Face Hub.
     pub(super) fn words(self) -> &'static [&'static str] {
         match self {
             Self::Test => &["test"],
@@ -37,12 +37,12 @@ impl Split {
     /// Returns the files of this split, in order.
     ///
     /// A folder is searched for `<split>.<ending>`, or for the complete set of shards
-    /// `<split>-00000-of-00002.<ending>`. A single file is accepted unless its name belongs to another split, because
-    /// scoring a training or hidden split would go unnoticed.
+    /// `<split>-00000-of-00002.<ending>`. A single file is accepted unless it is named after another split. Otherwise,
+    /// scoring a training or hidden split by mistake would go unnoticed.
     ///
     /// # Errors
     /// Fails if the path does not exist, the folder does not contain the split or contains it twice, a shard is
-    /// missing, or the file is named after another split.
+    /// missing, or the single file is named after another split.
     pub(super) fn files(self, path: &Path) -> Result<Vec<PathBuf>> {
         let metadata = std::fs::metadata(path).map_err(|error| Error::io("open", path, &error))?;
         if metadata.is_dir() { self.files_in(path) } else { self.checked(path).map(|()| vec![path.to_owned()]) }
@@ -75,7 +75,7 @@ fn names_any(words: &[&str], name: &str) -> bool {
     name.split(|c: char| !c.is_alphanumeric()).any(|part| words.contains(&part))
 }
 
-/// Returns the files of any named split in a folder, in order, or `None` if there are none.
+/// Returns the files of the split named `word` in a folder, in order, or `None` if there are none.
 ///
 /// # Errors
 /// Fails if the folder cannot be listed, or contains the split twice or incompletely.
@@ -127,10 +127,10 @@ fn files_named(folder: &Path, names: &[String], words: &[&str]) -> Result<Option
     Ok(Some(found.into_iter().map(|(name, _)| folder.join(name)).collect()))
 }
 
-/// Parses a file name. Returns the part of the split that the file contains, or `None` if the name has another form.
+/// Parses a file name. Returns the part of the split that the file contains, or `None` if the name does not match.
 fn part(name: &str, words: &[&str]) -> Option<SplitPart> {
     let name = name.to_lowercase();
-    // No extension is a suffix of another, so at most one matches.
+    // No extension is a suffix of another one, so at most one matches.
     let stem = TABLES.iter().find_map(|(ending, _)| name.strip_suffix(ending))?;
     let rest = words
         .iter()

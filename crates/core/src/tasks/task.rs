@@ -1,4 +1,4 @@
-//! Table of built-in tasks.
+//! Table of the built-in tasks.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +7,13 @@ use serde::{Serialize, Serializer};
 use super::split::Split;
 use crate::error::{Error, Result};
 
-/// Accuracy metric: the rule that selects one of a document's choices.
+/// Accuracy metric, which determines which of a document's choices is selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AccuracyKind {
-    /// Selects the choice with the highest log-likelihood.
+    /// The choice with the highest log-likelihood is selected.
     Acc,
-    /// Selects the choice with the highest log-likelihood per character.
+    /// The choice with the highest log-likelihood per character is selected.
     AccNorm,
 }
 
@@ -25,17 +25,17 @@ pub struct Task {
     pub name: &'static str,
     /// Column header in the paper.
     pub label: &'static str,
-    /// Whether the task is a column of the paper and part of its average.
+    /// Whether the task has a column in the paper and counts toward the paper's average.
     pub in_paper: bool,
     pub source: &'static str,
-    /// lm-eval's version of the task (1 means 1.0).
+    /// Version of the task in lm-eval. 1 means 1.0.
     pub version: u32,
     /// Split to score: the test split if its answers are public, otherwise the validation split.
     pub split: Split,
     /// Number of documents in the published split, used to check the data.
     pub documents: usize,
-    /// Chance accuracies in percent. The first is that of random choice. Tasks with two fixed answers also
-    /// list the accuracy of always giving the first answer, and that of always giving the second.
+    /// Chance accuracies in percent. The first is for choosing at random. For tasks with two fixed answers, two more
+    /// follow: for always giving the first answer, and for always giving the second.
     pub chance: &'static [f64],
     /// Metrics that lm-eval reports.
     pub metrics: &'static [AccuracyKind],
@@ -43,7 +43,7 @@ pub struct Task {
     pub column: AccuracyKind,
 }
 
-/// Defaults of tasks scored by likelihood per character with four choices.
+/// Default values for tasks with four choices that are scored by likelihood per character.
 const NORMED: Task = Task {
     name: "",
     label: "",
@@ -56,11 +56,11 @@ const NORMED: Task = Task {
     metrics: &[AccuracyKind::Acc, AccuracyKind::AccNorm],
     column: AccuracyKind::AccNorm,
 };
-/// Defaults of tasks scored by plain likelihood.
+/// Default values for tasks that are scored by plain likelihood.
 const PLAIN: Task =
     Task { split: Split::Validation, metrics: &[AccuracyKind::Acc], column: AccuracyKind::Acc, ..NORMED };
 
-/// The nine tasks in the order of the paper's columns, followed by the RACE task of lm-eval 0.4.11 and older.
+/// The nine tasks in the order of the paper's columns, followed by RACE as in lm-eval 0.4.11 and older.
 ///
 /// If the choices are texts, the chance level of both metrics is one divided by the number of choices. WinoGrande has 2
 /// choices, and the other tasks have 4. A few ARC documents have 3 or 5. A model that prefers short or common words
@@ -127,7 +127,7 @@ pub static TASKS: &[Task] = &[
         label: "CoPa",
         source: "https://huggingface.co/datasets/aps/super_glue",
         documents: 100,
-        // The first choice is correct 55 times, the second 45 times.
+        // The first choice is correct in 55 documents, and the second in 45.
         chance: &[50.0, 55.0, 45.0],
         ..PLAIN
     },
@@ -155,10 +155,10 @@ pub static TASKS: &[Task] = &[
 ];
 
 impl Task {
-    /// Returns the files of the task's split at `path`, which is a file or a folder.
+    /// Returns the files that contain the task's split at `path`, which is a file or a folder.
     ///
     /// # Errors
-    /// Fails if there are none, or a file is named after another split.
+    /// Fails if there are no such files, or if a file is named after another split.
     pub fn files(&self, path: &Path) -> Result<Vec<PathBuf>> {
         self.split.files(path).map_err(|error| error.at(format!("task {}", self.name)))
     }
@@ -171,7 +171,7 @@ impl Task {
     /// Returns the task with this name.
     ///
     /// # Errors
-    /// Fails if the name is unknown, listing the known names and the closest match.
+    /// Fails if the name is unknown. The message lists the known names and suggests the closest match.
     pub fn find(name: &str) -> Result<&'static Self> {
         TASKS.iter().find(|task| task.name == name).ok_or_else(|| {
             Error::bad_input(format!("unknown task `{name}`")).none_of(name, TASKS.iter().map(|task| task.name))
@@ -185,7 +185,7 @@ impl PartialEq for Task {
     }
 }
 
-/// Serializes the name, which identifies an entry of [`TASKS`].
+/// Serializes a task as its name, which identifies an entry in [`TASKS`].
 impl Serialize for Task {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name)

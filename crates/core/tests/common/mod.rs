@@ -1,4 +1,4 @@
-//! Helpers shared by the integration tests of all crates: paths of reference data, and comparisons of vectors.
+//! Helpers that the integration tests of all crates share: paths to reference data, and comparisons of vectors.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -26,8 +26,8 @@ pub fn checkout() -> PathBuf {
     if manifest_dir.ends_with("crates/core") { manifest_dir.join("../..") } else { manifest_dir.to_owned() }
 }
 
-/// Returns a path in the shared folder next to the checkout. If it is absent, panics in CI, and otherwise prints a
-/// message and returns `None`, so that the caller skips the test.
+/// Returns a path in the shared folder next to the checkout. If the path does not exist, panics in CI. Elsewhere,
+/// prints a message and returns `None`, so that the caller skips the test.
 pub fn shared(relative: &str) -> Option<PathBuf> {
     let path = checkout().join("../shared").join(relative);
     if path.exists() {
@@ -60,8 +60,8 @@ pub fn tensors(path: &Path) -> std::collections::HashMap<String, Tensor> {
     candle_core::safetensors::load(path, &Device::Cpu).unwrap()
 }
 
-/// Returns the GPU that this build uses. Without one, prints a message so that the test is skipped, and panics if
-/// `GHOSTLAB_GPU=require`.
+/// Returns the GPU that this build uses. If there is none, prints a message and returns `None`, so that the test is
+/// skipped. With `GHOSTLAB_GPU=require`, panics instead.
 pub fn gpu() -> Option<DeviceName> {
     let found = Some(DeviceName::best()).filter(|device| *device != DeviceName::Cpu);
     let required = std::env::var("GHOSTLAB_GPU").is_ok_and(|value| value == "require");
@@ -73,7 +73,7 @@ pub fn gpu() -> Option<DeviceName> {
     found
 }
 
-/// Loads a backbone with the candle engine, with all weights in memory or within `memory` bytes.
+/// Loads a backbone with the candle engine, either with all weights in memory or within `memory` bytes.
 pub fn candle(folder: &Path, device: DeviceName, dtype: FloatType, memory: Option<u64>) -> Box<dyn Engine> {
     let config = Config::read(folder).unwrap();
     Box::new(CandleEngine::load(config, folder, Placement { device, dtype }, memory).unwrap())
@@ -85,7 +85,7 @@ pub fn engines(folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read(folder).unwrap(), folder)
 }
 
-/// Loads a backbone with every f32 engine and the config at another path.
+/// Loads a backbone with every f32 engine, using the config at another path.
 pub fn engines_with(config: &Path, folder: &Path) -> Vec<Box<dyn Engine>> {
     engines_of(Config::read_file(config).unwrap(), folder)
 }
@@ -99,8 +99,8 @@ pub fn engines_of(config: Config, folder: &Path) -> Vec<Box<dyn Engine>> {
     engines
 }
 
-/// Loads a backbone with every engine in every float type. All weights are in memory, except that f32 engines are also
-/// loaded with weights on demand.
+/// Loads a backbone with every engine in every float type, with all weights in memory. For f32, also adds engines that
+/// load weights on demand.
 pub fn engines_of_all_types(folder: &Path) -> Vec<Box<dyn Engine>> {
     let mut engines: Vec<Box<dyn Engine>> =
         vec![load_decoder(Products::F32, u64::MAX, folder), load_decoder(Products::F32, 0, folder)];
@@ -134,14 +134,14 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|v| v * v).sum::<f64>().sqrt()
 }
 
-/// Fails unless two numbers agree within a relative tolerance.
+/// Fails unless two numbers agree to within a relative tolerance.
 pub fn assert_close(what: &str, ours: f64, expected: f64, relative: f64) {
     let error = ((ours - expected) / expected).abs();
     assert!(error <= relative, "{what}: ours {ours}, expected {expected}, relative error {error:e} > {relative:e}");
 }
 
-/// Compares the Frobenius norm of a matrix and two sums of its elements with the reference. The tolerance is relative to
-/// the norm.
+/// Compares the Frobenius norm of a matrix, and two sums of its elements, with the reference data. The tolerance is
+/// relative to the norm.
 pub fn compare_matrix(what: &str, values: &[f64], expected: &serde_json::Value, tolerance: f64) {
     let norm = values.iter().map(|v| v * v).sum::<f64>().sqrt();
     let expected_norm = expected["frobenius"].as_f64().unwrap();

@@ -1,4 +1,4 @@
-//! Python interpreters created by `.ci/run`, and scripts from `tools/`.
+//! Access to the Python interpreters created by `.ci/run`, and to scripts in `tools/`.
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Returns the path in an environment variable. If it is unset, panics in CI, and otherwise prints a message and
+/// Returns the path in an environment variable. If the variable is unset, panics in CI. Elsewhere, prints a message and
 /// returns `None`, so that the caller skips the test. The value `skip` always skips the test, because another CI job
 /// runs it.
 pub fn named(variable: &str, with: &str) -> Option<PathBuf> {
@@ -32,19 +32,19 @@ fn tools() -> PathBuf {
         .unwrap()
 }
 
-/// Returns the interpreter in `GHOSTLAB_PYTHON`.
+/// Returns the path of the interpreter given by `GHOSTLAB_PYTHON`.
 pub fn python(with: &str) -> Option<PathBuf> {
     named("GHOSTLAB_PYTHON", with)
 }
 
-/// Runs a command, which must succeed, and returns its output.
+/// Runs a command and returns its output. Panics if the command fails.
 pub fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Creates a command that runs a script from `tools/` offline.
+/// Returns a command that runs a script from `tools/` offline.
 pub fn script<Argument: AsRef<OsStr>>(
     python: &Path,
     name: &str,

@@ -1,4 +1,5 @@
-//! Reference data `stories260k`: a small trained Llama (5 layers, C = 64) and the results of reference implementations.
+//! Reference data `stories260k`: a small trained Llama (5 layers, C = 64) and the results that reference
+//! implementations gave for it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -69,13 +70,13 @@ impl Oracle {
         Windows { ids: ids[..count * 128].to_vec(), length: 128, starts, corpus_tokens: ids.len(), bytes: 0 }
     }
 
-    /// Runs one dense pass that records all similarities and activations.
+    /// Runs one pass of the dense model that records all similarities and activations.
     pub fn calibration(&self, engine: &dyn Engine) -> Calibrated {
         calibrated(engine, &self.calibration_windows())
     }
 }
 
-/// Similarities and activations of a calibration pass.
+/// Similarities and activations from a calibration pass.
 pub struct Calibrated {
     pub similarities: Similarities,
     pub activations: Activations,
@@ -94,7 +95,7 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.len(), length: windows[0].len() };
     let mut kept = InMemory::of(request.sites.iter().copied());
-    // The batch size of 300 tokens is not a multiple of the window length, so each batch has 2 windows.
+    // The batch size of 300 tokens is not a multiple of the window length, so each batch holds 2 windows.
     let mut all = [Piece { windows, first_sequence: 0, spool: &mut kept }];
     let mut similarities = calibrate::run(engine, &mut all, 300, &request, |_| Ok(())).unwrap();
     Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }
@@ -115,7 +116,7 @@ impl Calibrated {
     }
 }
 
-/// Builds a recovery with options in JSON.
+/// Builds a recovery with options given as JSON.
 pub fn recovery(name: &str, options: Value) -> Box<dyn Recovery> {
     let options: Options = options.as_object().unwrap().clone();
     recovery::build(name, &options).unwrap()

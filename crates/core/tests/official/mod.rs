@@ -1,4 +1,5 @@
-//! Comparison with published implementations (reference data `official`; its README lists commits, settings and tolerances).
+//! Comparison with published implementations. The results are in the reference data `official`, whose README lists
+//! commits, settings and tolerances.
 
 mod authors;
 mod others;

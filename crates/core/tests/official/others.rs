@@ -19,7 +19,7 @@ use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair};
 use serde_json::{Value, json};
 
-/// Absolute tolerance of mean cosines and of scores computed from them.
+/// Absolute tolerance of mean cosines, and of scores computed from them.
 const COSINE_TOLERANCE: f64 = 1e-6;
 /// Relative tolerance of operators, in the Frobenius norm.
 const OPERATOR_TOLERANCE: f64 = 5e-6;
@@ -28,7 +28,7 @@ const BOUND_TOLERANCE: f64 = 1e-7;
 /// Relative tolerance of perplexities.
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 
-/// Reference data of all repositories, with the stored operators.
+/// Reference data for all repositories, with the stored operators.
 struct Others {
     settings: Value,
     official: Value,
@@ -44,7 +44,7 @@ fn others() -> Option<Others> {
     })
 }
 
-/// Backbone with the calibration windows of a setting.
+/// Backbone, with the calibration windows of a setting.
 struct Backbone {
     decoder: Decoder,
     tokenizer: Tokenizer,
@@ -70,7 +70,7 @@ impl Backbone {
         calibrate(&self.decoder, &self.calibration, request)
     }
 
-    /// Runs a criterion, and returns the removed layers and the scores.
+    /// Runs a criterion. Returns the removed layers and the scores.
     fn scores(&self, name: &str, options: &Value, depth: usize) -> (Vec<usize>, Vec<(usize, f64)>) {
         let options: Options = options.as_object().unwrap().clone();
         let rule = criterion::build(name, &options).unwrap();
@@ -84,7 +84,7 @@ impl Backbone {
         (selection.removed.whole_layers(), selection.scores)
     }
 
-    /// Returns the mean token-wise cosine of the streams that enter the two layers of each pair.
+    /// Returns, for each pair of layers, the mean token-wise cosine between the streams that enter the two layers.
     fn token_cosines(&self, pairs: &[(usize, usize)]) -> Vec<f64> {
         let calibrated = self.calibrated(&pairs_only(pairs.iter().map(token_pair)));
         pairs.iter().map(|pair_of_layers| calibrated.similarities.get(token_pair(pair_of_layers)).unwrap()).collect()
@@ -100,7 +100,7 @@ fn assert_near(what: &str, ours: f64, theirs: f64) {
     assert!(error <= COSINE_TOLERANCE, "{what}: ours {ours}, theirs {theirs}, error {error:e}");
 }
 
-/// Returns the evaluation windows of a LinearPatch setting. The text is that of the official settings of the same
+/// Returns the evaluation windows for a LinearPatch setting. The text is that of the official settings for the same
 /// backbone, but LinearPatch has its own rule and limit. Returns `None` if the text is not available.
 fn perplexity_windows(tokenizer: &Tokenizer, others: &Others, setting: &Value, name: &str) -> Option<Windows> {
     let real = text(setting, "backbone").starts_with("shared/");
@@ -148,8 +148,8 @@ fn linearpatch_equals_its_own_repository() {
     }
 }
 
-/// Returns the recovery that a ReplaceMe setting corresponds to, or `None` for orders and objectives that this program
-/// does not implement.
+/// Returns the recovery that corresponds to a ReplaceMe setting, or `None` for orders and objectives that ghostlab does
+/// not implement.
 fn replaceme(setting: &Value) -> Option<Box<dyn Recovery>> {
     let alpha = setting["alpha"].as_f64().unwrap();
     match (text(setting, "method"), text(setting, "order")) {
@@ -195,7 +195,7 @@ fn replaceme_equals_its_own_repository() {
     assert_eq!(compared, 4, "expected least squares on two backbones, with a ridge, and with the cosine objective");
 }
 
-/// Returns the backbones of a repository that only computes scores, with the expected numbers of each.
+/// Returns the backbones for a repository that only computes scores, each with its expected numbers.
 fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
     let settings = &others.settings[repository];
     [("real", "shared/real/backbone"), ("tiny", "data/tiny/llama")]
@@ -207,8 +207,8 @@ fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
         .collect()
 }
 
-/// The official code compares the hidden states of transformers. The last of them includes the final norm, so the last
-/// candidate is not compared.
+/// The official code compares the hidden states that transformers returns. The last of them includes the final norm, so
+/// the last candidate is not compared.
 #[test]
 fn streamline_scores_equal_their_own_repository() {
     let Some(others) = others() else { return };

@@ -1,4 +1,4 @@
-//! Settings of the reference data: their texts, their calibration, and the results computed from them.
+//! Settings in the reference data: their texts, their calibration, and the results computed from them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use ghostlab_core::model::{Cut, Engine, Operator, Program, Repairs, Trie};
 use ghostlab_core::recovery::{Boundary, Recovery, Repair, Solution, Span};
 use serde_json::Value;
 
-/// Resolves a path of the reference data, which is relative to the checkout or to the shared folder next to it.
+/// Resolves a path from the reference data, which is relative to the checkout or to the shared folder next to it.
 pub(crate) fn input(path: &str) -> PathBuf {
     let root = checkout();
     if path.starts_with("shared/") { root.join("..").join(path) } else { root.join(path) }
@@ -32,7 +32,7 @@ pub(crate) fn layers(value: &Value) -> Vec<usize> {
     numbers(value).into_iter().map(|layer| layer as usize).collect()
 }
 
-/// Hashes token ids like the reference data: SHA-256 over 32-bit little-endian integers.
+/// Hashes token ids as in the reference data: SHA-256 over 32-bit little-endian integers.
 fn ids_hash(windows: &Windows) -> String {
     sha256::of_bytes(windows.ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>())
 }
@@ -41,7 +41,7 @@ fn rule(value: &Value) -> Rule {
     text(value, "rule").parse().unwrap()
 }
 
-/// Returns the calibration windows of a setting, and checks that their starts and ids match the reference data.
+/// Returns the calibration windows for a setting, and checks that their starts and ids match the reference data.
 pub(crate) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let [sequences, length, seed] = ["sequences", "length", "seed"].map(|key| count(expected, key));
@@ -55,7 +55,7 @@ pub(crate) fn calibration_windows(tokenizer: &Tokenizer, expected: &Value) -> Wi
     windows
 }
 
-/// Returns the evaluation windows of a text, and checks that their number and ids match the reference data.
+/// Returns the evaluation windows for a text, and checks that their number and ids match the reference data.
 pub(crate) fn evaluation_windows(tokenizer: &Tokenizer, expected: &Value) -> Windows {
     let rows = read_rows(input(text(expected, "file")), None).unwrap();
     let rule = rule(expected);
@@ -73,7 +73,7 @@ pub(crate) struct Calibrated {
     pub(crate) activations: Activations,
 }
 
-/// Runs the dense backbone over the windows and keeps the data that `request` asks for.
+/// Runs the dense backbone over the windows, and keeps the data that `request` asks for.
 pub(crate) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRequest) -> Calibrated {
     let rows: Vec<&[u32]> = windows.iter().collect();
     let shape = ActivationShape { channels: engine.config().hidden, sequences: rows.len(), length: windows.length };
@@ -88,14 +88,14 @@ pub(crate) fn pairs_only(pairs: impl IntoIterator<Item = Pair>) -> PassRequest {
     PassRequest { pairs: pairs.into_iter().collect(), sites: BTreeSet::new() }
 }
 
-/// Returns the spans of removed layers that get one operator each.
+/// Returns the spans of removed layers. Each of them gets one operator.
 pub(crate) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
     let regions = removed.chunk_by(|a, b| a + 1 == *b);
     regions.flat_map(|region| method.spans(Span::layers(region[0], region[region.len() - 1] + 1))).collect()
 }
 
 impl Calibrated {
-    /// Solves the repair of one span on the first `fitted` sequences.
+    /// Solves for the repair of one span on the first `fitted` sequences.
     pub(crate) fn solve(&self, engine: &dyn Engine, method: &dyn Recovery, span: Span, fitted: usize) -> Solution {
         let boundary = Boundary {
             backbone: engine,
@@ -121,12 +121,12 @@ pub(crate) fn pruned(layers: usize, removed: &[usize], solved: &[(Span, Solution
     Program::repaired(layers, &Cut::layers(removed.iter().copied()), &repairs)
 }
 
-/// Returns the values of an operator in the reference's layout: `[C]` for a diagonal, otherwise `[C, C]`.
+/// Returns the values of an operator in the layout of the reference data: `[C]` for a diagonal, and `[C, C]` otherwise.
 pub(crate) fn values(operator: &Operator) -> Vec<f64> {
     operator.parts().unwrap().1.into_iter().map(f64::from).collect()
 }
 
-/// Returns whether all required files exist. Otherwise prints the reason, and panics in CI.
+/// Returns whether all required files exist. If one is missing, panics in CI, and prints the reason elsewhere.
 pub(crate) fn available(paths: &[&str]) -> bool {
     paths.iter().filter_map(|path| path.strip_prefix("shared/")).all(|path| shared(path).is_some())
 }

@@ -1,4 +1,4 @@
-//! Losses of f32 products that are split into bf16 products, compared with those of the official code in f32.
+//! Compares the losses for f32 products that are split into bf16 products with those of the official code in f32.
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use ghostlab_core::corpus::Tokenizer;
 use ghostlab_core::model::{Engine, Products, Program};
 use serde_json::Value;
 
-/// Products, and the relative tolerance of the loss of a window.
+/// Product types, each with the relative tolerance for the loss on a window.
 const TOLERANCES: [(Products, f64); 2] = [(Products::Bf16x3, 1e-4), (Products::Bf16x6, 1e-6)];
 
 #[test]
@@ -31,7 +31,7 @@ fn split_products_hold_the_losses_of_the_official_code() {
     }
 }
 
-/// Compares the losses of all windows of a setting without repairs.
+/// Compares the losses on all windows of a setting without repairs.
 fn compare(engine: &dyn Engine, id: &str, setting: &Value, tokenizer: &Tokenizer, tolerance: f64) {
     let removed = setting.get("removed").map_or_else(Vec::new, layers);
     let program = Program::pruned(engine.config().layers, &removed, |_| None);

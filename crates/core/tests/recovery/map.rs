@@ -31,7 +31,7 @@ fn folding_a_map_equals_applying_it() {
 
 #[test]
 fn before_a_norm_only_channel_proportions_matter() {
-    // Without the epsilon, norms are scale-invariant.
+    // Without the epsilon, norms do not depend on the scale of their input.
     let folder = tempfile::tempdir().unwrap();
     let mut config = common::json(&fixture("arch/olmo2/config.json"));
     config["rms_norm_eps"] = json!(1e-20);
@@ -48,7 +48,7 @@ fn before_a_norm_only_channel_proportions_matter() {
         relative_error(&run(&folded_twice(&decoder, scale_by_channel(3.0, channels)), &dense, &batch), &once) <= 1e-5
     );
     assert!(relative_error(&once, &plain) > 1e-2, "unequal factors must change the output");
-    // The original method's factor would be cancelled by the norms, so the solution keeps it as a step, with a note.
+    // The norms would cancel the original method's factor, so the solution keeps it as a step and adds a note.
     let calibration = calibrated(&decoder, &windows(8, 64, decoder.config().vocab));
     let solution = recovery("prune-and-comp", json!({"granularity": "scalar"}));
     let solution = solution.solve(&calibration.boundary(&decoder, 2, 3)).unwrap();
@@ -61,8 +61,8 @@ fn scale_by_channel(scale: f32, channels: usize) -> Vec<f32> {
 
 #[test]
 fn scalar_prune_and_comp_only_scales_earlier_layers() {
-    // The fixture's stream is so small that the norms' epsilon (1e-5) matters. Without the epsilon, norms are
-    // scale-invariant.
+    // The fixture's stream is so small that the norms' epsilon (1e-5) matters. Without the epsilon, norms do not depend
+    // on the scale of their input.
     let folder = tempfile::tempdir().unwrap();
     let mut config = common::json(&fixture("arch/llama-gqa/config.json"));
     config["rms_norm_eps"] = json!(1e-20);
@@ -82,7 +82,7 @@ fn scalar_prune_and_comp_only_scales_earlier_layers() {
         rows.iter().map(|&v| f64::from(v.abs())).sum()
     });
     assert_close("factor", factor.into(), after / before, 1e-6);
-    // The original method scales these weights of the preceding layers: embedding, o_proj and down_proj.
+    // The original method scales the embedding, and o_proj and down_proj in each preceding layer.
     let scalar = Operator::diagonal(vec![factor; 64]).unwrap();
     let mut folded = world.decoder.clone();
     for layer in 0..2 {
@@ -100,7 +100,7 @@ fn scalar_prune_and_comp_only_scales_earlier_layers() {
         let error = relative_error(&flat(&scaled), &expected);
         assert!(error <= 1e-5, "{step:?}: {error:e}");
     }
-    // Applying the factor at the boundary gives the same result.
+    // Applying the factor at the boundary must give the same result.
     let applied = run(&world.decoder, &program(4, &[2], &[(2, solution)]), &batch);
     let rest = folded.advance(&batch, &Step::Attention(3), &scaled).unwrap();
     let rest = folded.advance(&batch, &Step::Mlp(3), &rest).unwrap();

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Returns name, options, key in the reference numbers, and key in the reference operators of each recovery.
+/// Returns, for each recovery, its name, its options, and its keys in the reference numbers and in the reference
+/// operators.
 fn recoveries() -> Vec<(&'static str, Value, &'static str, &'static str)> {
     vec![
         ("none", json!({}), "pruned", ""),

@@ -17,10 +17,10 @@ use crate::{activity, equivalent};
 /// Keys that affect neither prompts nor scores.
 const WITHOUT_EFFECT: [&str; 7] =
     ["tag", "group", "task_list", "should_decontaminate", "doc_to_decontamination_query", "metadata", "task_alias"];
-/// Unsupported keys that need Python, images or audio.
+/// Keys that are not supported because they need Python, images or audio.
 const NOT_OFFERED: [&str; 7] =
     ["class", "custom_dataset", "use_prompt", "process_results", "process_docs", "doc_to_image", "doc_to_audio"];
-/// Supported loader arguments. `trust_remote_code` has no effect because no script is ever run.
+/// Supported loader arguments. `trust_remote_code` has no effect, because scripts are never run.
 const LOADING: [&str; 4] = ["trust_remote_code", "data_files", "data_dir", "revision"];
 const KEYS: [&str; 26] = [
     "task",
@@ -51,7 +51,7 @@ const KEYS: [&str; 26] = [
     "unsafe_code",
 ];
 
-/// Reader that converts the keys of a task definition to typed values.
+/// Reader that converts the keys in a task definition to typed values.
 pub(super) struct KeyReader<'a> {
     pub(super) node: &'a Node,
 }
@@ -71,7 +71,8 @@ impl KeyReader<'_> {
         node.text().map(|text| Some(text.to_owned())).ok_or_else(|| wrong(key, "a string", node))
     }
 
-    /// Returns a string, or `other` if the key is missing. Rejects `null`, because the harness would concatenate it.
+    /// Returns a string, or `other` if the key is missing. Rejects `null`, because lm-evaluation-harness would
+    /// concatenate it with a string.
     fn joined(&self, key: &str, other: &str) -> Result<String> {
         match self.node.get(key) {
             Some(node) if node.is_null() => Err(wrong(key, "a string", node)),
@@ -118,7 +119,7 @@ impl KeyReader<'_> {
         Ok(())
     }
 
-    /// Finds a hook that has no declarative equivalent.
+    /// Returns the first hook that has no declarative equivalent.
     fn other_hook(&self) -> Option<(String, &Node)> {
         self.node.pairs().iter().find_map(|(key, node)| {
             let name = key.text();
@@ -351,7 +352,7 @@ impl KeyReader<'_> {
                 item.set(&Value::from("aggregation"), Node { tree: name, place: location });
             }
             let metric = Metric::read(&item, output)?;
-            // If a metric is listed twice, the last entry wins, as for duplicate keys of a mapping.
+            // If a metric is listed twice, the last entry wins, as with duplicate keys in a mapping.
             match metrics.iter_mut().find(|old| old.kind == metric.kind) {
                 Some(old) => *old = metric,
                 None => metrics.push(metric),
@@ -419,7 +420,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
                 Some("first_n") => examples.first = true,
                 _ => return Err(wrong(&full, "default or first_n", node)),
             },
-            // An explicit null overrides the value of the task.
+            // An explicit null overrides the value set by the task.
             "split" => examples.split = if node.is_null() { None } else { Some(text()?) },
             "samples" if !node.is_null() => {
                 let Value::List(items) = node.plain()? else { return Err(wrong(&full, "a list of examples", node)) };
@@ -434,7 +435,7 @@ fn examples(node: &Node, examples: &mut Examples) -> Result<()> {
             "gen_prefix" => examples.prefix = if node.is_null() { None } else { Some(field(&full, node)?) },
             "fewshot_delimiter" => examples.delimiter = text()?,
             "target_delimiter" => examples.target_delimiter = text()?,
-            // The harness accepts these keys and ignores them.
+            // lm-evaluation-harness accepts these keys and ignores them.
             "fewshot_indices" | "samples" | "doc_to_text" | "doc_to_target" => {}
             "process_docs" if node.is_null() => {}
             _ => {

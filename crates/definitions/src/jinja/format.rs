@@ -7,7 +7,7 @@ use minijinja::{Error, Value as Jinja};
 
 use crate::exchange::{printed, refused, repr, text};
 
-/// Maximum number of digits in a width or precision, to bound the output.
+/// Maximum number of digits in a width or precision. It bounds the size of the output.
 const MAX_DIGITS: usize = 4;
 
 pub(super) fn percent(format: &str, values: &Jinja) -> Result<String, Error> {
@@ -116,7 +116,8 @@ pub(crate) fn str_format(format: &str, args: &[Jinja]) -> Result<String, Error> 
     printed(out.len()).map(|()| out)
 }
 
-/// Formats one replacement field: a name or index, optionally `!r`, optionally `:` and a format specification.
+/// Formats one replacement field. It consists of a name or index, an optional `!r`, and an optional `:` followed by a
+/// format specification.
 fn formatted_field(field: &str, positional: &[Jinja], names: &Kwargs, automatic: &mut usize) -> Result<String, Error> {
     let (name, specification) = field.split_once(':').unwrap_or((field, ""));
     let (name, conversion) = name.split_once('!').map_or((name, None), |(name, conversion)| (name, Some(conversion)));

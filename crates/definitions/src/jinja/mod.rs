@@ -1,4 +1,4 @@
-//! Jinja filters, tests and globals that minijinja omits or implements differently, with Python semantics.
+//! Filters, tests and globals of Jinja that minijinja omits or implements differently. They behave as in Python.
 
 mod checks;
 mod format;
@@ -19,17 +19,17 @@ use objects::{Cycler, Joiner, Range};
 pub(crate) use format::str_format;
 pub(crate) use numbers::parse_float;
 
-/// minijinja filters and tests that Jinja does not have or defines differently.
+/// Filters and tests of minijinja that Jinja does not have or defines differently.
 const FOREIGN_FILTERS: [&str; 7] = ["bool", "chain", "groupby", "lines", "pprint", "split", "zip"];
 const FOREIGN_TESTS: [&str; 3] = ["endingwith", "safe", "startingwith"];
 
-/// Resets the byte count and the saved operands for a new rendering.
+/// Resets the byte count and the saved operands at the start of a rendering.
 pub(crate) fn reset() {
     exchange::reset_byte_count();
     ordering::clear_operands();
 }
 
-/// Adds the extensions shared by task templates and chat templates.
+/// Adds the extensions that task templates and chat templates share.
 pub(crate) fn extend(environment: &mut Environment<'static>) {
     FOREIGN_FILTERS.iter().for_each(|name| environment.remove_filter(name));
     FOREIGN_TESTS.iter().for_each(|name| environment.remove_test(name));

@@ -9,12 +9,13 @@ pub(crate) const PERCENT: &str = "ghostlab_percent";
 
 /// Filter that converts an operand of `~` to a string.
 pub(crate) const TEXT: &str = "ghostlab_text";
-/// Filters for the left operand of a comparison or `in`, the right operand of a comparison, and the right operand of
-/// `in`.
+/// Filters for the operands of a comparison or `in`: the left operand of either, the right operand of a comparison, and
+/// the right operand of `in`.
 pub(crate) const LEFT: &str = "ghostlab_left";
 pub(crate) const RIGHT: &str = "ghostlab_right";
 pub(crate) const CONTAINER: &str = "ghostlab_container";
 /// Filter that returns a slice of a value.
 pub(crate) const SLICE: &str = "ghostlab_slice";
-/// Filter that checks the object `x` in a test of an uncalled method, such as `x.upper is defined`.
+/// Filter that checks the object `x` if a test is applied to one of its methods without calling it, as in
+/// `x.upper is defined`.
 pub(crate) const OWNER: &str = "ghostlab_owner";

@@ -1,4 +1,4 @@
-//! Jinja's number filters with Python semantics.
+//! Jinja's number filters, which behave as in Python.
 
 use ghostlab_core::tasks::python::strip;
 use minijinja::value::{Kwargs, ValueKind};
@@ -122,8 +122,8 @@ pub(crate) fn float(value: &Jinja, default: Option<Jinja>, kwargs: &Kwargs) -> R
     }
 }
 
-/// Implements the filter `round(precision=0, method='common')`. As in Python, the exact decimal value is rounded half
-/// to even.
+/// Implements the filter `round(precision=0, method='common')`. As in Python, the exact decimal value is rounded, and
+/// ties go to the even digit.
 pub(crate) fn round(
     value: &Jinja,
     precision: Option<i32>,

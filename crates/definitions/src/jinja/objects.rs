@@ -1,5 +1,5 @@
-//! Python iterables that are not lists (iterators, dict views, ranges), and the callable objects `joiner` and `cycler`
-//! of Jinja.
+//! Python iterables that are not lists (iterators, dict views, ranges), and Jinja's callable objects `joiner` and
+//! `cycler`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,8 +11,8 @@ use minijinja::{Environment, Error, State, Value as Jinja};
 use super::names::{DICT_METHODS, OWNER};
 use crate::refusal::refused;
 
-/// Adds the filter that rejects an uncalled method such as `x.upper`. In Python, the expression is an object, but in
-/// minijinja it is undefined.
+/// Adds the filter that rejects a method that is not called, such as `x.upper`. In Python, the expression is a method
+/// object, whereas in minijinja it is undefined.
 pub(super) fn add_owner(environment: &mut Environment<'static>) {
     environment.add_filter(OWNER, |value: Jinja, method: String| match value.kind() {
         ValueKind::Map if !DICT_METHODS.contains(&method.as_str()) => Ok(value),
@@ -23,7 +23,7 @@ pub(super) fn add_owner(environment: &mut Environment<'static>) {
     });
 }
 
-/// Python iterator, as returned by `map` and `select`. It can be consumed once and has no length.
+/// Python iterator, as returned by `map` and `select`. It can be consumed only once and has no length.
 #[derive(Debug)]
 pub(crate) struct Lazy(Mutex<VecDeque<Jinja>>);
 
@@ -33,7 +33,7 @@ impl Lazy {
     }
 }
 
-/// Remaining items of a [`Lazy`]. Its exact size defines `loop.last` and `loop.length`.
+/// Remaining items in a [`Lazy`]. Their exact number defines `loop.last` and `loop.length`.
 struct LazyItems(Arc<Lazy>);
 
 impl Iterator for LazyItems {
@@ -112,8 +112,8 @@ impl Range {
         Ok(Jinja::from_object(Self { bounds, items }))
     }
 
-    /// Returns the range of the items at `start..stop` with stride `step`. The bounds come from Python's
-    /// `slice.indices`.
+    /// Returns the range of the items at `start..stop` with stride `step`. The bounds are those that Python's
+    /// `slice.indices` returns.
     pub(crate) fn sliced(&self, start: i64, stop: i64, step: i64) -> Result<Jinja, Error> {
         let [first, _, width] = self.bounds;
         let ends = [start, stop].map(|position| width.checked_mul(position)?.checked_add(first));

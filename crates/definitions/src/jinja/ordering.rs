@@ -1,8 +1,8 @@
-//! Comparison and containment with Python semantics. minijinja orders values of different types, where Python raises an
-//! exception.
+//! Comparison and containment, which behave as in Python. minijinja orders values of different types, whereas Python
+//! raises an exception.
 //!
-//! Templates are rewritten so that both operands pass through filters. The first filter saves the left operand, the
-//! second checks both operands.
+//! Templates are rewritten so that both operands pass through filters. The first filter saves the left operand, and the
+//! second one checks both operands.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -16,11 +16,11 @@ use super::sequences::by_path;
 use crate::exchange::is_lazy;
 use crate::refusal::refused;
 
-/// Maximum number of saved operands. Only short-circuited comparisons leave operands behind.
+/// Maximum number of saved operands. Operands are only left behind by comparisons that are short-circuited.
 const MAX_KEPT: usize = 1_000;
 
 thread_local! {
-    /// Number and left operand of each comparison whose right operand is not evaluated yet.
+    /// Number and left operand of each comparison whose right operand has not been evaluated yet.
     static OPERANDS: RefCell<Vec<(u32, Jinja)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -85,7 +85,7 @@ fn add_tests(environment: &mut Environment<'static>) {
     }
 }
 
-/// Takes the left operand of a comparison and drops operands saved later.
+/// Takes the left operand of a comparison, and drops the operands that were saved after it.
 fn take_left_operand(comparison: u32) -> Option<Jinja> {
     OPERANDS.with_borrow_mut(|operands| {
         let at = operands.iter().rposition(|(number, _)| *number == comparison)?;
@@ -95,7 +95,7 @@ fn take_left_operand(comparison: u32) -> Option<Jinja> {
     })
 }
 
-/// Converts a boolean to an integer, as in Python.
+/// Converts a boolean to an integer, as Python does in comparisons.
 fn number(value: Jinja) -> Jinja {
     if value.kind() == ValueKind::Bool { Jinja::from(i64::from(value.is_true())) } else { value }
 }

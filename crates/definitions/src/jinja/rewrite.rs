@@ -1,5 +1,5 @@
-//! Source rewriting of templates for constructs that minijinja evaluates differently from Jinja: `~`, `%`, comparisons,
-//! `in`, slices and tests of methods.
+//! Rewriting of the template source for constructs that minijinja evaluates differently from Jinja: `~`, `%`,
+//! comparisons, `in`, slices and tests on methods.
 
 use minijinja::machinery::{Span, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
@@ -15,13 +15,13 @@ const WORDS: [&str; 12] = ["and", "elif", "else", "endset", "for", "if", "in", "
 
 struct Edit {
     offset: usize,
-    /// Order of edits at the same offset.
+    /// Rank that orders the edits at the same offset.
     rank: u8,
     removed: usize,
     text: String,
 }
 
-/// Rewrites operators as filters. `a ~ b` becomes `(a)|text ~ (b)|text`, because minijinja prints floats and nested
+/// Rewrites operators into filters. `a ~ b` becomes `(a)|text ~ (b)|text`, because minijinja prints floats and nested
 /// strings differently. `a < b` becomes `(a)|left(0) < (b)|right(0)`, which checks that Python can order the operands.
 /// `"…" % b` and slices become filters.
 ///
@@ -111,8 +111,8 @@ enum Level {
     Product,
 }
 
-/// Returns whether the token at `at` delimits the operands of an operator of this level. The token must be outside
-/// brackets.
+/// Returns whether the token at `at` delimits the operands of an operator with the given precedence. The token must be
+/// outside brackets.
 fn is_boundary(tokens: &[Spanned<'_>], at: usize, level: Level) -> bool {
     let previous = at.checked_sub(1).and_then(|before| tokens.get(before)).map(|(token, _)| token);
     match &tokens[at].0 {
@@ -175,7 +175,7 @@ fn compared(tokens: &[Spanned<'_>], first: usize, last: usize, right: &str) -> V
     if start >= first || end <= last + 1 {
         return Vec::new();
     }
-    // The offset identifies the comparison within the template.
+    // The token's offset identifies the comparison within the template.
     let number = start_of(&tokens[first].1);
     vec![
         insertion(start_of(&tokens[start].1), 1, "(".into()),
@@ -189,8 +189,8 @@ fn insertion(offset: usize, rank: u8, text: String) -> Edit {
     Edit { offset, rank, removed: 0, text }
 }
 
-/// Returns whether `in` at `at` is the containment operator, rather than part of a loop or the name of a test, filter
-/// or attribute.
+/// Returns whether the token `in` at `at` is the containment operator. Otherwise, it is part of a loop, or the name of
+/// a test, filter or attribute.
 fn is_containment(tokens: &[Spanned<'_>], at: usize) -> bool {
     let before = [1, 2].map(|back| Some(&tokens[at.checked_sub(back)?].0));
     let is_test = matches!(before, [Some(Token::Dot | Token::Pipe | Token::Ident("is")), _]);
@@ -225,7 +225,8 @@ fn opening(tokens: &[Spanned<'_>], close: usize) -> Option<usize> {
     None
 }
 
-/// Returns the index of the first token of a value with its attributes, items and calls, which ends before `end`.
+/// Returns the index of the first token of the value that ends before `end`. The value includes its attributes, items
+/// and calls.
 ///
 /// # Errors
 /// Fails if the value is the result of a filter or test, because Jinja does not allow items or attributes there.
@@ -255,7 +256,8 @@ fn value_start(tokens: &[Spanned<'_>], end: usize) -> Result<usize, Error> {
     Ok(0)
 }
 
-/// Returns the edits that rewrite the slice opening at `open` as a filter, or none for a plain index.
+/// Returns the edits that rewrite the slice whose bracket opens at `open` into a filter. Returns no edits for a plain
+/// index.
 fn slice(tokens: &[Spanned<'_>], open: usize) -> Result<Vec<Edit>, Error> {
     let mut depth = 0_usize;
     let mut marks = Vec::new();
@@ -290,13 +292,13 @@ fn slice(tokens: &[Spanned<'_>], open: usize) -> Result<Vec<Edit>, Error> {
     Ok(edits)
 }
 
-/// Returns `none` for an omitted slice bound, which has no token between `from` and `to`.
+/// Returns `none` if a slice bound is omitted, that is, if there is no token between `from` and `to`.
 fn absent_bound(from: usize, to: usize) -> &'static str {
     if from + 1 == to { "none" } else { "" }
 }
 
-/// Returns the edits that reject `is defined` for an uncalled method. `x.upper is defined` is true in Python, but false
-/// in minijinja.
+/// Returns the edits that reject `is defined` for a method that is not called. `x.upper is defined` is true in Python,
+/// but false in minijinja.
 fn tested_method(tokens: &[Spanned<'_>], is: usize) -> Result<Vec<Edit>, Error> {
     let is_negated = matches!(tokens.get(is + 1), Some((Token::Ident("not"), _)));
     let test = tokens.get(is + 1 + usize::from(is_negated)).map(|(token, _)| token);
@@ -314,7 +316,7 @@ fn tested_method(tokens: &[Spanned<'_>], is: usize) -> Result<Vec<Edit>, Error> 
     ])
 }
 
-/// Returns whether `%` at `at` follows a string that is not a factor of a product.
+/// Returns whether the `%` at `at` follows a string. A string that is itself a factor of a product does not count.
 fn follows_text(tokens: &[Spanned<'_>], at: usize) -> bool {
     let mut before = tokens[..at].iter().rev().map(|(token, _)| token).peekable();
     if !matches!(before.peek(), Some(Token::Str(_) | Token::String(_))) {

@@ -1,5 +1,5 @@
-//! Jinja's sequence filters. Filters that are generators in Python return an iterator that cannot be printed and has no
-//! length.
+//! Jinja's sequence filters. Filters that are generators in Python return an iterator, which cannot be printed and has
+//! no length.
 
 use std::borrow::Cow;
 
@@ -91,7 +91,7 @@ fn join(items: &Jinja, separator: &str, attribute: Option<&str>) -> Result<Strin
     Ok(joined.join(separator))
 }
 
-/// Looks up a dotted path of names and indices.
+/// Looks up a dotted path that consists of names and indices.
 pub(super) fn by_path(item: Jinja, path: &str) -> Result<Jinja, Error> {
     path.split('.').try_fold(item, |value, name| match name.parse::<usize>() {
         Ok(position) => value.get_item_by_index(position),

@@ -23,7 +23,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
         let text = if value.is_undefined() { lenient_text(&value)? } else { text(&value)? };
         printed(text.len()).map(|()| Jinja::from(text))
     });
-    // Pass undefined values on: `~` rejects them, except the result of an inline `if` without `else`.
+    // Pass undefined values on to `~`, which rejects them unless they are the result of an inline `if` without `else`.
     environment.add_filter(TEXT, |value: Jinja| {
         if value.is_undefined() {
             return Ok(value);
@@ -58,7 +58,7 @@ pub(super) fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter("urlencode", |value: Jinja| urlencode(&value));
 }
 
-/// Returns the text of an undefined value. Called only for templates that may print undefined values.
+/// Returns the text that an undefined value prints as. Called only for templates that may print undefined values.
 fn lenient_text(value: &Jinja) -> Result<String, Error> {
     Ok(value.to_string())
 }
@@ -188,11 +188,11 @@ fn unescaped(text: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Returns the character of a numeric entity, or `Some(None)` if HTML does not map its code point to itself. Returns
-/// `None` if the group `name` did not match.
+/// Returns the character that a numeric entity stands for, or `Some(None)` if HTML does not map its code point to
+/// itself. Returns `None` if the group `name` did not match.
 fn code_point(found: &Captures<'_, str>, name: &str, radix: u32) -> Option<Option<char>> {
     let digits = found.name(name)?;
-    // HTML remaps the code points of control characters, so reject them.
+    // HTML remaps the code points of control characters, so such code points are rejected.
     let code = u32::from_str_radix(digits.as_str(), radix).ok();
     Some(code.filter(|code| (32..127).contains(code) || *code >= 160).and_then(char::from_u32))
 }

@@ -8,7 +8,7 @@ use minijinja::Error;
 
 use crate::exchange::refused;
 
-/// Returns whether a character is in a Unicode class, given as a regular expression.
+/// Returns whether a character belongs to a Unicode class, which is given as a regular expression.
 fn is_in(class: &LazyLock<Option<Regex>>, character: char) -> bool {
     let mut buffer = [0; 4];
     let text = character.encode_utf8(&mut buffer);
@@ -22,7 +22,8 @@ static TITLED: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Lt}$"
 static HAN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Han}$").ok());
 static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
 
-/// Returns the ASCII digit for a decimal digit of any script. The ten digits of a script are contiguous.
+/// Returns the ASCII digit that corresponds to a decimal digit of any script. The ten digits of a script are
+/// contiguous.
 pub(crate) fn decimal_digit(character: char) -> Option<char> {
     if character.is_ascii_digit() {
         return Some(character);
@@ -32,7 +33,7 @@ pub(crate) fn decimal_digit(character: char) -> Option<char> {
     }
     let code = u32::from(character);
     let before = (1..10).take_while(|step| char::from_u32(code - step).is_some_and(|c| is_in(&DECIMAL, c))).count();
-    // Only mathematical digits (from U+1D7CE) have adjacent blocks of ten.
+    // Mathematical digits (from U+1D7CE) are the only ones that have adjacent blocks of ten.
     let value = if (0x1D7CE..=0x1D7FF).contains(&code) { (code - 0x1D7CE) % 10 } else { u32::try_from(before).ok()? };
     char::from_digit(value, 10)
 }
@@ -53,7 +54,7 @@ pub(crate) fn is_digit(text: &str) -> bool {
 /// Implements Python's `str.isnumeric`.
 ///
 /// # Errors
-/// Fails if the text has Chinese characters, because some of them are numeric.
+/// Fails if the text contains Chinese characters, because it is unknown which of them are numeric.
 pub(super) fn is_numeric(text: &str) -> Result<bool, Error> {
     if text.chars().any(|c| !c.is_ascii() && is_in(&HAN, c)) {
         return Err(refused("`isnumeric` of Chinese characters is not supported"));
@@ -151,7 +152,7 @@ pub(super) fn swapcase(text: &str) -> String {
     swapped
 }
 
-/// Returns the lower case of the character at `position`, with the final form of sigma at the end of a word.
+/// Returns the lower case of the character at `position`. A sigma at the end of a word gets its final form.
 fn lowered(text: &str, position: usize, c: char) -> String {
     if c != 'Σ' {
         return c.to_lowercase().collect();
@@ -161,8 +162,8 @@ fn lowered(text: &str, position: usize, c: char) -> String {
     if has_letter_before && !has_letter_after { "ς" } else { "σ" }.to_owned()
 }
 
-/// Implements Python's `str.casefold`. Each letter becomes the lower case of its upper case, except Turkish `ı`, which
-/// is unchanged, and Cherokee, which folds to upper case.
+/// Implements Python's `str.casefold`. Each letter becomes the lower case of its upper case, except that Turkish `ı` is
+/// unchanged and Cherokee letters fold to upper case.
 pub(super) fn casefold(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     for c in text.chars() {

@@ -15,7 +15,7 @@ use crate::model::rope::Rotary;
 use crate::model::slice::elements;
 use crate::model::trie::Model;
 
-/// Keys and values by block and node.
+/// Keys and values by block and trie node.
 type Blocks = HashMap<BlockId, HashMap<usize, KeyValues>>;
 
 type PastRows<'a> = Past<'a, (), Blocks>;
@@ -80,7 +80,7 @@ impl Cached for Decoder {
         Ok(elements(&logits)?.chunks_exact(self.config.vocab).map(<[f32]>::to_vec).collect())
     }
 
-    /// Returns the size in f32, because keys and values are cached in f32 for every product type.
+    /// Returns the size in f32 bytes, because keys and values are cached in f32 for every product type.
     fn key_value_bytes(&self) -> u64 {
         8 * (self.config.kv_heads * self.config.head_dim) as u64
     }

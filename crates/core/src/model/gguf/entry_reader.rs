@@ -13,7 +13,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::files::gguf::{Gguf, GgufTensor};
 
-/// Builds the `config.json` of a GGUF file.
+/// Builds the `config.json` for a GGUF file.
 ///
 /// # Errors
 /// Fails if an entry is missing, mistyped, or requires an unsupported computation.
@@ -103,7 +103,7 @@ impl LayerShape {
     }
 }
 
-/// Reader of an architecture's entries that records the names of all entries read.
+/// Reader for an architecture's entries. It records the names of all entries that it has read.
 struct EntryReader<'a> {
     file: &'a Gguf,
     form: GgufForm,
@@ -122,8 +122,8 @@ impl EntryReader<'_> {
         count(self.file, &self.key(name))
     }
 
-    /// Returns the number of channels of a head that RoPE rotates. Values must have the width of keys, and RoPE must
-    /// rotate the whole head unless `is_partial` is set (Phi-3).
+    /// Returns the number of channels per head that RoPE rotates. Rejects values whose width differs from that of the
+    /// keys. RoPE must rotate the whole head unless `is_partial` is set (Phi-3).
     fn rotary_width(&self, head_dim: u64, is_partial: bool) -> Result<u64> {
         let file = self.file;
         let rotated = file.count(&self.key("rope.dimension_count"))?.unwrap_or(head_dim);
@@ -136,7 +136,7 @@ impl EntryReader<'_> {
         Ok(rotary_width)
     }
 
-    /// Adds the config entries of sliding windows.
+    /// Adds the config entries for sliding windows.
     fn read_windows(&self, shape: &LayerShape, config: &mut Map<String, Value>) -> Result<()> {
         let every = match self.form.places {
             // llama.cpp does not apply windows in these architectures.
@@ -160,7 +160,7 @@ impl EntryReader<'_> {
         Ok(())
     }
 
-    /// Rejects entries that were not read, except entries without effect.
+    /// Rejects entries that were not read, except those that have no effect.
     fn check_unread(&self) -> Result<()> {
         for key in self.file.keys() {
             let Some(name) = key.strip_prefix(self.form.name).and_then(|rest| rest.strip_prefix('.')) else { continue };
@@ -177,8 +177,8 @@ impl EntryReader<'_> {
     }
 }
 
-/// Returns the ids of the tokens that end a text, turn or message. As in `config.json`, the value is one id, or a list
-/// that starts with the main id.
+/// Returns the ids of the tokens that end a text, turn or message. As in `config.json`, the value is a single id or a
+/// list that starts with the main id.
 fn end_tokens(file: &Gguf) -> Result<Value> {
     let mut ids: Vec<u64> = Vec::new();
     for name in ["eos", "eot", "eom"] {
@@ -192,7 +192,8 @@ fn end_tokens(file: &Gguf) -> Result<Value> {
     })
 }
 
-/// Converts an f32 entry to its shortest decimal form: 0.00001 instead of 0.000009999999747378752.
+/// Returns the f64 with the shortest decimal form that identifies an f32 entry: 0.00001 instead of
+/// 0.000009999999747378752.
 fn single(value: f64) -> f64 {
     (value as f32).to_string().parse().unwrap_or(value)
 }
@@ -204,7 +205,7 @@ fn unsupported(file: &Gguf, key: &str, expected: &str) -> Error {
         .found(file.describe_entry(key))
 }
 
-/// Reads the RoPE scaling. `entry` returns the full key of an entry.
+/// Reads the RoPE scaling. `entry` maps the name of an entry to its full key.
 fn scaling(file: &Gguf, head_dim: u64, entry: &dyn Fn(&str) -> String) -> Result<Option<Value>> {
     let kind = file.text(&scaling_key("type", entry))?.filter(|kind| *kind != "none");
     let factor = file.number(&scaling_key("factor", entry))?;
@@ -249,8 +250,8 @@ fn scaling_key(name: &str, entry: &dyn Fn(&str) -> String) -> String {
     entry(&format!("rope.scaling.{name}"))
 }
 
-/// Converts divisors to a config entry. The rope type is `llama3` if its formula reproduces the divisors, otherwise
-/// `longrope`.
+/// Converts frequency divisors to a config entry. The rope type is `llama3` if its formula reproduces the divisors, and
+/// `longrope` otherwise.
 fn of_divisors(divisors: &[f32], theta: f64, context: u64) -> Value {
     let largest = divisors.iter().copied().fold(1.0_f32, f32::max);
     // Try the context length of Llama 3 first, then other powers of two.

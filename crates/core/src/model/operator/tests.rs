@@ -1,6 +1,6 @@
 use super::*;
 
-/// Returns an operator of each form without a norm.
+/// Returns one operator of each form that has no norm.
 pub(in crate::model) fn affine_forms() -> [Arc<Operator>; 5] {
     [
         Operator::diagonal(vec![2.0, 3.0]).unwrap(),
@@ -64,7 +64,8 @@ fn maps_of_every_form_in_a_row_are_their_composition() {
     }
 }
 
-/// Returns normed operators with and without weight and bias.
+/// Returns the four combinations of a normed operator: its norm with and without a weight, each with and without a
+/// bias.
 pub(in crate::model) fn normed_forms() -> Vec<Arc<Operator>> {
     let matrix = vec![1.0, 2.0, 3.0, 4.0];
     let made = [None, Some(vec![3.0, 5.0])].into_iter().flat_map(|weight| {
@@ -78,7 +79,7 @@ pub(in crate::model) fn normed_forms() -> Vec<Arc<Operator>> {
 
 #[test]
 fn normed_maps_add_their_change_to_the_stream() {
-    // The norm of (2, −2) is (1, −1), and (3, −5) with the weight (3, 5).
+    // The norm maps (2, −2) to (1, −1), and with the weight (3, 5) to (3, −5).
     let expected = [[0.0, -4.0], [10.0, 16.0], [-10.0, -16.0], [0.0, 4.0]];
     for (operator, expected) in normed_forms().iter().zip(expected) {
         assert_eq!(operator.apply(&[2.0, -2.0]).unwrap(), expected);

@@ -10,7 +10,7 @@ use crate::linalg::gemm::{MatrixView, Update};
 use crate::linalg::panels::product;
 use crate::model::weights::Weights;
 
-/// Writes a file with one tensor `w`.
+/// Writes a file that contains a single tensor `w`.
 fn file(folder: &Path, dtype: &str, shape: [usize; 2], bytes: &[u8]) {
     let header = json!({"w": {"dtype": dtype, "shape": shape, "data_offsets": [0, bytes.len()]}}).to_string();
     let parts = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), bytes].concat();
@@ -34,7 +34,7 @@ fn stored(dtype: &str, value: f32) -> Vec<u8> {
 #[test]
 fn every_dtype_is_read_by_rows_and_transposed() {
     let folder = TempDir::new().unwrap();
-    // The shapes cover less than a tile, partial tiles, and several blocks with a shorter last block.
+    // The shapes cover a matrix smaller than a tile, partial tiles, and several blocks of which the last is shorter.
     for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 70_001]] {
         for dtype in ["F64", "F32", "F16", "BF16"] {
             let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();
@@ -67,7 +67,7 @@ fn every_dtype_is_read_by_rows_and_transposed() {
 #[test]
 fn panels_hold_pairs_of_all_rows_for_any_dtype_and_shape() {
     let folder = TempDir::new().unwrap();
-    // The shapes cover less than a panel, an odd width, and rows of two matrices in one panel.
+    // The shapes cover a matrix smaller than a panel, an odd width, and rows from two matrices in one panel.
     for [outer, inner] in [[1, 1], [3, 40], [70, 33], [50, 7_001]] {
         for dtype in ["F64", "F32", "F16", "BF16"] {
             let bytes: Vec<u8> = (0..outer * inner).flat_map(|i| stored(dtype, number(i))).collect();

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A model that counts how often each step runs. Its state and output are the list of executed steps.
+/// A model that counts how often each step runs. Both its state and its output are the list of executed steps.
 #[derive(Default)]
 struct Counting {
     runs: RefCell<HashMap<String, usize>>,
@@ -36,8 +36,8 @@ impl Model for Counting {
     }
 }
 
-/// Returns the dense program, and programs without layers 2 and 3 of 6 with different recoveries, one of them
-/// twice.
+/// Returns the dense program, and programs that omit layers 2 and 3 out of 6 and use different recoveries. One recovery
+/// occurs twice.
 fn programs() -> Vec<Program> {
     let a = Operator::diagonal(vec![1.0]).unwrap();
     let b = Operator::diagonal(vec![2.0]).unwrap();
@@ -71,7 +71,7 @@ fn each_program_sees_exactly_its_own_steps() {
     }
 }
 
-/// A model that records the weights needed by each step in order, and the maximum number of states kept.
+/// A model that records the weights that each step needs, in order, and the maximum number of states kept.
 #[derive(Default)]
 struct Order {
     weights: RefCell<Vec<usize>>,
@@ -91,7 +91,7 @@ impl Model for Order {
     fn advance(&self, (): &(), step: &Step, _: &Rc<()>) -> Result<Rc<()>> {
         self.weights.borrow_mut().extend(step.weights());
         let mut most = self.most.borrow_mut();
-        // Ignore the model's own reference.
+        // Do not count the model's own reference.
         *most = (*most).max(Rc::strong_count(&self.held) - 1);
         Ok(Rc::clone(&self.held))
     }
@@ -101,7 +101,7 @@ impl Model for Order {
     }
 }
 
-/// Returns the number of weight changes in a run of the trie, and the maximum number of states kept.
+/// Returns how often the weights change during a run of the trie, and the maximum number of states kept.
 fn changes(programs: &[Program], most: usize) -> (usize, usize) {
     let order = Order::default();
     Trie::new(programs).run_by_layer(most, &order, &(), &mut ()).unwrap();
@@ -112,7 +112,8 @@ fn changes(programs: &[Program], most: usize) -> (usize, usize) {
 
 #[test]
 fn layer_by_layer_each_layers_weights_are_needed_once() {
-    // Six layers and the head. Three of the four paths branch after layer 1.
+    // The weights change once for each of the six layers and once for the head. Up to four states are kept, because
+    // three of the four paths branch off after layer 1.
     assert_eq!(changes(&programs(), 4), (7, 4));
     let depth_first = Order::default();
     Trie::new(&programs()).run(&depth_first, &(), &mut ()).unwrap();
@@ -145,7 +146,7 @@ fn where_states_have_no_room_paths_run_to_their_ends_in_turns() {
 
 #[test]
 fn rows_after_the_last_needed_attention_are_skipped() {
-    // The second program omits the last layer. The part shared with the dense program keeps all rows.
+    // The second program omits the last layer. The steps that it shares with the dense program keep all rows.
     let operator = Operator::diagonal(vec![1.0]).unwrap();
     let mut programs = vec![Program::dense(6), Program::pruned(6, &[5], |_| Some(Arc::clone(&operator)))];
     programs.push(Program::pruned(6, &[1], |_| None));
