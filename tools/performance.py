@@ -27,7 +27,7 @@ HEAD = """\
 
 `tools/performance.py` writes this page from [`benches/results`](../benches/results), whose CSV files have dates, commits, rates, spreads and notes.
 A ratio above 1 means that ghostlab is faster.
-Both sides use the same number of threads and the same float type, except that `q8_0` is the peer's type next to our bf16.
+Both sides use the same number of threads and the same float type, except that `q8_0` is the peer's type next to our bf16, and f32 its type next to our bf16x3 and bf16x6.
 
 ```sh
 just bench-peers                     # all parts, on a quiet machine; adds a CSV file and updates this page
@@ -42,7 +42,9 @@ On a GPU, `tools/gpu_bench.sh` measures instead ([engines.md](engines.md)).
 
 # Prefix of rows about older versions of ghostlab, which are not peers.
 OWN_VERSION = "ghostlab at "
-TYPE = re.compile(r"\b(?:f16|bf16|f32|f64|q8_0)\b")
+# Our types that are compared with the peer's f32.
+SPLIT = re.compile(r"\bbf16x[36]\b")
+TYPE = re.compile(r"\b(?:f16|bf16(?:x[36])?|f32|f64|q8_0)\b")
 
 
 def read(name):
@@ -69,8 +71,8 @@ def measurements():
 
 
 def float_type(row):
-    """Returns the float type that distinguishes rows of the same work: that of the peer or of the work, or an empty string."""
-    found = TYPE.search(row["peer"]) or TYPE.search(row["what"])
+    """Returns the float type that distinguishes rows for the same work, or an empty string."""
+    found = SPLIT.search(row["what"]) or TYPE.search(row["peer"]) or TYPE.search(row["what"])
     return found[0] if found else ""
 
 
