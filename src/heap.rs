@@ -8,44 +8,44 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use mimalloc::MiMalloc;
 
-/// Global allocator that counts the bytes of threads that run [`high_water`], and of the whole process if a [`limit`]
-/// is set.
+/// Global allocator that counts the bytes allocated by threads that run [`high_water`]. If a [`limit`] is set, it also
+/// counts the bytes of the whole process.
 #[derive(Debug, Clone, Copy)]
 pub struct Heap;
 
 #[derive(Clone, Copy)]
 struct Count {
-    /// Bytes allocated minus bytes freed since counting began.
+    /// Number of bytes allocated minus number of bytes freed since counting began.
     held: i64,
     most: i64,
 }
 
 thread_local! {
-    // Const-initialized and without a destructor, so that access never allocates, even when the thread ends.
+    // Const-initialized and without a destructor. Access therefore never allocates, not even while the thread exits.
     static COUNT: Cell<Option<Count>> = const { Cell::new(None) };
 }
 
-/// Heap limit of the process in bytes; 0 without a limit.
+/// Heap limit of the process in bytes, or 0 if there is none.
 static LIMIT: AtomicI64 = AtomicI64::new(0);
-/// Heap size of the process in bytes, without amounts that threads have not reported yet.
+/// Heap size of the process in bytes, not including amounts that threads have not reported yet.
 static HELD: AtomicI64 = AtomicI64::new(0);
-/// Handler called once, on the thread whose allocation exceeds the limit.
+/// Handler that is called once, on the thread whose allocation exceeds the limit.
 static ON_EXCEEDED: OnceLock<fn() -> !> = OnceLock::new();
-/// Number of bytes that a thread allocates or frees before it reports them. Rare reports reduce contention.
+/// Number of bytes that a thread allocates or frees before it reports them. Less frequent reports reduce contention.
 const REPORTED_BYTES: i64 = 64 << 10;
 
 thread_local! {
     static UNREPORTED: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Limits the heap of this process to `bytes` bytes. `on_exceeded` runs before the allocation that would exceed the
+/// Limits the heap of this process to `bytes`. `on_exceeded` is called before an allocation that would exceed the
 /// limit.
 pub fn limit(bytes: u64, on_exceeded: fn() -> !) {
     ON_EXCEEDED.get_or_init(|| on_exceeded);
     LIMIT.store(i64::try_from(bytes).unwrap_or(i64::MAX), Relaxed);
 }
 
-/// Adds to the heap size of the process, if it has a limit.
+/// Adds `bytes` to the heap size of the process. Does nothing if no limit is set.
 fn report(bytes: i64) {
     let limit = LIMIT.load(Relaxed);
     if limit == 0 {
@@ -58,7 +58,7 @@ fn report(bytes: i64) {
     }
     UNREPORTED.set(0);
     if HELD.fetch_add(unreported, Relaxed) + unreported > limit {
-        // Disable the limit first, because the handler may allocate.
+        // Disable the limit first, because the handler may allocate memory.
         LIMIT.store(0, Relaxed);
         if let Some(exceeded) = ON_EXCEEDED.get() {
             exceeded();
@@ -81,12 +81,12 @@ fn record_deallocation(bytes: usize) {
     }
 }
 
-// SAFETY: every request is forwarded unchanged to mimalloc. Counting only accesses thread-local and atomic numbers
-// and never allocates.
+// SAFETY: every request is forwarded unchanged to mimalloc. Counting only accesses thread-local and atomic numbers, and
+// it never allocates.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         record_allocation(layout.size());
-        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is that of mimalloc.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is also the contract of mimalloc.
         unsafe { MiMalloc.alloc(layout) }
     }
 
@@ -110,12 +110,12 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Runs `work` and returns its result with the peak heap size of this thread in bytes, relative to the start. The peak
-/// is `None` if the program uses a different allocator. Allocations on other threads are not counted, even if they work
-/// for this thread.
+/// Runs `work`, and returns its result and the peak heap size of this thread in bytes, relative to the start. The peak
+/// is `None` if the program uses another allocator. Allocations on other threads are not counted, even if those threads
+/// work on behalf of this one.
 pub fn high_water<T>(work: impl FnOnce() -> T) -> (T, Option<u64>) {
     COUNT.set(Some(Count { held: 0, most: 0 }));
-    // Check whether this allocator is the global allocator of the program.
+    // Allocate once to find out whether this allocator is the global allocator of the program.
     drop(std::hint::black_box(vec![0u8; 1]));
     let counts = COUNT.get().is_some_and(|count| count.most > 0);
     let done = work();

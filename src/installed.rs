@@ -1,5 +1,5 @@
 //! Files that are installed with the program or embedded in it, and the location of user data (layer 0 of the
-//! architecture). The files are the experiments, and the texts, tasks and backbones of the profile `tiny`.
+//! architecture). The files are the experiments, and the texts, tasks and backbones that the profile `tiny` uses.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use crate::error::{Error, Result};
 
 #[derive(Debug)]
 pub struct Embedded {
-    /// Hash of the names and contents of the files. It names the directory of the unpacked files.
+    /// Hash of the names and contents of the files. The directory of the unpacked files is named after it.
     pub id: &'static str,
     pub files: &'static [(&'static str, &'static [u8])],
 }
 
 static EMBEDDED: OnceLock<&'static Embedded> = OnceLock::new();
 
-/// Registers the embedded files of the program. Must be called before any other function of the module.
+/// Registers the files embedded in the program. Must be called before any other function in this module.
 pub fn embed(files: &'static Embedded) {
     EMBEDDED.get_or_init(|| files);
 }
 
-/// Returns `share/ghostlab` below the program's installation prefix, or the directory with the unpacked files
-/// ([`brought`]), if one exists.
+/// Returns `share/ghostlab` below the installation prefix of the program, or else the directory into which [`brought`]
+/// unpacked the embedded files. Returns `None` if neither exists.
 pub fn share() -> Option<PathBuf> {
     let found = find_beside_program().filter(|folder| holds_experiments(folder));
     found.or_else(|| data_folder(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))
@@ -41,13 +41,13 @@ pub fn experiments() -> Option<PathBuf> {
     Some(share()?.join(EXPERIMENTS))
 }
 
-/// Returns whether a file with the given relative path is embedded.
+/// Returns whether the file with the given relative path is embedded.
 pub fn holds(name: &str) -> bool {
     EMBEDDED.get().is_some_and(|embedded| embedded.files.iter().any(|(file_name, _)| *file_name == name))
 }
 
-/// Returns the directory of the installed files. Unpacks the embedded files to the user's data directory if necessary.
-/// Returns `None` if no files are embedded.
+/// Returns the directory of the installed files. If there is none, the embedded files are first unpacked into the
+/// user's data directory. Returns `None` if no files are embedded.
 ///
 /// # Errors
 /// Fails if the disk is full or the user's data directory is not writable.
@@ -59,7 +59,7 @@ pub fn brought() -> Result<Option<PathBuf>> {
     let Some(folder) = data_folder(embedded) else { return Ok(None) };
     let above = folder.parent().unwrap_or(&folder);
     fs::create_dir_all(above).map_err(|error| unwritable(above, &error))?;
-    // Unpack atomically, because another process may do the same.
+    // Unpack into a temporary directory and rename it, because another process may do the same.
     let draft =
         tempfile::Builder::new().prefix(".share-").tempdir_in(above).map_err(|error| unwritable(above, &error))?;
     for (name, bytes) in embedded.files {
@@ -82,8 +82,8 @@ fn data_folder(embedded: &Embedded) -> Option<PathBuf> {
     Some(user_data()?.join(format!("share-{}", embedded.id)))
 }
 
-/// Returns the program's directory for user data: below `$XDG_DATA_HOME`, or the system's equivalent. Returns `None`
-/// without a home directory.
+/// Returns the directory for user data of the program, in `$XDG_DATA_HOME` or the equivalent on this system. Returns
+/// `None` if there is no home directory.
 pub fn user_data() -> Option<PathBuf> {
     let named = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     Some(

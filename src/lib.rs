@@ -36,7 +36,7 @@ pub mod search;
 pub mod starter;
 pub mod verify;
 
-/// Allocator of the test binary. In a simulation of 512 workers, glibc's allocator took 70 % of the time.
+/// Allocator for the test binary. In a simulation with 512 workers, glibc's allocator took 70 % of the time.
 #[cfg(test)]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

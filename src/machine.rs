@@ -12,14 +12,14 @@ use crate::clock;
 use crate::files::{self, owner};
 use crate::model::{DeviceName, Gpu};
 
-/// Machine properties that can affect a result or a timing.
+/// Properties of a machine that can affect a result or a timing.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
     pub os: &'static str,
     pub arch: &'static str,
-    /// CPU model; `None` if the system does not report it.
+    /// CPU model, or `None` if the system does not report it.
     pub cpu: Option<String>,
-    /// Models of all GPUs of the machine, used or not; `None` if the drivers report none.
+    /// Models of all GPUs in the machine, whether used or not, or `None` if the drivers report none.
     pub gpu: Option<String>,
     pub threads: usize,
     /// Instruction sets that determine which kernels run, and therefore the last digits of results.
@@ -39,14 +39,14 @@ impl Machine {
     }
 }
 
-/// Returns the identity of the machine for latencies: its host name, and everything that determines its speed. The
-/// identity includes the `device`, so two GPUs count as two machines.
+/// Returns the identity of the machine for latency measurements: its host name and everything that determines its
+/// speed. It includes `device`, so two GPUs in one host count as two machines.
 pub fn identity(device: DeviceName) -> Value {
     let Machine { cpu, threads, .. } = Machine::this();
     json!({"host": owner::host(), "cpu": cpu, "gpu": of_device(device, device.gpu()), "threads": threads})
 }
 
-/// Returns the identity of a GPU: device, model and serial number. Returns null for the CPU.
+/// Returns the identity of a GPU: its device name, model and serial number. Returns null for the CPU.
 fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
     match (device, gpu) {
         (DeviceName::Cpu, _) => Value::Null,
@@ -57,7 +57,7 @@ fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
     }
 }
 
-/// Describes a machine by the device and the number of threads in its [`identity`].
+/// Returns a description of a machine, based on the device and number of threads in its [`identity`].
 pub fn in_words(identity: &Value) -> String {
     let cpu = identity["cpu"].as_str();
     let gpu = &identity["gpu"];
@@ -69,28 +69,29 @@ pub fn in_words(identity: &Value) -> String {
     format!("{processor}, {} threads", identity["threads"])
 }
 
-/// Directory in which the NVIDIA driver lists its GPUs, one subdirectory each.
+/// Directory in which the NVIDIA driver creates one subdirectory per GPU.
 const NVIDIA: &str = "/proc/driver/nvidia/gpus";
 
-/// Returns the GPU models that a driver lists in a directory.
+/// Returns the models of the GPUs that a driver lists in a directory.
 fn gpus(folder: &Path) -> Vec<String> {
     let folders = files::entries(folder).unwrap_or_default();
     folders.iter().filter_map(|gpu| field(gpu.join("information"), "Model")).collect()
 }
 
-/// Returns the scheduler's ID of this job: `45_1` for an array task, or `46`. Returns `None` without a scheduler.
+/// Returns the ID that the scheduler gave to this job: `45_1` for an array task, or `46` for a single job. Returns
+/// `None` if there is no scheduler.
 pub fn scheduler_job() -> Option<String> {
     job_of(|name| std::env::var(name).ok())
 }
 
-/// Returns the job ID. The ID of an array task includes the index of the task, because the ID of the array refers to
-/// all its tasks.
+/// Returns the job ID. For an array task, it includes the index of the task, because the ID of the array refers to all
+/// of its tasks.
 fn job_of(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let task = variable("SLURM_ARRAY_JOB_ID").zip(variable("SLURM_ARRAY_TASK_ID"));
     task.map(|(array, task)| format!("{array}_{task}")).or_else(|| variable("SLURM_JOB_ID"))
 }
 
-/// Returns the CPU model. Cached, because the system takes milliseconds to report it.
+/// Returns the CPU model. The result is cached, because the system takes milliseconds to report it.
 fn cpu() -> Option<String> {
     static NAME: OnceLock<Option<String>> = OnceLock::new();
     NAME.get_or_init(|| field("/proc/cpuinfo", "model name")).clone()
@@ -111,7 +112,7 @@ fn cpu_features() -> Vec<&'static str> {
     features
 }
 
-/// Returns the value of a line `name: value` of a system file.
+/// Returns the value from the line `name: value` in a system file.
 fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     text.lines().find_map(|line| {
@@ -125,8 +126,8 @@ fn kilobytes(file: &str, name: &str) -> Option<u64> {
     Some(text.split_whitespace().next()?.parse::<u64>().ok()? << 10)
 }
 
-/// Returns the command line for records, with the program's name instead of its path. Other paths are relative to the
-/// current directory, and `~` replaces the home directory.
+/// Returns the command line for records. The path of the program is reduced to its name. Other paths are relative to
+/// the current directory if they are in it, and `~` stands for the home directory.
 pub fn command() -> Vec<String> {
     let words: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     shared(&words, std::env::current_dir().ok().as_deref(), std::env::home_dir().as_deref())
@@ -147,12 +148,12 @@ fn replaced_folder(word: &str, folder: Option<&Path>, by: &str) -> String {
     }
 }
 
-/// Returns the available memory within the limits of the process and its cgroups; 8 GiB if unknown.
+/// Returns the amount of memory available within the limits of the process and its cgroups, or 8 GiB if unknown.
 pub fn free_memory() -> u64 {
     told_free_memory().unwrap_or(8 << 30)
 }
 
-/// Returns the available memory, if the system reports it.
+/// Returns the amount of available memory, or `None` if the system does not report it.
 pub fn told_free_memory() -> Option<u64> {
     let free = kilobytes("/proc/meminfo", "MemAvailable");
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -162,8 +163,8 @@ pub fn told_free_memory() -> Option<u64> {
     [free, in_groups, process_room].into_iter().flatten().min()
 }
 
-/// Returns the memory left by the process limits (`ulimit -v`, `ulimit -d`), or `None` without a limit. `limits` is the
-/// content of `/proc/self/limits`, and `used` reads a field of the process status.
+/// Returns the memory left under the process limits (`ulimit -v`, `ulimit -d`), or `None` if there are none. `limits`
+/// is the content of `/proc/self/limits`, and `used` reads a field of the process status.
 fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     [("Max address space", "VmSize"), ("Max data size", "VmData")]
         .into_iter()
@@ -174,8 +175,9 @@ fn left_in_limits(limits: &str, used: impl Fn(&str) -> Option<u64>) -> Option<u6
         .min()
 }
 
-/// Returns the memory left by the limits of cgroups and their parents, or `None` without a limit. `groups` is the
-/// content of `/proc/self/cgroup`, with lines `number:controllers:path`. `root` is the directory of all cgroups.
+/// Returns the memory left under the limits of the cgroups and their parents, or `None` if there are none. `groups` is
+/// the content of `/proc/self/cgroup`, with lines such as `number:controllers:path`. `root` is the directory of all
+/// cgroups.
 fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
     groups
         .lines()
@@ -189,8 +191,8 @@ fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
                 _ => return None,
             };
             let own_group = base.join(path.trim_start_matches('/'));
-            // In a container, the path may refer to the host. The topmost directory is then the cgroup of the container
-            // itself.
+            // In a container, the path may be relative to the host. The topmost directory is then the cgroup of the
+            // container itself.
             own_group
                 .ancestors()
                 .take_while(|group| group.starts_with(&base))
@@ -200,7 +202,7 @@ fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
         .min()
 }
 
-/// Returns the memory left in one cgroup. Cached files count as free, because they can be evicted.
+/// Returns the memory left in one cgroup. Memory for cached files counts as free, because it can be reclaimed.
 fn left_of_group(group: &Path, [limit, used, prefix]: [&str; 3]) -> Option<u64> {
     let limit = read_number(&group.join(limit))?;
     let used = read_number(&group.join(used))?;
@@ -217,7 +219,7 @@ fn read_number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
 }
 
-/// Returns the peak memory of this process, if known.
+/// Returns the peak memory of this process in bytes, or `None` if unknown.
 pub fn peak_memory() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM")
 }
@@ -228,8 +230,8 @@ pub fn program() -> String {
     format!("ghostlab {} {commit}{dirty}", env!("CARGO_PKG_VERSION")).trim_end().to_owned()
 }
 
-/// Returns the provenance of an artifact: version, commit and command line of this program, machine, time, and peak
-/// memory.
+/// Returns the provenance of an artifact: version, commit and command line of this program, the machine, the time and
+/// the peak memory.
 pub fn signature() -> Value {
     let commit = option_env!("GHOSTLAB_COMMIT").filter(|commit| !commit.is_empty());
     json!({
@@ -261,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_task_of_an_array_is_named_as_one_and_not_as_the_array() {
-        // Variables that Slurm sets in the last task of an array, and in a single job.
+        // Variables that Slurm sets in the last task of an array, and below in a single job.
         let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
         assert_eq!(job(&task).as_deref(), Some("45_1"));
         assert_eq!(job(&[("SLURM_JOB_ID", "46")]).as_deref(), Some("46"));
@@ -275,8 +277,8 @@ mod tests {
     #[test]
     fn each_gpu_is_a_machine_named_by_its_driver() {
         let first = machine_of(DeviceName::Cuda(0), Some(gpu("ab")));
-        // Compare with another index, another GPU at the same index (as with CUDA_VISIBLE_DEVICES), an unknown GPU, and
-        // the CPU.
+        // The identity must differ for another index, for another GPU at the same index (as with CUDA_VISIBLE_DEVICES),
+        // for an unknown GPU, and for the CPU.
         let others = [
             machine_of(DeviceName::Cuda(1), Some(gpu("ab"))),
             machine_of(DeviceName::Cuda(0), Some(gpu("cd"))),
@@ -305,7 +307,7 @@ mod tests {
         for (address, model) in [("0000:65:00.0", "NVIDIA H100 80GB HBM3"), ("0000:17:00.0", "NVIDIA RTX A5000")] {
             let device_folder = folder.path().join(address);
             fs::create_dir(&device_folder).unwrap();
-            // Write the file in the format of the driver.
+            // Write the file in the format of the NVIDIA driver.
             let text = format!("Model: \t\t {model}\nIRQ:   \t\t 16\nGPU UUID: \t GPU-1\nBus Type: \t PCIe\n");
             fs::write(device_folder.join("information"), text).unwrap();
         }
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(left_in_limits("", used), None);
     }
 
-    /// Formats limits like `/proc/self/limits`.
+    /// Formats limits like the lines in `/proc/self/limits`.
     fn limits_text(space: &str, data: &str) -> String {
         format!(
             "Limit                     Soft Limit           Hard Limit           Units     \n\

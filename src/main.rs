@@ -3,12 +3,12 @@ use std::process::ExitCode;
 use ghostlab::installed::{self, Embedded};
 use ghostlab::sandbox;
 
-/// Allocator based on mimalloc, which keeps freed memory for the next step. The system allocator maps each large
-/// intermediate again, page by page.
+/// Allocator based on mimalloc, which keeps freed memory for the next step. The system allocator would return large
+/// intermediates to the system and map them again, page by page.
 #[global_allocator]
 static ALLOCATOR: ghostlab::heap::Heap = ghostlab::heap::Heap;
 
-/// Files embedded in the binary. They are not part of the library, because every test links it.
+/// Files embedded in the program. They are not part of the library, because the library is linked into every test.
 static EMBEDDED: Embedded = include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
 fn main() -> ExitCode {

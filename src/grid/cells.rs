@@ -1,5 +1,5 @@
-//! Axes of a grid or of an `include` entry, and the cells built from them: the product of the axes, without the cells
-//! that `exclude` matches, plus the cells of `include`.
+//! Axes of a grid or of an `include` entry, and the cells built from them. The cells are the product of the axes,
+//! without those that `exclude` matches, plus those that `include` adds.
 
 use std::collections::{BTreeMap, HashSet};
 use std::iter;
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::quantity::MAX_TOKENS;
 use crate::recovery::Recovery;
 
-/// Validated axes. An axis is `None` if its key is missing. A grid without the four cut axes has only dense cells.
+/// Validated axes. An axis is `None` if its key is missing. A grid without the four pruning axes has only dense cells.
 #[derive(Debug, Clone)]
 pub(super) struct Axes {
     /// Position of the map that contains the axes.
@@ -31,7 +31,7 @@ pub(super) struct Axes {
     pub(super) depth: Option<Vec<Positioned<Depth>>>,
     pub(super) recovery: Option<Vec<Positioned<Method<dyn Recovery>>>>,
     pub(super) calibration: Option<Vec<Positioned<Calibration>>>,
-    /// Corpora named by the calibrations.
+    /// Corpora that the calibrations refer to.
     pub(super) corpora: Vec<Positioned<String>>,
 }
 
@@ -74,7 +74,7 @@ impl Axes {
         }
     }
 
-    /// Replaces each backbone by one backbone per weight type. Does nothing if `weights` is empty.
+    /// Replaces each backbone with one backbone per weight type. Does nothing if `weights` is empty.
     fn round(&mut self, weights: &[Positioned<Weights>], backbones: &mut BTreeMap<String, Backbone>) -> Result<()> {
         let Some(names) = self.backbone.take_if(|_| !weights.is_empty()) else { return Ok(()) };
         let all = names.iter().flat_map(|name| weights.iter().map(move |weight| (name, weight)));
@@ -84,7 +84,7 @@ impl Axes {
         Ok(())
     }
 
-    /// Returns the names of the cut axes that are present, and the names of the missing ones.
+    /// Returns the keys of the pruning axes that are present, and the keys of those that are missing.
     pub(super) fn of_cuts(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         let Self { criterion, depth, recovery, calibration, .. } = self;
         let written = [criterion.is_some(), depth.is_some(), recovery.is_some(), calibration.is_some()];
@@ -120,7 +120,7 @@ fn add_rounded_backbone(
     Ok(Positioned { value: full_name, position: name.position.clone() })
 }
 
-/// Calibrations of an axis, and the corpora they name.
+/// Calibrations on an axis, and the corpora they refer to.
 type Calibrations = (Vec<Positioned<Calibration>>, Vec<Positioned<String>>);
 
 fn calibrations(at: &At<'_>, entries: &[CalibrationEntry]) -> Result<Calibrations> {
@@ -213,25 +213,25 @@ struct PrunedCell {
     position: YamlPosition,
 }
 
-/// Axes of a grid, with the settings that add cells to their product or remove cells from it.
+/// Axes of a grid, and the settings that add cells to their product or remove cells from it.
 #[derive(Debug)]
 pub(super) struct GridAxes {
     pub(super) product: Axes,
-    /// Weight types of the backbones; empty if the file names none.
+    /// Weight types for the backbones. Empty if the file lists none.
     pub(super) weights: Vec<Positioned<Weights>>,
-    /// Axes of each entry of `include`, with missing axes filled in from the grid.
+    /// Axes of each `include` entry. Missing axes are filled in from the grid.
     pub(super) includes: Vec<Axes>,
     pub(super) excludes: Vec<CellPattern>,
 }
 
 impl GridAxes {
-    /// Iterates over the axes of the grid and of the included cells.
+    /// Iterates over the axes of the grid, followed by those of the `include` entries.
     pub(super) fn all(&self) -> impl Iterator<Item = &Axes> + Clone {
         iter::once(&self.product).chain(&self.includes)
     }
 
-    /// Returns the named cells, and adds backbones with rounded weights to `backbones`. For a search, cells that
-    /// cannot be pruned are recorded in `search`.
+    /// Returns the cells with their names, and adds backbones with rounded weights to `backbones`. For a search, cells
+    /// that cannot be pruned are left out and recorded in `search`.
     ///
     /// # Errors
     /// Fails like [`cells`] and [`without_impossible`]. Without a search, also fails if a cell cannot be pruned or
@@ -259,12 +259,12 @@ impl GridAxes {
     }
 }
 
-/// Returns all unique cells. Each backbone contributes its dense cell, the product without excluded cells, and the
-/// included cells.
+/// Returns all unique cells. Each backbone contributes its dense cell, the product of the axes without the excluded
+/// cells, and the included cells.
 ///
 /// # Errors
 /// Fails if there are no cells or too many, if a pattern matches no cell, or if a depth removes all layers of a
-/// backbone. Excluded cells may have impossible depths.
+/// backbone. Depths of excluded cells are not checked.
 fn cells(
     axes: &Axes,
     includes: &[Axes],
@@ -317,10 +317,10 @@ fn layer_count(backbones: &BTreeMap<String, Backbone>, cell: &Cell) -> usize {
 }
 
 impl PrunedCell {
-    /// Fails if the cut removes all layers of the backbone.
+    /// Fails if the cut would remove all layers of the backbone.
     fn leaves_something(&self, layers: usize) -> Result<()> {
         let Cell { backbone, depth, .. } = &self.cell;
-        // Criteria validate depths of sublayers themselves.
+        // Depths in sublayers are validated by the criterion.
         if !depth.is_in_layers() || depth.count < layers {
             return Ok(());
         }
@@ -348,7 +348,8 @@ impl Axes {
         )
     }
 
-    /// Expands the axes for each backbone, in the order criterion, depth, recovery, calibration.
+    /// Returns the product of the axes for each backbone. The axes are nested in the order criterion, depth, recovery,
+    /// calibration.
     fn product(&self, backbones: &BTreeMap<String, Backbone>) -> Vec<PrunedCell> {
         let mut candidates = Vec::new();
         for backbone in self.backbone.iter().flatten().map(|backbone| &backbone.value) {

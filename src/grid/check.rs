@@ -1,4 +1,4 @@
-//! Semantic validation of a grid, beyond types. Errors give the line of the offending value.
+//! Semantic validation of a grid, in addition to type checks. Errors give the line of the offending value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,7 +22,7 @@ use super::{AxisChoice, validate};
 use crate::error::{Error, Result};
 use crate::{corpus, metric};
 
-/// Grid whose values have been validated individually. No files have been looked up yet.
+/// Grid whose values have been validated individually. Its files have not been looked up yet.
 #[derive(Debug)]
 pub(super) struct CheckedGrid {
     pub(super) name: String,
@@ -30,13 +30,13 @@ pub(super) struct CheckedGrid {
     pub(super) evaluate: Evaluate,
     pub(super) search: Option<Search>,
     pub(super) definitions: Definitions,
-    /// Resolved task definitions of lm-evaluation-harness.
+    /// Task definitions in the format of lm-evaluation-harness, resolved.
     pub(super) meant: Meant,
 }
 
 impl CheckedGrid {
-    /// Returns the inputs of the grid: the backbones, the calibration corpora, and the evaluated corpora and tasks that
-    /// `shown` includes.
+    /// Returns the inputs that the grid needs: its backbones, its calibration corpora, and those evaluated corpora and
+    /// tasks that `shown` includes.
     pub(super) fn needs(&self, shown: &AxisChoice<'_>) -> Vec<InputRef> {
         let calibrated: BTreeSet<&str> =
             self.axes.all().flat_map(|axes| &axes.corpora).map(|corpus| corpus.value.as_str()).collect();
@@ -53,7 +53,7 @@ impl CheckedGrid {
     }
 }
 
-/// Validates a grid file from its typed form `schema` and its position-tracking tree `root`.
+/// Validates a grid file. `schema` is its typed form, and `root` is the tree with the position of each value.
 pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Library) -> Result<CheckedGrid> {
     let root = At::root(root);
     let name = name(&root, schema, file)?;
@@ -101,8 +101,8 @@ pub(super) fn check(schema: &Schema, root: &YamlNode, file: &Path, library: &Lib
     Ok(CheckedGrid { name, axes, evaluate, search, definitions, meant: used.meant })
 }
 
-/// Rejects `latency` for rounded weights. These are computed as floats, so times and memory would not be those of the
-/// rounded types.
+/// Rejects `latency` for rounded weights. Rounded weights are computed as floats, so the measured times and memory
+/// would not be those of the rounded types.
 fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()> {
     match weights.iter().find(|weight| weight.value.rounding().is_some() && !evaluate.latency.is_empty()) {
         None => Ok(()),
@@ -114,7 +114,7 @@ fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()>
     }
 }
 
-/// Collects the shard seeds of each corpus from calibration, training and perplexity evaluation.
+/// Returns the shard seeds for each corpus that calibration, training and perplexity evaluation use.
 fn seeds<'a>(axes: impl Iterator<Item = &'a Axes> + Clone, evaluate: &'a Evaluate) -> BTreeMap<&'a str, BTreeSet<u64>> {
     let recoveries = axes.clone().filter_map(|axes| axes.recovery.as_ref()).flatten();
     let trained: BTreeSet<u64> =
@@ -138,7 +138,7 @@ fn name(root: &At<'_>, schema: &Schema, file: &Path) -> Result<String> {
     Ok(name)
 }
 
-/// Reads the `search` key. If the axis `depth` is missing, the depths are taken from the budget.
+/// Reads the `search` key. If the `depth` axis is missing, the depths are taken from the budget.
 fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes) -> Result<Search> {
     let at = root.key("search");
     if schema.evaluate.is_some() {
@@ -163,7 +163,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
     Ok(search)
 }
 
-/// Checks that all cut axes are present, or none.
+/// Checks that either all pruning axes are present or none of them.
 fn all_or_none(axes: &Axes) -> Result<()> {
     let (written, absent) = axes.of_cuts();
     if written.is_empty() || absent.is_empty() {
@@ -175,7 +175,7 @@ fn all_or_none(axes: &Axes) -> Result<()> {
         .hint("add the missing axes, or remove the others to score only the dense backbones"))
 }
 
-/// Reads an entry of `include`. Missing axes are taken from the grid.
+/// Reads an `include` entry. Missing axes are taken from the grid.
 fn include(at: &At<'_>, entry: &IncludeEntry, grid: &Axes) -> Result<Axes> {
     let IncludeEntry { backbone, criterion, depth, recovery, calibration } = entry;
     let axes = Axes::read(at, backbone, criterion, depth, recovery, calibration)?;
@@ -202,7 +202,7 @@ fn missing_axes(subject: &str, axes: &Axes, absent: &[&str]) -> Error {
     Error::bad_input(format!("{subject} has no {word} {}", keys.join(", "))).at(axes.position.to_string())
 }
 
-/// Corpora, tasks and definitions that the evaluations refer to.
+/// Corpora, tasks and task definitions that the evaluations refer to.
 struct Used {
     corpora: Vec<Positioned<String>>,
     tasks: Vec<Positioned<String>>,
@@ -224,7 +224,7 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     }
     let (perplexity, corpora) = texts(&at.key("perplexity"), &entries.perplexity)?;
     let TaskUses { known, defined } = TaskUses::read(&at.key("tasks"), &entries.tasks)?;
-    // A list that is present must not be empty.
+    // If the list is present, it must not be empty.
     if entries.perplexity.explicit_values().is_some() {
         validate::each_once(&at.key("perplexity"), &perplexity)?;
     }
@@ -259,10 +259,10 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     Ok((Evaluate { perplexity, tasks, groups, latency, metrics }, used))
 }
 
-/// Evaluated texts, and the corpora they name.
+/// Evaluated texts, and the corpora they refer to.
 type Texts = (Vec<Positioned<Perplexity>>, Vec<Positioned<String>>);
 
-/// Expands texts and window lengths.
+/// Returns every combination of the corpora and window lengths in each entry.
 fn texts(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<Texts> {
     let mut perplexity = Vec::new();
     let mut all_corpora = Vec::new();
@@ -272,7 +272,8 @@ fn texts(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<Texts> {
         let lengths = validate::counts(&at.key("length"), &entry.length, 2, "the length of an evaluation window")?;
         validate::few_enough(&[corpora.len(), lengths.len()], &at.position())?;
         for (corpus, length) in corpora.iter().flat_map(|corpus| lengths.iter().map(move |length| (corpus, length))) {
-            // Point at the item if only one of the lists has several items, otherwise at the entry.
+            // If only one of the two lists has several items, report the position of the item. Otherwise, report the
+            // position of the entry.
             let position = match (corpora.len(), lengths.len()) {
                 (1, 2..) => length.position.clone(),
                 (2.., 1) => corpus.position.clone(),
@@ -287,10 +288,10 @@ fn texts(at: &At<'_>, entries: &Many<PerplexityEntry>) -> Result<Texts> {
     Ok((perplexity, all_corpora))
 }
 
-/// Tasks of a grid with their positions.
+/// Tasks in a grid, with their positions.
 struct TaskUses<'a> {
     known: Vec<(At<'a>, EvalTask)>,
-    /// Tasks that are given by a definition.
+    /// Entries that refer to task definitions.
     defined: Vec<(At<'a>, &'a DefinitionEntry)>,
 }
 
@@ -327,7 +328,7 @@ fn metrics(at: &At<'_>, entries: &Many<String>) -> Result<Vec<String>> {
     }
 }
 
-/// Expands lengths, batches and numbers of new tokens into prompts.
+/// Returns every combination of the lengths, batch sizes and numbers of new tokens in each entry.
 fn latencies(at: &At<'_>, entries: &Many<LatencyEntry>) -> Result<Vec<Latency>> {
     let mut prompts = Vec::new();
     for (i, entry) in entries.iter().enumerate() {

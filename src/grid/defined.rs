@@ -1,4 +1,5 @@
-//! Tasks from lm-evaluation-harness definitions in a grid: the selected definitions and the location of their rows.
+//! Tasks in a grid that are given by lm-evaluation-harness definitions: the selected definitions and the locations of
+//! their rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,7 +30,7 @@ pub struct GroupUse {
 }
 
 impl GroupUse {
-    /// Returns a task of the group.
+    /// Returns a task in the group with the settings of the group.
     pub fn task(&self, name: &str) -> EvalTask {
         EvalTask { name: name.to_owned(), how: self.how.clone(), defined: true }
     }
@@ -41,7 +42,7 @@ impl fmt::Display for GroupUse {
     }
 }
 
-/// Result column: a metric of a task or group.
+/// Result column for a metric of a task or group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DefinedColumn {
     /// Label of the task or group in the grid.
@@ -110,12 +111,12 @@ pub(super) struct DefinedTask {
 
 #[derive(Debug, Clone)]
 enum RowsOrigin {
-    /// Files by split, and the position where they are named.
+    /// Files by split, and the position at which they are listed.
     OneOrMore(BTreeMap<String, Vec<PathBuf>>, String),
     Folder(Box<InputRef>),
 }
 
-/// Resolved task definitions of a grid.
+/// Resolved task definitions in a grid.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Meant {
     pub(super) uses: Vec<EvalTask>,
@@ -124,10 +125,10 @@ pub(super) struct Meant {
 }
 
 impl Meant {
-    /// Reads the definitions of the given entries.
+    /// Reads the definitions that the entries refer to.
     ///
     /// # Errors
-    /// Fails for a missing definition or an unsupported feature, with key, file and line.
+    /// Fails if a definition is missing or uses an unsupported feature. The error gives the key, file and line.
     pub(super) fn read(entries: &[(At<'_>, &DefinitionEntry)]) -> Result<Self> {
         let mut meant = Self::default();
         let mut shown: Vec<Positioned<String>> = Vec::new();
@@ -179,7 +180,7 @@ impl Meant {
             .collect()
     }
 
-    /// Returns the splits that a task uses: the evaluated split and the split of its few-shot examples.
+    /// Returns the splits that a task uses: the split that is evaluated and the split for few-shot examples.
     fn splits(&self, name: &str) -> Vec<&str> {
         let definition = &self.tasks[name].definition;
         let uses = self.uses.iter().filter(|task| task.name == name);
@@ -216,7 +217,7 @@ impl Meant {
     }
 }
 
-/// Rejects definitions with an unsupported output type or generation settings.
+/// Rejects a definition if its output type or its generation settings are not supported.
 fn check_supported(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
@@ -226,7 +227,8 @@ fn check_supported(definition: &Definition) -> Result<()> {
     }
 }
 
-/// Returns the tasks and groups of an entry. The entry names a file, a directory of files, or a definition in `folder`.
+/// Returns the tasks and groups that an entry selects. The entry refers to a file, a directory of files, or a
+/// definition in `folder`.
 fn select(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     let named = at.key("definition");
     let path = resolve_path(Path::new(&entry.definition), &named).value;
@@ -245,7 +247,7 @@ fn select(at: &At<'_>, entry: &DefinitionEntry) -> Result<Selection> {
     selection.map_err(add_position)
 }
 
-/// Returns the location of an entry's rows, which defaults to the location in the definition.
+/// Returns the location of an entry's rows. By default, this is the location given in the definition.
 fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Result<RowsOrigin> {
     let name = &definition.name;
     let at = at.key("data");
@@ -263,8 +265,8 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         None => {}
     }
     let folder = Path::new(&*definition.place.file).parent().unwrap_or(Path::new("")).to_owned();
-    // Use a path that exists relative to the current directory, like the `datasets` loader. Otherwise, resolve the path
-    // relative to the definition, so that both can be moved together.
+    // Like the `datasets` loader, prefer a path that exists relative to the current directory. Otherwise, resolve the
+    // path relative to the definition, so that the definition and its data can be moved together.
     let local =
         |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| folder.join(path));
     if let Some(files) = options.get("data_files").filter(|_| BUILDERS.contains(&path.as_str())) {
@@ -276,7 +278,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
         };
         let splits: Option<BTreeMap<String, Vec<PathBuf>>> = match files {
             Value::Map(pairs) => pairs.iter().map(|(split, files)| Some((split.text(), list(files)?))).collect(),
-            // The loader assigns files without a split to `train`.
+            // The loader assigns files to the split `train` if no split is given.
             files => list(files).map(|files| BTreeMap::from([("train".to_owned(), files)])),
         };
         let splits = splits.ok_or_else(|| {
@@ -295,7 +297,8 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     Ok(RowsOrigin::Folder(Box::new(InputRef::of_rows(name, None, Some(want), at.position()))))
 }
 
-/// Returns the dataset on the hub that the definition names, at the entry's revision.
+/// Returns the hub dataset that the definition refers to, at the revision from the entry or, by default, from the
+/// definition.
 fn hub_rows(entry: &DefinitionEntry, definition: &Definition) -> Result<RepoFiles> {
     let Data { path, options, .. } = &definition.data;
     check_builder(definition, path)?;
@@ -308,7 +311,7 @@ fn hub_rows(entry: &DefinitionEntry, definition: &Definition) -> Result<RepoFile
     Ok(RepoFiles { source, files: Vec::new() })
 }
 
-/// Returns the files of one split relative to the working directory.
+/// Returns the files of one split, with paths relative to the working directory.
 fn files_from_here(at: &At<'_>, entry: &OneOrMore) -> Vec<PathBuf> {
     let files = match entry {
         OneOrMore::One(file) => std::slice::from_ref(file),
@@ -317,9 +320,9 @@ fn files_from_here(at: &At<'_>, entry: &OneOrMore) -> Vec<PathBuf> {
     files.iter().map(|file| resolve_path(file, at).value).collect()
 }
 
-/// Builders of the Python package `datasets` whose local files are supported.
+/// Builders in the Python package `datasets` whose local files are supported.
 const BUILDERS: [&str; 4] = ["csv", "json", "parquet", "text"];
-/// Builders of the Python package `datasets` whose files are not supported.
+/// Builders in the Python package `datasets` whose files are not supported.
 const OTHER_BUILDERS: [&str; 11] = [
     "arrow",
     "audiofolder",
@@ -334,8 +337,8 @@ const OTHER_BUILDERS: [&str; 11] = [
     "xml",
 ];
 
-/// Rejects the name of a `datasets` builder as a Hub dataset. The Hub has either no dataset of that name or an
-/// unrelated one.
+/// Rejects a dataset path that is the name of a `datasets` builder. On the Hub, a dataset of that name either does not
+/// exist or is unrelated.
 fn check_builder(definition: &Definition, path: &str) -> Result<()> {
     let position = format!("{}, dataset_path", definition.place);
     if OTHER_BUILDERS.contains(&path) {
@@ -353,7 +356,7 @@ fn check_builder(definition: &Definition, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns patterns of the files of the splits, for all directory layouts that hub datasets use.
+/// Returns patterns for the files of the splits. They cover all directory layouts used by hub datasets.
 fn split_files(want: RepoFiles, definition: &Definition, splits: &[&str]) -> RepoFiles {
     let folder = definition.data.options.get("data_dir").and_then(Value::as_text).map(|folder| format!("{folder}/"));
     let folder = folder.unwrap_or_default();
@@ -370,7 +373,7 @@ fn split_files(want: RepoFiles, definition: &Definition, splits: &[&str]) -> Rep
     RepoFiles { files, ..want }
 }
 
-/// Returns the files that the grid or the definition lists for the splits.
+/// Returns the files that the grid or the definition lists for each split.
 fn given_rows(files: &BTreeMap<String, Vec<PathBuf>>, splits: &[&str], position: &str) -> Result<FileRows> {
     Ok(FileRows { splits: splits.iter().map(|split| split_rows(files, position, split)).collect::<Result<_>>()? })
 }
@@ -392,7 +395,10 @@ fn split_rows(files: &BTreeMap<String, Vec<PathBuf>>, position: &str, split: &&s
     }
 }
 
-/// Uses one file as the only split.
+/// Returns the file as the data of the only split.
+///
+/// # Errors
+/// Fails if there are several splits.
 fn single_split(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRows> {
     match splits {
         [split] => Ok(FileRows { splits: BTreeMap::from([((*split).to_owned(), vec![file])]) }),
@@ -403,7 +409,7 @@ fn single_split(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRo
     }
 }
 
-/// Checks the document limit and the context length.
+/// Checks the limit on the number of documents and the context length.
 pub(super) fn check(at: &At<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
     if let Some(length) = max_length {
         validate::count(1, length, "the context length of a backbone", &at.key("max_length").position())?;

@@ -1,4 +1,5 @@
-//! Resolves names in a grid to entries with files. Only the files of names in use must exist, which is checked later.
+//! Resolves the names used in a grid to entries with files. Only files of names in use must exist. That is checked
+//! later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use crate::files::parts;
 use crate::model::{self, Config, WeightType};
 use crate::tasks::{TASKS, Task};
 
-/// Named entries of the grid by kind.
+/// Named entries in the grid, by kind.
 #[derive(Debug)]
 pub(super) struct Definitions {
     pub(super) backbones: BTreeMap<String, NamedEntry<BackboneEntry>>,
@@ -27,7 +28,7 @@ pub(super) struct Definitions {
     pub(super) tasks: BTreeMap<String, NamedEntry<TaskEntry>>,
 }
 
-/// Named entry with the locations of its files.
+/// Named entry, with the locations of its files.
 #[derive(Debug)]
 pub(super) struct NamedEntry<T> {
     pub(super) entry: T,
@@ -52,7 +53,7 @@ impl Definers<'_> {
         })
     }
 
-    /// Reads the corpora in use. `seeds` determine which shards of a corpus are read.
+    /// Reads the entries of the corpora in use. `seeds` determines which shards of a corpus are read.
     pub(super) fn corpora<'n>(
         &self,
         used: impl Iterator<Item = &'n Positioned<String>>,
@@ -87,7 +88,8 @@ impl Definers<'_> {
         Ok(data)
     }
 
-    /// Reads the entries of a kind that are in use. `read` rejects invalid entries and locates their files.
+    /// Reads the entries of one kind that are in use. `read` rejects invalid entries and locates the files of the
+    /// others.
     fn read_each<'n, T: Clone>(
         &self,
         kind: EntryKind,
@@ -131,22 +133,22 @@ fn check_builtin_name(kind: &str, name: &str, known: &[&str], at: &At<'_>) -> Re
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backbone {
-    /// Directory, absolute or relative to the current directory.
+    /// Directory of the model. The path is absolute or relative to the current directory.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
     pub layers: usize,
-    /// Repository on the hub. Also set if a local copy is used instead.
+    /// Repository on the hub. Also set if a local copy is used in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
-    /// Reason why the backbone could not be identified as the published one, if checked.
+    /// If the backbone was checked, the reason why it could not be identified as the published one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unidentified: Option<String>,
-    /// Type to which the weights are rounded, if the axis `weights` derived the backbone from another one.
+    /// Rounding of the weights, if the `weights` axis derived the backbone from another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<Rounded>,
 }
 
-/// Rounding applied to another backbone.
+/// Rounding by which a backbone is derived from another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rounded {
     /// Name of the source backbone in the grid.
@@ -157,13 +159,13 @@ pub struct Rounded {
     pub calibrated: CalibratedOn,
 }
 
-/// Text collection, with the rule that cuts windows from it.
+/// Collection of texts, with the rule for cutting windows from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corpus {
-    /// File or directory of shards, absolute or relative to the current directory.
+    /// File, or directory of shards. The path is absolute or relative to the current directory.
     #[serde(serialize_with = "crate::files::shown::path")]
     pub path: PathBuf,
-    /// Repository on the hub. Also set if a local copy is used instead.
+    /// Repository on the hub. Also set if a local copy is used in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Rule for joining rows and drawing windows.
@@ -171,9 +173,9 @@ pub struct Corpus {
     /// Shards of a streamed corpus.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<Stream>,
-    /// Maximum number of evaluation windows, taken from the start. Calibration is not limited.
+    /// Maximum number of evaluation windows, counted from the start. Calibration is not limited.
     pub limit: Option<usize>,
-    /// Column or field with the text, if not the default.
+    /// Name of the column or field that contains the text, or `None` for the default.
     pub column: Option<String>,
     /// Whether the text is synthetic. Synthetic data never counts as the published text.
     pub generated: bool,
@@ -187,10 +189,10 @@ impl Corpus {
         }
     }
 
-    /// Returns the files that the stream with a given seed reads, in order.
+    /// Returns the files that are read for a seed, in order.
     ///
     /// # Errors
-    /// Fails if the seed is not one of the grid's seeds and requires an unavailable shard.
+    /// Fails if a required shard is not available, which can happen only for a seed that the grid does not use.
     pub fn files_of(&self, seed: u64) -> Result<Vec<PathBuf>> {
         let Some(stream) = &self.stream else { return Ok(self.files()) };
         let first = stream.shards.opened_shards(stream.count, seed, stream.read);
@@ -200,7 +202,7 @@ impl Corpus {
     /// Returns the file of a shard.
     ///
     /// # Errors
-    /// Fails if the stream continues in a shard that is not available.
+    /// Fails if the shard is not available, because the text continues beyond the shards that were fetched.
     pub fn shard(&self, number: usize) -> Result<PathBuf> {
         let stream = self.stream.as_ref();
         let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
@@ -216,7 +218,7 @@ impl Corpus {
 
 fn layers(folder: &Path) -> Result<usize> {
     let config = Config::read_with_attachments(folder)?;
-    // Check the weights before using the layer count: a bogus 10^7 layers would produce too many cells.
+    // Check the weights before the layer count is used. A bogus count such as 10^7 would produce too many cells.
     model::check_weights(&config, folder)?;
     Ok(config.layers)
 }
@@ -240,7 +242,8 @@ pub(super) fn found_backbones(
         .collect()
 }
 
-/// Adds all other missing inputs to an error about a missing input, so that they can be fetched at once.
+/// Returns an error about a missing input with all other missing inputs added, so that they can be fetched at once.
+/// Other errors are returned unchanged.
 pub(super) fn with_others(first: Error, needs: &[InputRef], resolver: &InputResolver<'_>) -> Error {
     if first.kind() != ErrorKind::Missing {
         return first;

@@ -12,21 +12,22 @@ use super::validate;
 use crate::criterion::{self, DepthUnit};
 use crate::error::{Error, Result};
 
-/// Maximum decimals of a share. Sufficient for any layer count, and prevents overflow in the arithmetic below.
+/// Maximum number of decimals in a share. Enough for any layer count, and few enough that the arithmetic below cannot
+/// overflow.
 const DECIMALS: usize = 6;
 
-/// Depth as deserialized, or the error about its value. [`depths`] adds the position to the error.
+/// Deserialized depth, or the error about its value. [`depths`] adds the position to the error.
 #[derive(Debug, Clone)]
 pub(super) struct DepthEntry(Result<Depth>);
 
-/// Number of layers or sublayers, not yet resolved for a backbone.
+/// Number or share of layers or sublayers to remove, not yet resolved for a backbone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Depth {
     unit: DepthUnit,
     amount: Amount,
 }
 
-/// Count, or percentage in units of `10^-6`, which represents decimal shares exactly.
+/// Count, or share in millionths of a percent. These integers represent decimal shares exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Amount {
     Count(usize),
@@ -34,7 +35,7 @@ enum Amount {
 }
 
 impl DepthEntry {
-    /// Creates an entry of whole layers.
+    /// Creates an entry for a number of whole layers.
     pub(super) fn layers(count: usize) -> Self {
         Self::new(DepthUnit::Layers, Amount::count(count))
     }
@@ -45,7 +46,7 @@ impl DepthEntry {
 }
 
 impl Depth {
-    /// Resolves the depth for a backbone with `layers` layers. Shares are rounded half up, to at least 1.
+    /// Returns the depth for a backbone with `layers` layers. Shares are rounded half up, but to at least 1.
     pub(super) fn of(self, layers: usize) -> criterion::Depth {
         criterion::Depth { count: self.amount.of(self.unit.available(layers)), unit: self.unit }
     }
@@ -103,7 +104,7 @@ impl Amount {
         Ok(Self::Share { millionths })
     }
 
-    /// Resolves the amount for `available` units.
+    /// Returns the number of units to remove out of `available`.
     fn of(self, available: usize) -> usize {
         match self {
             Self::Count(count) => count,
@@ -138,10 +139,10 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Returns the depths of an axis with their positions.
+/// Returns the depths on an axis, with their positions.
 ///
 /// # Errors
-/// Fails if a depth is invalid or listed twice, or if there are none.
+/// Fails if a depth is invalid or listed twice, or if there are no depths.
 pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Positioned<Depth>>> {
     let depths = entries
         .iter()
@@ -151,7 +152,7 @@ pub(super) fn depths(at: &At<'_>, entries: &[DepthEntry]) -> Result<Vec<Position
     validate::values(at, &depths)
 }
 
-/// Parses `12.5` into millionths. Accepts only digits and one decimal point.
+/// Parses `12.5` as 12,500,000 millionths. Accepts only digits and one decimal point.
 fn millionths(text: &str) -> Option<u64> {
     let (integer, rest) = text.split_once('.').unwrap_or((text, "0"));
     if !is_digits(integer) || !is_digits(rest) || rest.len() > DECIMALS {
@@ -164,7 +165,7 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Descriptions of valid depths for messages.
+/// Descriptions of valid depths, used in messages.
 const AMOUNT: &str = "a count such as `7`, or a share of the layers such as `25%`";
 const UNITS: &str = "one of `attention`, `mlp` and `sublayers` with a count or a share, such as `{attention: 8}`";
 

@@ -1,5 +1,5 @@
-//! Serde deserializer from the tree to typed structs. Its errors give the path, the position, and the expected and
-//! found values.
+//! Serde deserializer from the YAML tree to typed structs. Its errors give the path, the position, the expected value
+//! and the value found.
 
 use std::fmt::{self, Display};
 
@@ -10,11 +10,11 @@ use serde::forward_to_deserialize_any;
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use crate::error::Error;
 
-/// Serde error with structured parts, which would otherwise have to be parsed from serde's message.
+/// Deserialization error with structured parts. Without them, the parts would have to be parsed from serde's message.
 #[derive(Debug)]
 pub(super) struct Fault {
     complaint: Complaint,
-    /// Path and position of the value, set by the innermost deserializer.
+    /// Path and position of the value. The innermost deserializer sets them.
     at: Option<(String, YamlPosition)>,
 }
 
@@ -28,7 +28,7 @@ enum Complaint {
         key: String,
         known: &'static [&'static str],
     },
-    /// Missing key, with a hint if it was written without the space after its colon.
+    /// Missing key. `glued` is a hint for users who left out the space after the colon.
     MissingKey {
         key: String,
         glued: Option<String>,
@@ -46,7 +46,7 @@ impl Fault {
         self
     }
 
-    /// Adds a hint from the keys of the map to an error about a missing key.
+    /// Adds a hint to an error about a missing key if one of the map's keys lacks the space after its colon.
     fn told_by(mut self, entries: &[MapEntry]) -> Self {
         if let (None, Complaint::MissingKey { key, glued: reported_glued }) = (&self.at, &mut self.complaint) {
             *reported_glued = entries.iter().find_map(|entry| glued(&entry.key, &[key]));
@@ -107,7 +107,7 @@ impl de::Error for Fault {
     }
 }
 
-/// Creates the error for an unknown key. `subject` names the map.
+/// Returns the error for an unknown key. `subject` describes the map that contains the key.
 pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     let error = Error::bad_input(format!("unknown key `{key}` in {subject}"))
         .hint("remove the key, or comment it out")
@@ -118,13 +118,14 @@ pub(super) fn unknown_key(key: &str, subject: &str, known: &[&str]) -> Error {
     }
 }
 
-/// Returns a hint for `{name:copa}`, which YAML reads as one key. Returns `None` for other keys.
+/// Returns a hint if the key is a known key without a space after the colon, such as `name:copa`, which YAML reads as
+/// one key.
 fn glued(key: &str, known: &[&str]) -> Option<String> {
     let (name, value) = key.split_once(':').filter(|(name, _)| known.contains(&name.trim()))?;
     Some(format!("write `{}: {}`, with a space after the colon", name.trim(), value.trim()))
 }
 
-/// Describes serde's expected type in YAML terms.
+/// Describes the type that serde expects in YAML terms.
 fn expected_in_words(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {
@@ -150,7 +151,7 @@ fn found_in_words(found: Unexpected<'_>) -> String {
     }
 }
 
-/// Deserializer for one node with its path.
+/// Deserializer for one node of the tree.
 pub(super) struct FromNode<'a> {
     node: &'a YamlNode,
     path: String,
@@ -188,7 +189,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
         self.read(visitor).map_err(|fault| fault.located(&path, position))
     }
 
-    /// Accepts a single value as a list, because every list of the schema is an axis.
+    /// Accepts a single value as a list of one item, because every list in the schema is an axis.
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         if matches!(self.node.value, Value::List(_) | Value::Null) {
             return self.deserialize_any(visitor);
@@ -204,7 +205,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
         }
     }
 
-    /// Deserializes an enum from its name.
+    /// Deserializes an enum variant from its name.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         name: &'static str,
@@ -227,7 +228,7 @@ impl<'de> Deserializer<'de> for FromNode<'_> {
 struct ListItems<'a> {
     items: std::slice::Iter<'a, YamlNode>,
     path: &'a str,
-    /// Index of the next item. `None` for a single value, whose path has no index.
+    /// Index of the next item, or `None` for a single value, whose path has no index.
     next: Option<usize>,
 }
 
@@ -253,7 +254,7 @@ impl<'de> SeqAccess<'de> for ListItems<'_> {
 struct MapEntries<'a> {
     entries: std::slice::Iter<'a, MapEntry>,
     path: &'a str,
-    /// Entry whose key was returned last and whose value is next.
+    /// Entry whose key was returned last. Its value is returned next.
     open: Option<&'a MapEntry>,
 }
 

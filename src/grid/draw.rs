@@ -21,7 +21,7 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// Returns the item indices of the range, in random order, for `count` items.
+    /// Returns the item indices in the range, in random order. `count` is the total number of items.
     ///
     /// # Errors
     /// Propagates errors of [`PythonRandom::sample`].
@@ -31,13 +31,13 @@ impl Draw {
         Ok(order[self.from.min(to)..to].to_vec())
     }
 
-    /// Returns the number of items drawn out of `count`.
+    /// Returns the number of items drawn out of `count` items.
     pub fn count(&self, count: usize) -> usize {
         self.to.min(count).saturating_sub(self.from)
     }
 }
 
-/// Formats positions and seed like `8-16@0`.
+/// Formats the positions and the seed, such as `8-16@0`.
 impl fmt::Display for Draw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, from, to } = self;

@@ -1,4 +1,4 @@
-//! A task to evaluate: its settings, its serialized forms, and its definition and rows in a grid.
+//! Evaluated task: its settings, its serialized forms, its definition, and its rows.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,24 +17,24 @@ use crate::files::sha256;
 use crate::sandbox::{Probe, TaskProbe};
 use crate::tasks::{Bos, Task};
 
-/// Settings of a task's evaluation.
+/// Settings for the evaluation of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Asking {
-    /// Number of few-shot examples; by default, that of the definition. A definition with 0 shots always uses 0.
+    /// Number of few-shot examples. Defaults to the number in the definition. A definition with 0 shots always uses 0.
     pub shots: Option<usize>,
-    /// Seed for drawing examples.
+    /// Seed for drawing the few-shot examples.
     pub seed: u64,
-    /// Whether examples are separate messages in the model's chat template; `None` without a chat template.
+    /// Whether few-shot examples are separate messages in the model's chat template, or `None` without a chat template.
     pub chat: Option<bool>,
-    /// System text before the prompt.
+    /// Text before the prompt. With a chat template, this is the system message.
     pub system: Option<String>,
-    /// Limit on the documents: a number of documents from the start, or a fraction below 1.
+    /// Limit on the number of documents: a count from the start, or a fraction below 1.
     pub limit: Option<f64>,
     /// Whether contexts begin with the tokenizer's special tokens.
     pub bos: Bos,
-    /// Context length in tokens; by default, the length in the backbone's config.
+    /// Context length in tokens. Defaults to the length in the backbone's config.
     pub max_length: Option<usize>,
-    /// Subset of the documents. Only searches set it; grid files cannot.
+    /// Subset of the documents. Set only by a search, never by a grid file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draw: Option<Draw>,
 }
@@ -46,14 +46,14 @@ impl Default for Asking {
     }
 }
 
-/// Formats non-default settings: `(shots=5,chat)`.
+/// Formats the settings that differ from the defaults, such as `(shots=5,chat)`.
 impl fmt::Display for Asking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut options: Vec<String> = Vec::new();
         options.extend(self.shots.map(|shots| format!("shots={shots}")));
         options.extend((self.seed != SEED).then(|| format!("seed={}", self.seed)));
         options.extend(self.chat.map(|multiturn| if multiturn { "chat" } else { "chat=one-turn" }.to_owned()));
-        // Identify long texts by their hash.
+        // System texts can be long, so they are identified by a hash.
         options.extend(self.system.as_ref().map(|text| format!("system={}", &sha256::of_bytes(text)[..8])));
         options.extend((self.bos != Bos::default()).then(|| format!("bos={}", self.bos)));
         options.extend(self.limit.map(|limit| format!("limit={limit}")));
@@ -63,18 +63,18 @@ impl fmt::Display for Asking {
     }
 }
 
-/// Task to evaluate, with its settings. The task is built in, or described by a definition of lm-evaluation-harness.
+/// Task to evaluate, with its settings. The task is either built in or given by a definition of lm-evaluation-harness.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "WrittenTask", into = "WrittenTask")]
 pub struct EvalTask {
-    /// Name in [`Grid::tasks`](super::Grid::tasks), or in [`Grid::definitions`](super::Grid::definitions).
+    /// Name in [`Grid::tasks`](super::Grid::tasks) or in [`Grid::definitions`](super::Grid::definitions).
     pub name: String,
     pub how: Asking,
-    /// Whether a definition describes the task. Otherwise it is built in.
+    /// Whether the task is given by a definition rather than built in.
     pub defined: bool,
 }
 
-/// Formats `hellaswag`, `hellaswag(bos=never,limit=100)`, or `mmlu_anatomy(shots=5)`.
+/// Formats the task as `hellaswag`, `hellaswag(bos=never,limit=100)` or `mmlu_anatomy(shots=5)`.
 impl fmt::Display for EvalTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.name, self.how)
@@ -120,7 +120,7 @@ impl From<EvalTask> for WrittenTask {
     }
 }
 
-/// Serializes built-in tasks and tasks with definitions as two separate lists.
+/// Serializes the built-in tasks and the tasks with definitions as two separate lists.
 pub(super) mod lists {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -145,12 +145,12 @@ pub(super) mod lists {
     }
 }
 
-/// Definition of a task, with the location of its rows.
+/// Definition of a task, and the location of its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaskData {
     #[serde(flatten)]
     pub source: TaskSource,
-    /// Repository on the hub. Also set if a local copy is used instead.
+    /// Repository on the hub. Also set if a local copy is used in its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
     /// Whether the data is synthetic. Synthetic data never counts as the published split, whatever its size.
@@ -163,13 +163,14 @@ pub enum TaskSource {
     Native {
         #[serde(deserialize_with = "built_in")]
         task: &'static Task,
-        /// File, or directory with the task's split, absolute or relative to the current directory.
+        /// File, or directory that contains the task's split. The path is absolute or relative to the current
+        /// directory.
         #[serde(serialize_with = "crate::files::shown::path")]
         path: PathBuf,
     },
     Defined {
         definition: Box<Definition>,
-        /// Files of the splits in use.
+        /// Files for the splits in use.
         rows: FileRows,
     },
 }
@@ -179,7 +180,7 @@ fn built_in<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<&
 }
 
 impl TaskData {
-    /// Returns the built-in task, or `None` for a defined task.
+    /// Returns the built-in task, or `None` if the task is given by a definition.
     pub fn native(&self) -> Option<&'static Task> {
         match self.source {
             TaskSource::Native { task, .. } => Some(task),
@@ -198,7 +199,7 @@ impl TaskData {
         }
     }
 
-    /// Returns whether the answers to the task are generated texts.
+    /// Returns whether the model answers the task by generating text.
     pub fn generates(&self) -> bool {
         matches!(&self.source, TaskSource::Defined { definition, .. } if definition.output == Output::Generate)
     }
@@ -214,7 +215,7 @@ impl TaskData {
         }
     }
 
-    /// Returns the paths of the data files, or of their directory.
+    /// Returns the paths of the data files, or the path of their directory.
     pub fn paths(&self) -> Vec<&PathBuf> {
         match &self.source {
             TaskSource::Native { path, .. } => vec![path],
@@ -222,7 +223,7 @@ impl TaskData {
         }
     }
 
-    /// Returns the paths of the data files, or of their directory.
+    /// Returns the paths of the data files, or the path of their directory.
     pub fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         match &mut self.source {
             TaskSource::Native { path, .. } => vec![path],
@@ -230,8 +231,8 @@ impl TaskData {
         }
     }
 
-    /// Returns a probe that reads the rows and renders the prompts with some settings. `backbone` is the folder with
-    /// the chat template.
+    /// Returns a probe that reads the rows and renders the prompts with the settings `how`. `backbone` is the folder
+    /// that contains the chat template.
     ///
     /// # Errors
     /// Fails like [`TaskData::rows`].
@@ -255,7 +256,7 @@ impl Grid {
         if task.defined { &self.definitions[&task.name] } else { &self.tasks[&task.name] }
     }
 
-    /// Iterates over the data of all tasks, with their names.
+    /// Iterates over the names and data of all tasks.
     pub fn task_data(&self) -> impl Iterator<Item = (&String, &TaskData)> {
         self.tasks.iter().chain(&self.definitions)
     }

@@ -1,4 +1,4 @@
-//! Evaluations that are run for every variant.
+//! Evaluations that are run on every variant.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,16 +17,16 @@ use crate::error::Result;
 pub use crate::metric::PromptName as Latency;
 use crate::tasks::Bos;
 
-/// Evaluations that are run for every variant.
+/// Evaluations that are run on every variant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluate {
-    /// Perplexities to measure under the protocol `windows`. Each is a column of the table.
+    /// Perplexities to measure under the protocol `windows`. Each one is a column in the table.
     pub perplexity: Vec<Perplexity>,
-    /// Built-in tasks, followed by defined tasks. Tables have a column for each built-in task, a column for their
-    /// average, and a column for each metric of a defined task.
+    /// Built-in tasks, followed by tasks with definitions. Tables have a column for each built-in task and one for
+    /// their average. A task with a definition has a column for each of its metrics.
     #[serde(flatten, with = "super::eval_task::lists")]
     pub tasks: Vec<EvalTask>,
-    /// Groups of defined tasks with aggregate scores.
+    /// Groups of tasks that have aggregate scores.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupUse>,
     /// Prompts to time. Each adds columns for time, speedup and memory to the tables.
@@ -48,13 +48,13 @@ impl Evaluate {
         self.tasks.iter().filter(|task| !task.defined)
     }
 
-    /// Iterates over the tasks that are described by definitions.
+    /// Iterates over the tasks that are given by definitions.
     pub fn defined(&self) -> impl Iterator<Item = &EvalTask> {
         self.tasks.iter().filter(|task| task.defined)
     }
 }
 
-/// Perplexity on one corpus in windows of `length` tokens.
+/// Perplexity of one corpus, measured in windows of `length` tokens.
 #[derive(Debug, Clone, Eq, Serialize, Deserialize)]
 pub struct Perplexity {
     pub corpus: String,
@@ -62,7 +62,7 @@ pub struct Perplexity {
     /// Whether variants are also compared with the dense model.
     #[serde(default, skip_serializing_if = "is_false")]
     pub damage: bool,
-    /// Subset of the windows. Only searches set it; grid files cannot.
+    /// Subset of the windows. Set only by a search, never by a grid file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draw: Option<Draw>,
 }
@@ -72,14 +72,14 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// Ignores `damage`, which only adds metrics: a grid may list each text and length once.
+/// Ignores `damage`, which only adds metrics. Two entries for the same text and length are duplicates in a grid.
 impl PartialEq for Perplexity {
     fn eq(&self, other: &Self) -> bool {
         (&self.corpus, self.length, self.draw) == (&other.corpus, other.length, other.draw)
     }
 }
 
-/// Formats like `c4@2048`.
+/// Formats the corpus and window length, such as `c4@2048`.
 impl fmt::Display for Perplexity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.corpus, self.length)?;
@@ -133,7 +133,7 @@ pub(super) struct PerplexityEntry {
     pub(super) damage: bool,
 }
 
-/// Task given by name or by a map with options, or the tasks of a definition.
+/// Task given by its name or by a map with options, or all tasks of a definition.
 #[derive(Debug, Clone)]
 pub(super) enum TaskUseEntry {
     Known(EvalTask),

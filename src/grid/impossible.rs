@@ -1,4 +1,4 @@
-//! Cells that cannot be pruned or repaired: refused in a grid, and left out of a search.
+//! Cells that cannot be pruned or repaired. They are rejected in a grid and left out of a search.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +10,7 @@ use crate::criterion::{self, Criterion, DepthUnit, PruneSpec};
 use crate::error::{Error, Result};
 use crate::recovery::{Place, Recovery};
 
-/// Cell with a depth that its criterion or recovery rejects, although the depth is below the number of layers.
+/// Cell whose depth is rejected by its criterion or recovery, although it is below the number of layers.
 pub(super) struct Impossible {
     cell: Cell,
     position: YamlPosition,
@@ -18,13 +18,14 @@ pub(super) struct Impossible {
 }
 
 impl Impossible {
-    /// Converts to an error with the position of the cell.
+    /// Returns the error, located at the position of the cell.
     pub(super) fn into_error(self) -> Error {
         self.error.at(self.position.to_string())
     }
 }
 
-/// Returns the cells with a depth that the criterion or recovery rejects, without duplicates.
+/// Returns the cells that their criterion or recovery rejects. An error of a criterion at a depth is returned only
+/// once.
 pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
     let mut seen = HashSet::new();
     let mut impossible = Vec::new();
@@ -83,8 +84,8 @@ fn is_combinable(cell: &Cell) -> bool {
         && unmergeable(criterion, recovery).is_none()
 }
 
-/// Removes the cells of a search that cannot be pruned, and records them in `search`. Each criterion keeps only the
-/// depths in its own unit and the recoveries that can repair its cuts.
+/// Removes the cells of a search that cannot be pruned, and records them in `search`. For each criterion, only depths
+/// in its own unit and recoveries that can repair its cuts are kept.
 ///
 /// # Errors
 /// Fails if no cell remains for a backbone, or for a layer count that the budget requests.

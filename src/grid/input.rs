@@ -42,7 +42,7 @@ impl EntryKind {
         }
     }
 
-    /// Returns the names of entries of this kind to which a grid's tree refers. Ignores malformed values.
+    /// Returns the names of the entries of this kind that a grid refers to. Ignores malformed values.
     pub(super) fn used_names(self, root: &YamlNode) -> BTreeSet<String> {
         let includes = items_below(root, "include");
         let axis =
@@ -67,13 +67,13 @@ fn items_below(node: &YamlNode, key: &str) -> Vec<YamlNode> {
     node.get(key).map(YamlNode::items).unwrap_or_default().to_vec()
 }
 
-/// Settings that locate the files of a named entry.
+/// Settings from which the files of a named entry are located.
 pub(super) struct SourceEntry<'a> {
     pub(super) path: Option<&'a Path>,
     pub(super) hub: Option<&'a str>,
     pub(super) revision: Option<&'a str>,
     pub(super) files: &'a [String],
-    /// Python package that contains the same file.
+    /// Python package that contains the same file as the hub repository.
     pub(super) package: Option<&'a str>,
     pub(super) shards: Option<ShardsEntry>,
 }
@@ -97,34 +97,34 @@ impl<'a> SourceEntry<'a> {
     }
 }
 
-/// Backbone, text or task that a grid names, whether or not it exists.
+/// Backbone, text or task that a grid refers to. It need not exist.
 #[derive(Debug, Clone)]
 pub struct InputRef {
     pub kind: EntryKind,
     pub name: String,
     /// Repository and files on the hub.
     pub want: Option<RepoFiles>,
-    /// Python package whose wheel contains the hub's file: `name==version`.
+    /// Python package whose wheel contains the file from the hub, as `name==version`.
     pub package: Option<String>,
-    /// Path relative to the current directory, whether or not it exists.
+    /// Path relative to the current directory. It need not exist.
     pub path: Option<PathBuf>,
     position: YamlPosition,
-    /// Whether one YAML file gives both a path and a hub source. In that case, the hub is used if the path does not
-    /// exist.
+    /// Whether the same YAML file gives both a path and a hub source. In that case, the hub is used if the path does
+    /// not exist.
     either: bool,
     shards: Option<ShardsEntry>,
     /// Whether the input is the whole repository directory rather than specific files.
     whole: bool,
 }
 
-/// Hub repository of an entry.
+/// Hub repository that an entry refers to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HubSource {
-    /// Repository and revision: `org/name@main`.
+    /// Repository and revision, such as `org/name@main`.
     pub repository: String,
-    /// Commit in the cache; `None` if a local path is used.
+    /// Commit in the cache, or `None` if a local path is used.
     pub commit: Option<Commit>,
-    /// Whether the files match the hashes in `hub.lock`; false until checked.
+    /// Whether the files match the hashes in `hub.lock`. False until this has been checked.
     pub pinned: bool,
     #[serde(skip)]
     pub want: RepoFiles,
@@ -136,7 +136,7 @@ impl HubSource {
     }
 }
 
-/// Deserializes a source of a frozen grid, which stores the repository without its file patterns.
+/// Deserializes a source from a frozen grid, which stores the repository without its file patterns.
 impl<'de> Deserialize<'de> for HubSource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -156,11 +156,11 @@ impl<'de> Deserialize<'de> for HubSource {
 pub struct Found {
     pub path: PathBuf,
     pub hub: Option<HubSource>,
-    /// Shards below the path, for a sharded text.
+    /// Shards in the directory at `path`, if the text is sharded.
     pub stream: Option<Stream>,
 }
 
-/// Hub cache and lock file for resolving inputs, both opened lazily.
+/// Resolver for inputs, based on the hub cache and the lock file. Both are opened when they are first needed.
 pub struct InputResolver<'a> {
     hub: OnceCell<Hub>,
     lock: OnceCell<Lock>,
@@ -185,10 +185,10 @@ impl<'a> InputResolver<'a> {
         }
     }
 
-    /// Returns the lock, or an empty one if the file does not exist.
+    /// Returns the lock file, or an empty lock if the file does not exist.
     ///
     /// # Errors
-    /// Fails if the file is not a lock file.
+    /// Fails if the file exists but is not a lock file.
     pub fn lock(&self) -> Result<&Lock> {
         match self.lock.get() {
             Some(lock) => Ok(lock),
@@ -219,7 +219,7 @@ impl InputRef {
         }
     }
 
-    /// Reads an entry that has only a path.
+    /// Reads an entry that gives only a path.
     fn read_path(kind: EntryKind, name: &str, at: &At<'_>, written: SourceEntry<'_>) -> Result<Self> {
         let Some(path) = written.path else {
             return Err(at
@@ -249,7 +249,7 @@ impl InputRef {
         })
     }
 
-    /// Reads an entry with a hub repository and optionally a path.
+    /// Reads an entry that gives a hub repository and, optionally, a path.
     fn read_hub(kind: EntryKind, name: &str, at: &At<'_>, hub: &str, written: SourceEntry<'_>) -> Result<Self> {
         let hub_at = at.key("hub");
         let repo = if kind == EntryKind::Backbone { RepoKind::Model } else { RepoKind::Dataset };
@@ -291,7 +291,8 @@ impl InputRef {
         })
     }
 
-    /// Creates the input for the rows of a definition: a path, a hub dataset, or a dataset that a local path replaces.
+    /// Creates the input for the rows of a definition: a path, a hub dataset, or a hub dataset replaced by a local
+    /// path.
     pub(super) fn of_rows(name: &str, path: Option<PathBuf>, want: Option<RepoFiles>, position: YamlPosition) -> Self {
         let kind = EntryKind::Task;
         let name = name.to_owned();
@@ -299,12 +300,12 @@ impl InputRef {
         Self { kind, name, want, package: None, path, position, either, shards: None, whole: true }
     }
 
-    /// Describes the position of the entry, for messages.
+    /// Returns the position of the entry, for use in messages.
     pub fn position(&self) -> String {
         self.position.to_string()
     }
 
-    /// Returns the hub files to fetch, unless a local path is used.
+    /// Returns the files to fetch from the hub, or `None` if a local path is used.
     pub fn to_fetch(&self) -> Option<&RepoFiles> {
         let local = self.path.as_ref().is_some_and(|path| !self.either || self.fits(path));
         self.want.as_ref().filter(|_| !local)
@@ -333,8 +334,8 @@ impl InputRef {
             EntryKind::Task => ("the task's data", "a file or a folder"),
         };
         if let Some(path) = self.path.as_ref().filter(|path| self.fits(path)) {
-            // A path from another file replaces the hub source. Backbones keep the source, to be compared with the
-            // published model.
+            // A path from another file takes the place of the hub source. Backbones keep the source, because they are
+            // compared with the published model.
             let want = self.want.as_ref().filter(|_| self.either || self.kind == EntryKind::Backbone);
             let hub = want.map(|want| HubSource::of(want, None));
             let shards = self.shards.as_ref().filter(|_| path.is_dir());
@@ -372,7 +373,7 @@ impl InputRef {
         Ok(Found { path, hub: Some(HubSource::of(want, Some(repo.commit))), stream })
     }
 
-    /// Describes the commands that fetch a missing input.
+    /// Returns a hint with the commands that fetch the missing input.
     fn ways(&self, resolver: &InputResolver<'_>) -> String {
         let all = format!("run `{}` to download all missing inputs", resolver.command());
         match self.kind {
@@ -389,7 +390,7 @@ impl InputRef {
         }
     }
 
-    /// Returns the directory of a backbone or of a text's shards, or the path of a single file.
+    /// Returns the directory of a backbone or of a sharded text, or the path of a single file.
     fn path_of(&self, repo: &PlannedRepo, resolver: &InputResolver<'_>) -> Result<PathBuf> {
         if self.kind == EntryKind::Backbone || self.shards.is_some() || self.whole {
             let below = self.shards.as_ref().map_or("", ShardsEntry::folder);
@@ -412,8 +413,8 @@ impl InputRef {
     }
 }
 
-/// Resolves a path relative to the file that contains it. A path from the command line is relative to the current
-/// directory.
+/// Returns a path that is relative to the file that contains it. A path from the command line is relative to the
+/// current directory.
 pub(super) fn resolve_path(path: &Path, at: &At<'_>) -> Positioned<PathBuf> {
     let position = at.position();
     let value = match &position {

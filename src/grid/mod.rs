@@ -4,12 +4,12 @@
 //!
 //! 1. The YAML text is parsed into a tree in which every value has its source position (`yaml`, `node`).
 //! 2. Four layers are merged, each over the previous one: named entries (`named`), the grid, a profile (`profile`)
-//!    and overrides (`overrides`).
+//! and overrides (`overrides`).
 //! 3. The tree is deserialized into typed structs (`deserialize`, `schema`).
-//! 4. The values are validated, defaults are filled in and methods are built (`check`, with `cell`, `pattern`,
-//!    `definitions`).
-//! 5. The axes are multiplied into cells (`cells`), using the layer counts of the backbones (`definitions`), and the
-//!    cells are named (`name`).
+//! 4. The values are validated, defaults are filled in, and methods are built (`check`, `cell`, `pattern`,
+//! `definitions`).
+//! 5. The axes are multiplied into cells (`cells`), based on the layer counts of the backbones (`definitions`). The
+//! cells are then named (`name`).
 //!
 //! `artifact` describes the table or figure made from the cells. `schema_json` exports the schema for editors.
 
@@ -71,13 +71,13 @@ use crate::criterion::Depth;
 use crate::error::{Error, Result};
 use crate::recovery::Recovery;
 
-/// Filter for the evaluations of a grid.
+/// Filter that selects evaluations of a grid.
 pub struct AxisChoice<'a> {
-    /// Predicate for perplexity corpora.
+    /// Predicate that selects the perplexity corpora.
     pub text: &'a dyn Fn(&str) -> bool,
-    /// Predicate for tasks.
+    /// Predicate that selects the tasks.
     pub task: &'a dyn Fn(&str) -> bool,
-    /// Whether latencies are included.
+    /// Whether to include latencies.
     pub latency: bool,
 }
 
@@ -89,28 +89,28 @@ impl AxisChoice<'_> {
 /// Validated grid. All its inputs exist, and all its cells can be run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grid {
-    /// Name of the results directory: the key `name`, or the file stem.
+    /// Name of the results directory: the value of the key `name`, or else the file stem.
     pub name: String,
     #[serde(serialize_with = "crate::files::shown::path")]
     pub file: PathBuf,
-    /// Files of named entries in use.
+    /// Files that define the named entries in use.
     #[serde(serialize_with = "crate::files::shown::paths")]
     pub entries: Vec<PathBuf>,
     pub profile: Option<String>,
-    /// Lock file for hub inputs, which need not exist.
+    /// Lock file for inputs from the hub. It need not exist.
     #[serde(skip)]
     pub lock_file: PathBuf,
     /// Backbones of the cells, by name. Unused definitions are dropped, so their files need not exist.
     pub backbones: BTreeMap<String, Backbone>,
-    /// Corpora of calibration and evaluation, by name, without unused ones.
+    /// Corpora used for calibration or evaluation, by name. Unused corpora are dropped.
     pub corpora: BTreeMap<String, Corpus>,
-    /// Data of the evaluated tasks, by name, without unused ones.
+    /// Data of the built-in tasks that are evaluated, by name. Unused tasks are dropped.
     pub tasks: BTreeMap<String, TaskData>,
-    /// Definitions of the evaluated lm-evaluation-harness tasks, by name.
+    /// Definitions and data of the lm-evaluation-harness tasks that are evaluated, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub definitions: BTreeMap<String, TaskData>,
-    /// Distinct backbones over all cells, in order of first appearance. The next four fields list the other axes in
-    /// the same way.
+    /// Distinct backbones in the cells, in order of first appearance. The next four fields list the values on the other
+    /// axes in the same way.
     pub backbone: Vec<String>,
     pub criterion: Vec<Method<dyn Criterion>>,
     pub depth: Vec<Depth>,
@@ -120,8 +120,9 @@ pub struct Grid {
     /// Search settings, if the file has `search` instead of `evaluate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<Search>,
-    /// All distinct variants, grouped by backbone: the dense cell, the product of the axes without excluded cells,
-    /// and included cells. The product is ordered by criterion, depth, recovery and calibration, each in file order.
+    /// All distinct variants, grouped by backbone: the dense cell, then the product of the axes without excluded cells,
+    /// then the included cells. The product is ordered by criterion, depth, recovery and calibration, each in file
+    /// order.
     pub cells: Vec<Cell>,
 }
 
@@ -133,19 +134,20 @@ const SHAPE: yaml::FileShape<'_> = yaml::FileShape {
 };
 
 impl Grid {
-    /// Loads the grid file at `path` with a profile and the `--set` arguments (each `key=value`, applied in order),
-    /// and validates it. Without `profile`, the file's key `profile` selects one, if present.
+    /// Loads and validates the grid file at `path`. A profile and the `--set` arguments (each `key=value`) are applied
+    /// to it in order. If `profile` is `None`, the key `profile` in the file selects the profile, if present.
     ///
-    /// Paths in a file are relative to the file's directory, and paths in `overrides` to the current directory.
+    /// Paths in a file are relative to the file's directory. Paths in `overrides` are relative to the current
+    /// directory.
     ///
     /// # Errors
-    /// Fails if the grid is invalid or inputs are missing, with file, line and column, and the expected and found
-    /// values.
+    /// Fails if the grid is invalid or inputs are missing. The error gives the file, line and column, the expected
+    /// value and the value found.
     pub fn load(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Grid> {
         Self::load_shown(path, profile, overrides, &AxisChoice::ALL)
     }
 
-    /// Loads a grid with only the evaluations that `shown` includes. The data of the others need not exist.
+    /// Loads a grid with only the evaluations that `shown` includes. The data of the other evaluations need not exist.
     ///
     /// # Errors
     /// Fails like [`Grid::load`].
@@ -158,7 +160,7 @@ impl Grid {
         Self::from_layers(Layers::read(path, profile, overrides)?, path, shown)
     }
 
-    /// Loads a grid from a string. Names and paths are resolved as for a file at `path`.
+    /// Loads a grid from a string. Names and paths are resolved as if the string were in a file at `path`.
     ///
     /// # Errors
     /// Fails like [`Grid::load`].
@@ -176,7 +178,7 @@ impl Grid {
         let mut backbones = definitions::found_backbones(backbones, &resolver).map_err(absent)?;
         let cells = checked.axes.into_cells(checked.search.as_mut(), &mut backbones)?;
 
-        // Keep only inputs in use. Other inputs may be missing.
+        // Keep only the inputs in use, because the others may be missing.
         let mut evaluate = checked.evaluate;
         let mut meant = checked.meant;
         meant.tasks.retain(|name, _| (shown.task)(name));
@@ -212,11 +214,11 @@ impl Grid {
         })
     }
 
-    /// Returns the inputs that a grid names: all backbones, and the corpora and tasks that `shown` includes. The
-    /// inputs need not exist, and the grid is not expanded.
+    /// Returns the inputs that a grid refers to: all backbones, and the corpora and tasks that `shown` includes. The
+    /// inputs need not exist, and the grid is not expanded into cells.
     ///
     /// # Errors
-    /// Fails like [`Grid::load`], except for errors that depend on existing inputs.
+    /// Fails like [`Grid::load`], except for errors that can be found only if the inputs exist.
     pub fn needs(
         path: &Path,
         profile: Option<&str>,
@@ -226,16 +228,16 @@ impl Grid {
         Self::needed(Layers::read(path, profile, overrides)?, path, shown)
     }
 
-    /// Returns the search settings of a grid text, if any. The inputs need not exist.
+    /// Returns the search settings in the text of a grid, if any. The inputs need not exist.
     ///
     /// # Errors
-    /// Fails like [`Grid::load`], except for errors that depend on existing inputs.
+    /// Fails like [`Grid::load`], except for errors that can be found only if the inputs exist.
     pub fn checked_search(text: &str, path: &Path) -> Result<Option<Search>> {
         let Layers { root, library, .. } = Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?;
         Ok(check::check(&schema(&root)?, &root, path, &library)?.search)
     }
 
-    /// Returns the inputs that a grid text names.
+    /// Returns the inputs that the text of a grid refers to.
     ///
     /// # Errors
     /// Fails like [`Grid::needs`].
@@ -252,7 +254,7 @@ impl Grid {
         Ok(InputList { needs, lock_file: library.lock_file(), grid: path.to_owned(), profile, scored })
     }
 
-    /// Returns the profile names of the grid file at `path`.
+    /// Returns the names of the profiles in the grid file at `path`.
     ///
     /// # Errors
     /// Fails if the file is not a grid.
@@ -260,7 +262,8 @@ impl Grid {
         Ok(profile::names_of(&yaml::read(path, &SHAPE)?))
     }
 
-    /// Returns the grid with overrides, defaults and paths filled in, for the record of a run.
+    /// Returns the JSON form of the grid for the record of a run. Overrides and defaults are filled in, and paths are
+    /// resolved.
     ///
     /// # Errors
     /// Never fails for a loaded grid, which always has a JSON form.
@@ -269,7 +272,7 @@ impl Grid {
             .map_err(|error| Error::bad_input("cannot write the grid as JSON").found(error.to_string()))
     }
 
-    /// Returns the grid with absolute paths, for [`Grid::thawed`] in any directory.
+    /// Returns the grid with absolute paths, so that [`Grid::thawed`] can load it in any directory.
     ///
     /// # Errors
     /// Fails if the current directory no longer exists.
@@ -287,7 +290,7 @@ impl Grid {
     /// Loads a frozen grid.
     ///
     /// # Errors
-    /// Fails if the format is not this program's, or a method is unknown.
+    /// Fails if the grid is not in the format of this version, or if a method is unknown.
     pub fn thawed(frozen: &Value) -> Result<Self> {
         Self::deserialize(frozen)
             .map_err(|error| Error::bad_input("cannot read the frozen grid").found(error.to_string()))
@@ -302,7 +305,7 @@ fn absolute(path: &mut PathBuf) -> Result<()> {
 #[derive(Debug)]
 pub struct InputList {
     pub needs: Vec<InputRef>,
-    /// Lock file for hub inputs, which need not exist.
+    /// Lock file for inputs from the hub. It need not exist.
     pub lock_file: PathBuf,
     grid: PathBuf,
     pub profile: Option<String>,
@@ -311,7 +314,7 @@ pub struct InputList {
 }
 
 impl InputList {
-    /// Returns the resolver, which searches the hub cache and the lock file.
+    /// Returns a resolver that looks up inputs in the hub cache and the lock file.
     pub fn resolver(&self) -> InputResolver<'_> {
         InputResolver::new(self.lock_file.clone(), &self.grid, self.profile.as_deref())
     }
@@ -321,7 +324,8 @@ fn schema(root: &node::YamlNode) -> Result<schema::Schema> {
     schema::Schema::deserialize(deserialize::FromNode::root(root)).map_err(deserialize::Fault::into_error)
 }
 
-/// Grid tree after named entries, a profile and overrides are merged, with the files and the profile in use.
+/// Tree of a grid after named entries, a profile and overrides have been merged into it. Also keeps the files and the
+/// profile that were used.
 struct Layers {
     root: node::YamlNode,
     library: named::Library,
@@ -339,8 +343,8 @@ impl Layers {
         let library = named::Library::around(path);
         let profile = profile::take(&mut root, profile, &library)?;
 
-        // Preview the effect of profile and overrides to find the needed files. They are applied again after the
-        // files are read.
+        // Apply the profile and the overrides to a preview to find out which files are needed. They are applied again
+        // after the files have been read.
         let mut preview = root.clone();
         if let Some(profile) = &profile {
             preview.merge(profile.changes.clone());

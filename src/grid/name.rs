@@ -1,13 +1,13 @@
 //! Names of cells, such as `llama-3.1-8b.streamline-7.ghosted` and `llama-3.1-8b.dense`.
 //!
-//! A name consists of backbone, short criterion with depth, and recovery. Cells that agree in all three are
-//! neighbors. Further parts give the settings that distinguish neighbors: `….ghosted` and `….ghosted.solver-svd`.
-//! Default values are omitted.
+//! A name consists of the backbone, the short name of the criterion with the depth, and the recovery. Cells that agree
+//! in all three are neighbors. Further parts give the settings that distinguish neighbors, as in `….ghosted` and
+//! `….ghosted.solver-svd`. Default values are omitted.
 //!
-//! Names contain only ASCII letters, digits and `._-`, and start with a letter, digit or `_`, so that shells, file
-//! systems and URLs need no quoting. Names in a grid are unique even on case-insensitive file systems. A name depends
-//! only on its cell and the differences to its neighbors. Other cells, the cell order and the notation of the grid do
-//! not matter.
+//! Names contain only ASCII letters, digits and `._-`, and start with a letter, a digit or `_`. They need no quoting in
+//! shells, file systems and URLs. Names in a grid are unique even on case-insensitive file systems. The name of a cell
+//! depends only on the cell and its differences from its neighbors. Other cells, the order of the cells and the way the
+//! grid is written do not matter.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -19,18 +19,18 @@ use crate::files::sha256;
 use crate::options::Options;
 use crate::recovery::Recovery;
 
-/// Maximum length in bytes of a backbone name, of each further part and of the whole name. With a file extension or a
-/// temporary suffix, names stay within the 255 bytes allowed by file systems.
+/// Maximum lengths in bytes of a backbone name, of each further part, and of the whole name. Even with a file extension
+/// or a temporary suffix, names stay within the 255 bytes that file systems allow.
 const MAX_BACKBONE_BYTES: usize = 80;
 const MAX_PART_BYTES: usize = 48;
 const MAX_NAME_BYTES: usize = 180;
-/// Number of hash digits in names that are truncated or collide.
+/// Number of hash digits appended to names that are too long or not unique.
 const DIGITS: usize = 8;
 
-/// Path of a setting: its axis, and its keys in the options.
+/// Path of a setting: the index of its axis, and its keys in the options.
 type SettingPlace = (usize, Vec<String>);
-/// Non-default settings, in the order of the parts of a name. An option that is a map has an empty map at its own path,
-/// followed by its entries at longer paths.
+/// Non-default settings, in the order in which they appear in a name. An option that is a map has an empty map at its
+/// own path, followed by its entries at longer paths.
 type NameSettings = BTreeMap<SettingPlace, Value>;
 
 pub fn assign_names(cells: &mut [Cell]) {
@@ -52,9 +52,9 @@ pub fn assign_names(cells: &mut [Cell]) {
 }
 
 struct KnownMethods {
-    /// Short names of criteria by name.
+    /// Short names of the criteria, by full name.
     short: BTreeMap<String, &'static str>,
-    /// Default options by axis and method name. Empty if the method requires options.
+    /// Default options by axis and method name. Empty for methods that have required options.
     defaults: BTreeMap<(usize, String), Options>,
 }
 
@@ -76,7 +76,7 @@ impl KnownMethods {
         Self { short: criterion::described().into_iter().map(|method| (method.name, method.short)).collect(), defaults }
     }
 
-    /// Returns the first part of a name, which neighbors share.
+    /// Returns the beginning of a name, which neighbors have in common.
     fn begins(&self, cell: &Cell) -> String {
         let name = safe(&cell.backbone, "._-");
         let name = match name.trim_start_matches(['.', '-']) {
@@ -121,7 +121,7 @@ impl KnownMethods {
     }
 }
 
-/// Iterates over the methods of a cell: axis, name and options.
+/// Iterates over the methods in a cell. Each item consists of the axis index, the name and the resolved options.
 fn methods(cell: &Cell) -> impl Iterator<Item = (usize, &String, &Options)> {
     let criterion = cell.criterion.iter().map(|criterion| (0, &criterion.name, &criterion.resolved));
     criterion.chain(cell.recovery.iter().map(|recovery| (1, &recovery.name, &recovery.resolved)))
@@ -138,8 +138,8 @@ fn put(at: SettingPlace, value: &Value, into: &mut NameSettings) {
     into.insert(at, Map::new().into());
 }
 
-/// Returns the settings in which neighbors differ. Settings in a map are compared only among neighbors that have the
-/// map.
+/// Returns the settings in which neighbors differ. Settings in a map are compared only among the neighbors that have
+/// the map.
 fn differ(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     let mut all: BTreeMap<&SettingPlace, (&Value, usize, bool)> = BTreeMap::new();
     for (at, value) in neighbours.iter().flat_map(|neighbour| neighbour.iter()) {
@@ -164,7 +164,7 @@ fn parent_path(
     }
 }
 
-/// Returns the settings that distinguish neighbors, without redundant ones. Earlier settings take precedence.
+/// Returns a minimal set of settings that distinguishes the neighbors. Earlier settings are preferred.
 fn telling(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     let mut kept = differ(neighbours);
     let all = kinds(neighbours, &kept);
@@ -185,8 +185,8 @@ fn kinds(neighbours: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &BTreeSet
         .len()
 }
 
-/// Builds a cell name without collision handling. A part looks like `solver-svd` or `layers-3-4-5`. A map gives
-/// `finetune` and `finetune-seed-1`.
+/// Builds a cell name that may collide with others. Its parts look like `solver-svd` or `layers-3-4-5`. A map gives
+/// parts such as `finetune` and `finetune-seed-1`.
 fn plain(begins: &str, settings: &NameSettings, telling: &BTreeSet<SettingPlace>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();
     for (at, value) in settings.iter().filter(|(at, _)| telling.contains(*at)) {
@@ -205,18 +205,18 @@ fn word(value: &Value) -> String {
     match value {
         Value::String(text) => safe(text, "_-"),
         Value::Array(items) => items.iter().map(word).collect::<Vec<_>>().join("-"),
-        // The decimal point is always between digits, so parts remain separable.
+        // A decimal point is always between two digits, so the parts remain separable.
         Value::Number(number) => safe(&number.to_string(), ".-"),
         other => safe(&other.to_string(), "_-"),
     }
 }
 
-/// Replaces every character except letters, digits and `more` by a dash.
+/// Replaces every character with a dash, except for ASCII letters, digits and the characters in `more`.
 fn safe(text: &str, more: &str) -> String {
     text.chars().map(|c| if c.is_ascii_alphanumeric() || more.contains(c) { c } else { '-' }).collect()
 }
 
-/// Truncates a long string and appends hash digits.
+/// Truncates a string that is too long, and appends digits of its hash.
 fn short(text: &str, most: usize) -> String {
     match text.len() <= most {
         true => text.to_owned(),
@@ -231,7 +231,7 @@ fn hash(cell: &Cell, settings: &NameSettings) -> String {
     sha256::of_bytes(all.collect::<Vec<_>>().join("\n"))
 }
 
-/// Returns unique names of neighbors by appending hash digits to equal names.
+/// Returns the names of neighbors, made unique by appending hash digits to equal names.
 fn make_unique(plain: &[String], hashes: &[String]) -> Vec<String> {
     let folded: Vec<String> = plain.iter().map(|name| name.to_ascii_lowercase()).collect();
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();

@@ -43,7 +43,7 @@ fn names(cells: &[Cell]) -> Vec<String> {
     cells.into_iter().map(|cell| cell.name).collect()
 }
 
-/// Returns the names of cells that differ only in recovery.
+/// Returns the names of cells that differ only in their recovery.
 fn of_recoveries(recoveries: &[Value]) -> Vec<String> {
     let streamline = json!({"name": "llm-streamline"});
     names(
@@ -64,7 +64,7 @@ fn of_calibrations(calibrations: &[Value]) -> Vec<String> {
 fn a_name_has_backbone_criterion_depth_and_recovery() {
     assert_eq!(of_recoveries(&[json!({"name": "ghosted"})]), ["llama-3.1-8b.streamline-7.ghosted"]);
     assert_eq!(names(&[Cell::with_name("llama-3.1-8b", "")]), ["llama-3.1-8b.dense"]);
-    // Cells without neighbors have no further parts, whatever their options.
+    // Without neighbors, cells have no further parts in their names, whatever their options are.
     let alone = [json!({"name": "ghosted", "solver": "svd", "finetune": {"sequences": 4, "length": 32}})];
     assert_eq!(of_recoveries(&alone), ["llama-3.1-8b.streamline-7.ghosted"]);
 }
@@ -91,7 +91,7 @@ fn a_further_part_says_what_neighbours_differ_in_and_no_default() {
         of_calibrations(&[json!({}), json!({"seed": 1}), json!({"seed": 2, "operator_sequences": 3})]),
         ["a.sleb-2.none", "a.sleb-2.none.seed-1", "a.sleb-2.none.seed-2"]
     );
-    // Only the first distinguishing setting is used.
+    // The cells differ in four settings, but the first one is enough to distinguish them.
     let unlike = json!({"corpus": "wiki", "sequences": 16, "length": 32, "seed": 7});
     assert_eq!(of_calibrations(&[json!({}), unlike]), ["a.sleb-2.none.corpus-c4", "a.sleb-2.none.corpus-wiki"]);
     assert_eq!(
@@ -146,7 +146,7 @@ impl Dice {
     }
 }
 
-/// Backbone names that differ in letters and digits (`TAME`), and names that resemble each other or parts of cell names
+/// Backbone names that are easy to tell apart (`TAME`), and names that resemble each other or parts of cell names
 /// (`WILD`).
 const TAME: [&str; 4] = ["llama-3.1-8b", "a", "b", "a.b"];
 const WILD: [&str; 14] = [
@@ -166,7 +166,7 @@ const WILD: [&str; 14] = [
     "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
 ];
 
-/// Generates `count` different cells of a grid.
+/// Generates a grid with up to `count` different cells.
 fn grid(dice: &mut Dice, backbones: &[&str], count: usize) -> Vec<Cell> {
     let criteria = [
         json!({"name": "llm-streamline"}),
@@ -236,17 +236,17 @@ fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
     for _ in 0..40 {
         let cells = grid(&mut dice, &TAME, 120);
         let named = names(&cells);
-        // The order of cells does not matter.
+        // The order of the cells must not affect their names.
         let backwards: Vec<Cell> = cells.iter().rev().cloned().collect();
         assert_eq!(names(&backwards), named.iter().rev().cloned().collect::<Vec<_>>());
-        // Removing a cell only affects its neighbors.
+        // Removing a cell may affect only its neighbors.
         let at = dice.below(cells.len());
         let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| gone(at, i)).map(|i| cells[i].clone()).collect();
         let without = names(&fewer);
         for (index, i) in (0..cells.len()).filter(|&i| gone(at, i)).enumerate() {
             assert!(without[index] == named[i] || neighbours(&cells[i], &cells[at]), "{} {}", without[index], named[i]);
         }
-        // Writing out default options does not matter.
+        // Default options must not affect the names, whether or not they are written out.
         let mut unwritten = cells.clone();
         for cell in &mut unwritten {
             cell.criterion.iter_mut().for_each(|criterion| criterion.options = criterion.resolved.clone());
@@ -264,8 +264,8 @@ fn gone(at: usize, list: usize) -> bool {
     list != at
 }
 
-/// Checks that names parse uniquely into the first part and further parts: no further part equals `dense` or the name
-/// of a recovery.
+/// Checks that a name can be split into its beginning and its further parts in only one way. For this, no further part
+/// may equal `dense` or the name of a recovery.
 #[test]
 fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
     let criteria = criterion::described();
@@ -278,7 +278,7 @@ fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
     assert_eq!(last.len(), recoveries.len() + 1);
     assert!(last.iter().all(|name| safe(name)), "{last:?}");
     let options = criteria.iter().chain(&recoveries).flat_map(|criterion| criterion.options["properties"].as_object());
-    // A map-valued option can appear in a cell name as its bare key.
+    // If the value of an option is a map, the key can appear in a cell name on its own.
     let options = options.flatten().map(|(name, option)| (name.clone(), option.to_string().contains("\"object\"")));
     let settings = ["corpus", "sequences", "length", "seed", "operator_sequences"].map(|name| (name.to_owned(), false));
     for (option, map) in options.chain(settings) {

@@ -1,4 +1,4 @@
-//! Named backbones, corpora and tasks shared by grids, each in its own file.
+//! Named backbones, corpora and tasks that grids share. Each is defined in its own file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -21,14 +21,15 @@ const LEVELS: usize = 3;
 /// Index of the files that define named entries for a grid.
 #[derive(Debug)]
 pub(super) struct Library {
-    /// Searched directories, nearest first.
+    /// Directories to search, nearest first.
     folders: Vec<PathBuf>,
     files: BTreeMap<(EntryKind, String), PathBuf>,
 }
 
 impl Library {
-    /// Lists `backbones/*.yaml`, `corpora/*.yaml` and `tasks/*.yaml` in the grid's directory, its ancestors,
-    /// `experiments` and finally the installed experiments. The nearest file with a name takes precedence.
+    /// Lists `backbones/*.yaml`, `corpora/*.yaml` and `tasks/*.yaml` in the grid's directory, in its ancestors, in
+    /// `experiments`, and finally in the installed experiments. If a name is found several times, the nearest file is
+    /// used.
     pub(super) fn around(grid: &Path) -> Self {
         let nearest = grid.parent().unwrap_or(Path::new("")).to_owned();
         let upwards = std::iter::successors(Some(nearest), |folder| above(folder)).take(1 + LEVELS);
@@ -50,33 +51,33 @@ impl Library {
         Self { folders, files }
     }
 
-    /// Returns `profiles/NAME.yaml` in the grid's own directory. Other directories are not searched, because the file
-    /// would change grids that do not name it.
+    /// Returns the path of `profiles/NAME.yaml` in the grid's own directory, if the file exists. Other directories are
+    /// not searched, because a profile found there would change grids that do not refer to it.
     pub(super) fn profile(&self, name: &str) -> Option<PathBuf> {
         let file = self.folders.first()?.join("profiles").join(format!("{name}.yaml"));
         file.is_file().then_some(file)
     }
 
-    /// Iterates over the names of entries of a kind that are defined in a file.
+    /// Iterates over the names of the entries of a kind that are defined in files.
     pub(super) fn names(&self, kind: EntryKind) -> impl Iterator<Item = &str> {
         self.files.keys().filter(move |(known, _)| *known == kind).map(|(_, name)| name.as_str())
     }
 
-    /// Lists the searched directories of a kind, one per line.
+    /// Returns the directories that are searched for entries of a kind, one per line.
     pub(super) fn looked(&self, kind: EntryKind) -> String {
         let lines = self.folders.iter().map(|folder| folder.join(kind.key()).display().to_string());
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// Returns the nearest lock file, or the default path in the grid's directory.
+    /// Returns the nearest existing lock file, or the default path in the grid's directory.
     pub(super) fn lock_file(&self) -> PathBuf {
         let files: Vec<PathBuf> = self.folders.iter().map(|folder| folder.join(Lock::FILE)).collect();
         let found = files.iter().find(|file| file.is_file()).or(files.first());
         found.cloned().unwrap_or_else(|| Lock::FILE.into())
     }
 
-    /// Adds entries that are defined only in a file, if `use_of` refers to them. If the entry in `root` has other keys
-    /// but no `path` or `hub`, these keys are merged over the file's entry. Returns the paths of the files read.
+    /// Adds the entries that `use_of` refers to and that are defined in files. If an entry in `root` has other keys but
+    /// no `path` or `hub`, its keys are merged over those in the file. Returns the paths of the files that were read.
     pub(super) fn load(&self, root: &mut YamlNode, use_of: &YamlNode) -> Result<Vec<PathBuf>> {
         let mut read = Vec::new();
         for kind in EntryKind::ALL {
@@ -116,20 +117,20 @@ fn read_entry(kind: EntryKind, name: &str, path: &Path) -> Result<YamlNode> {
 pub struct BackboneFile {
     pub name: String,
     pub path: Option<PathBuf>,
-    /// Description of where to obtain the backbone.
+    /// Instructions on where to obtain the backbone.
     pub source: Option<String>,
     /// Repository and files on the hub.
     pub want: Option<RepoFiles>,
-    /// Python package whose wheel contains the hub's file: `name==version`.
+    /// Python package whose wheel contains the file from the hub, as `name==version`.
     pub package: Option<String>,
     /// Profile that defines the texts and tasks for scoring.
     pub profile: Option<String>,
 }
 
-/// Lists the backbones of `backbones/*.yaml` in a directory by name.
+/// Returns the backbones defined in the files `backbones/*.yaml` of a directory, ordered by name.
 ///
 /// # Errors
-/// Fails if a file does not define a backbone, with file and line.
+/// Fails if a file does not define a backbone. The error gives the file and the line.
 pub fn backbone_files(folder: &Path) -> Result<Vec<BackboneFile>> {
     let folder = folder.join(EntryKind::Backbone.key());
     let mut files = files::entries(&folder).unwrap_or_default();
@@ -161,7 +162,7 @@ fn read_backbone_file(folder: &Path, path: &Path) -> Result<BackboneFile> {
     })
 }
 
-/// Returns the names of all entries of a kind to which a grid at `grid` can refer.
+/// Returns the names of all entries of a kind that a grid at `grid` can refer to.
 pub fn names_around(grid: &Path, kind: EntryKind) -> Vec<String> {
     Library::around(grid).names(kind).map(str::to_owned).collect()
 }
@@ -174,7 +175,7 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
             Some(known) => *known = entry,
             None => entries.push(entry),
         },
-        // `deserialize` rejects malformed entries such as `corpora: 3`.
+        // Malformed entries such as `corpora: 3` are rejected later by `deserialize`.
         Some(_) => {}
         None => {
             let key = kind.key().to_owned();
@@ -188,7 +189,7 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
     }
 }
 
-/// Returns the parent directory without resolving it, so that messages show paths as given.
+/// Returns the parent directory without resolving the path, so that messages show paths as the user gave them.
 fn above(folder: &Path) -> Option<PathBuf> {
     match folder.components().next_back() {
         Some(Component::Normal(_)) => folder.parent().map(Path::to_owned),
@@ -198,7 +199,7 @@ fn above(folder: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Creates the error for a name that neither the grid nor a file defines.
+/// Returns the error for a name that is defined neither in the grid nor in a file.
 pub(super) fn unknown<'a>(
     library: &'a Library,
     kind: EntryKind,

@@ -1,7 +1,7 @@
-//! Tree of a grid file, in which every value and key has its source position.
+//! Tree of a grid file, in which every value and key has a source position.
 //!
-//! Typed structs are deserialized from this tree and not from the text, because overrides change values before that,
-//! and errors found later must name the line of a value.
+//! Typed structs are deserialized from this tree rather than from the text. This allows overrides to change values
+//! first, and errors found later to name the line of a value.
 
 use std::fmt;
 use std::path::Path;
@@ -13,13 +13,13 @@ use crate::error::Error;
 /// Source position of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum YamlPosition {
-    /// Position in the grid file or a named entry's file. Line and column count from 1.
+    /// Position in the grid file or in the file of a named entry. Line and column are counted from 1.
     File { file: Rc<Path>, line: u64, column: u64 },
-    /// `--set` argument as typed.
+    /// `--set` argument as it was typed.
     Set(Rc<str>),
 }
 
-/// Formats the position for messages: `grid.yaml:7:3`, or the argument.
+/// Formats the position for messages, as `grid.yaml:7:3` or as the `--set` argument.
 impl fmt::Display for YamlPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -41,7 +41,7 @@ pub(super) enum Value {
     Map(Vec<MapEntry>),
 }
 
-/// Map entry. The order is kept, so that messages list keys as written.
+/// Entry of a map. Maps keep the order of their entries, so that messages list keys as written.
 #[derive(Debug, Clone)]
 pub(super) struct MapEntry {
     pub(super) key: String,
@@ -57,8 +57,8 @@ pub(super) enum PathStep<'a> {
 }
 
 impl YamlNode {
-    /// Returns the node at the end of `steps`, or the deepest existing one, so that a missing value is reported at
-    /// the map that could hold it.
+    /// Returns the node at the end of `steps`. If it is missing, returns the deepest node on the way, so that the error
+    /// is reported at the map that could contain the value.
     pub(super) fn deepest(&self, steps: &[PathStep<'_>]) -> &YamlNode {
         let Some((step, rest)) = steps.split_first() else {
             return self;
@@ -66,7 +66,7 @@ impl YamlNode {
         let next = match (step, &self.value) {
             (PathStep::Key(key), Value::Map(entries)) => entries.iter().find(|e| e.key == *key).map(|e| &e.node),
             (PathStep::Item(item), Value::List(nodes)) => nodes.get(*item),
-            // A single value acts as a list of one.
+            // A single value acts as a list with one item.
             (PathStep::Item(0), _) => Some(self),
             _ => None,
         };
@@ -85,17 +85,17 @@ impl YamlNode {
         }
     }
 
-    /// Returns the value of a key if the node is a map with that key.
+    /// Returns the value of a key, or `None` if the node is not a map or lacks the key.
     pub(super) fn get(&self, key: &str) -> Option<&YamlNode> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
-    /// Returns the entries of a map, or none for other nodes.
+    /// Returns the entries of a map, or an empty slice if the node is not a map.
     pub(super) fn entries(&self) -> &[MapEntry] {
         if let Value::Map(entries) = &self.value { entries } else { &[] }
     }
 
-    /// Returns the items of a list, none for null, or the single value.
+    /// Returns the items of a list. Returns no items for null, and a single item for any other value.
     pub(super) fn items(&self) -> &[YamlNode] {
         match &self.value {
             Value::List(nodes) => nodes,
@@ -108,8 +108,8 @@ impl YamlNode {
         if let Value::Text(text) = &self.value { Some(text) } else { None }
     }
 
-    /// Merges `over` into this node: maps key by key, everything else by replacement. A map with a different `name`
-    /// is also replaced, because the options of a method do not apply to another method.
+    /// Merges `over` into this node. Maps are merged key by key, and everything else is replaced. A map with a
+    /// different `name` is also replaced, because the options of one method do not apply to another.
     pub(super) fn merge(&mut self, over: YamlNode) {
         let renamed = match (self.get("name"), over.get("name")) {
             (Some(a), Some(b)) => a.text() != b.text(),
@@ -128,7 +128,7 @@ impl YamlNode {
         }
     }
 
-    /// Replaces the positions of this value and of all values and keys below it.
+    /// Applies `relocated` to the positions of this value and of all values and keys below it.
     pub(super) fn relocate(&mut self, relocated: &impl Fn(&YamlPosition) -> YamlPosition) {
         self.position = relocated(&self.position);
         match &mut self.value {
@@ -143,21 +143,21 @@ impl YamlNode {
         }
     }
 
-    /// Sets the position of this value and of all values and keys below it.
+    /// Returns the node with the position of this value and of all values and keys below it set to `position`.
     pub(super) fn moved_to(mut self, position: &YamlPosition) -> YamlNode {
         self.relocate(&|_| position.clone());
         self
     }
 }
 
-/// Value with the position for error messages.
+/// Value with its position, for error messages.
 #[derive(Debug, Clone)]
 pub(super) struct Positioned<T> {
     pub(super) value: T,
     pub(super) position: YamlPosition,
 }
 
-/// Path from the root of a grid's tree to a value, which need not exist.
+/// Path from the root of a grid's tree to a value that need not exist.
 #[derive(Debug, Clone)]
 pub(super) struct At<'a> {
     root: &'a YamlNode,
@@ -181,7 +181,7 @@ impl<'a> At<'a> {
         Self { root: self.root, steps: [&self.steps[..], &[step]].concat() }
     }
 
-    /// Returns the position of the value, or of the map that could hold it.
+    /// Returns the position of the value, or of the map that could contain it.
     pub(super) fn position(&self) -> YamlPosition {
         self.root.deepest(&self.steps).position.clone()
     }
@@ -190,12 +190,12 @@ impl<'a> At<'a> {
         Positioned { value, position: self.position() }
     }
 
-    /// Creates an error about the value.
+    /// Creates an error that is reported at the value.
     pub(super) fn bad(&self, what: impl std::fmt::Display) -> Error {
         Error::bad_input(what).at(self.position().to_string())
     }
 
-    /// Formats the path: `evaluate.perplexity`, `include[0].depth`.
+    /// Formats the path, such as `evaluate.perplexity` or `include[0].depth`.
     pub(super) fn name(&self) -> String {
         let mut name = String::new();
         for step in &self.steps {

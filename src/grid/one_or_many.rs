@@ -1,4 +1,4 @@
-//! Axis values, written as one value or a list, and schema references to registry contents.
+//! Values of an axis, written as a single value or a list, and schemas that refer to the contents of the registries.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -9,13 +9,13 @@ use serde_json::{Map, Value, json};
 
 use super::cell::{CUT_AXES, DEPTH};
 
-/// List of at least `MIN` values, or a single value written without a list. Absent if the key is missing. A key
-/// without a value is rejected by `deserialize`.
+/// List of at least `MIN` values, or a single value written without a list. `None` if the key is missing. A key without
+/// a value is rejected by `deserialize`.
 #[derive(Debug, Clone)]
 pub(super) struct Many<T, const MIN: usize = 1>(Option<Vec<T>>);
 
 impl<T, const MIN: usize> Many<T, MIN> {
-    /// Returns the values if the key is present, even with an empty list.
+    /// Returns the values if the key is present, even if its list is empty.
     pub(super) fn explicit_values(&self) -> Option<&[T]> {
         self.0.as_deref()
     }
@@ -37,7 +37,7 @@ impl<T, const MIN: usize> Deref for Many<T, MIN> {
 
 impl<'de, T: Deserialize<'de>, const MIN: usize> Deserialize<'de> for Many<T, MIN> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // The grid's deserializer accepts a single value as a list of one.
+        // The deserializer for grids accepts a single value as a list with one item.
         Vec::deserialize(deserializer).map(|values| Self(Some(values)))
     }
 }
@@ -56,13 +56,13 @@ impl<T: JsonSchema, const MIN: usize> JsonSchema for Many<T, MIN> {
     }
 }
 
-/// Builds the schema of a value or a list of such values.
+/// Builds the schema for a value or a list of such values.
 pub(super) fn one_or_list(one: &Schema, least: usize) -> Schema {
     json_schema!({"anyOf": [one, {"type": "array", "items": one, "minItems": least}]})
 }
 
-/// Builds the schema rule that requires all pruning axes or none. `depth` is optional if the search budget has
-/// `layers`.
+/// Builds the schema rule that requires either all pruning axes or none of them. `depth` is optional if the budget of a
+/// search has `layers`.
 pub(super) fn all_or_none() -> Map<String, Value> {
     let layers = json!({"required": ["search"], "properties": {
         "search": {"required": ["budget"], "properties": {"budget": {"required": ["layers"]}}},
@@ -92,7 +92,7 @@ pub(super) fn task(_: &mut SchemaGenerator) -> Schema {
     to("Task")
 }
 
-/// Builds the schema of a task name in the grid, which may differ from the built-in task's name.
+/// Builds the schema for the name of a task in the grid, which may differ from the name of the built-in task.
 pub(super) fn task_name(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "description": "Name in `tasks`, or of a file `tasks/NAME.yaml`."})
 }
@@ -109,12 +109,12 @@ pub(super) fn profiles(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "object", "additionalProperties": {"$ref": "#/definitions/Profile"}, "minProperties": 1})
 }
 
-/// Builds the schema of sequence counts, from 1.
+/// Builds the schema for counts, which must be at least 1.
 pub(super) fn counts(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 1}), 1)
 }
 
-/// Builds the schema of window lengths. The minimum is 2, because the first token has no context.
+/// Builds the schema for window lengths, which must be at least 2, because the first token has no context.
 pub(super) fn lengths(_: &mut SchemaGenerator) -> Schema {
     one_or_list(&json_schema!({"type": "integer", "minimum": 2}), 1)
 }

@@ -1,15 +1,15 @@
 //! `--set key=value`: grid overrides from the command line.
 //!
 //! A key is a dotted path with list indices in brackets (`calibration[0].length`). If a list inside the path has no
-//! index, the rest of the path applies to each of its elements. The value is YAML. Values separated by commas are a
-//! list (`depth=7,9,11`), so that shells need no quoting. A string that contains a comma must be quoted. File paths are
-//! relative to the current directory.
+//! index, the rest of the path applies to each of its items. The value is YAML. Values separated by commas form a list
+//! (`depth=7,9,11`), so that no quoting is needed in shells. A string that contains a comma must be quoted. File paths
+//! are relative to the current directory.
 
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use super::yaml::parse;
 use crate::error::{Error, Result, nearest};
 
-/// Applies `overrides` in order. Later overrides win.
+/// Applies `overrides` in order, so later ones take precedence.
 pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
     for text in overrides {
         let (key, node) = read(text)?;
@@ -20,17 +20,18 @@ pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Applies valid overrides to find out which names the grid uses. [`apply`] reports errors.
+/// Applies those overrides that are valid, to find out which names the grid uses. Errors are reported later, by
+/// [`apply`].
 pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
     for text in overrides {
         if let Ok((key, node)) = read(text) {
-            // Ignore overrides of entries whose file has not been read yet.
+            // An override may fail because the file with the entry it changes has not been read yet.
             let _ = assign(root, key, "", &node);
         }
     }
 }
 
-/// Rejects overrides of profiles, which would have no effect because profiles are merged first.
+/// Rejects overrides of profiles. They would have no effect, because profiles are merged before overrides are applied.
 fn refuse_profile(key: &str) -> Result<()> {
     let hint = match key.split(['.', '[']).next() {
         Some("profile") => "choose a profile with --profile NAME",
@@ -52,7 +53,7 @@ fn read(text: &str) -> Result<(&str, YamlNode)> {
                 .hint("use for example --set depth=7,9,11"));
         }
     };
-    // An empty text is YAML null, which the schema accepts or rejects.
+    // An empty value means YAML null. The schema decides whether null is valid.
     let value = if value.is_empty() { "null" } else { value };
     let is_bare = !value.starts_with(['"', '\'', '[', '{']);
     let node =
@@ -60,7 +61,7 @@ fn read(text: &str) -> Result<(&str, YamlNode)> {
     Ok((key, node.moved_to(&YamlPosition::Set(shown.into()))))
 }
 
-/// Assigns `new` at the path `rest` below `node`. `done` is the path so far, for messages.
+/// Assigns `new` to the value at the path `rest` below `node`. `done` is the path to `node`, for messages.
 fn assign(node: &mut YamlNode, rest: &str, done: &str, new: &YamlNode) -> Result<()> {
     if rest.is_empty() {
         *node = new.clone();
@@ -103,7 +104,7 @@ fn assign(node: &mut YamlNode, rest: &str, done: &str, new: &YamlNode) -> Result
 }
 
 fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNode) -> Result<()> {
-    // Prefer the longest matching key, because names may contain dots, such as `wikitext-2.v1`.
+    // Names may contain dots, as in `wikitext-2.v1`. Prefer the longest matching key.
     let known = entries
         .iter_mut()
         .filter(|e| rest.strip_prefix(e.key.as_str()).is_some_and(|r| r.is_empty() || r.starts_with(['.', '['])))
@@ -111,7 +112,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
     if let Some(entry) = known {
         let path = joined_key(done, &entry.key);
         if rest.len() == entry.key.len() {
-            // Later errors about this key point to the `--set` argument.
+            // Make later errors about this key point to the `--set` argument.
             entry.key_place = new.position.clone();
         }
         return assign(&mut entry.node, &rest[entry.key.len()..], &path, new);
@@ -119,7 +120,7 @@ fn assign_key(entries: &mut Vec<MapEntry>, rest: &str, done: &str, new: &YamlNod
     let end = rest.find(['.', '[']).unwrap_or(rest.len());
     let key = &rest[..end];
     if end == rest.len() && !key.is_empty() {
-        // Add the key: the file may omit a default, and the schema reports typos.
+        // Add the key, because the file may have omitted a default. The schema reports typos.
         entries.push(MapEntry { key: key.to_owned(), key_place: new.position.clone(), node: new.clone() });
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Patterns of `exclude`, which remove cells from the product of the axes.
+//! Patterns in `exclude`, which remove cells from the product of the axes.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::criterion::Criterion;
 use crate::error::{Error, Result};
 use crate::recovery::Recovery;
 
-/// Pattern that matches cells with one of the values on each non-empty axis.
+/// Pattern that matches a cell if, on each axis with values in the pattern, the cell has one of them.
 #[derive(Debug)]
 pub(super) struct CellPattern {
     position: YamlPosition,
@@ -24,7 +24,7 @@ pub(super) struct CellPattern {
 }
 
 impl CellPattern {
-    /// Reads the entry of `exclude` at `at`.
+    /// Reads the `exclude` entry at `at`.
     pub(super) fn read(at: &At<'_>, entry: &PatternEntry) -> Result<Self> {
         let PatternEntry { backbone, criterion, depth, recovery, calibration } = entry;
         let lengths = [length(backbone), length(criterion), length(depth), length(recovery), length(calibration)];
@@ -60,12 +60,12 @@ fn check_calibration(at: &At<'_>, entry: &CalibrationPattern) -> Result<()> {
     )
 }
 
-/// Returns the number of values of a key, if it is present.
+/// Returns the number of values of a key, or `None` if the key is missing.
 fn length<T>(values: &Many<T>) -> Option<usize> {
     values.explicit_values().map(<[T]>::len)
 }
 
-/// Rejects a map without any of the keys, and a key with an empty list.
+/// Rejects a map with none of the keys, or with a key whose list is empty.
 fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], subject: &str, hint: &str) -> Result<()> {
     if lengths.iter().all(Option::is_none) {
         return Err(at
@@ -84,8 +84,8 @@ fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], su
 }
 
 impl CellPattern {
-    /// Returns whether a cell matches, given its backbone's layer count. A dense cell matches only patterns that name
-    /// just backbones.
+    /// Returns whether a cell matches. `layers` is the layer count of its backbone. A dense cell matches only if the
+    /// pattern has no other key than `backbone`.
     pub(super) fn matches(&self, cell: &Cell, layers: usize) -> bool {
         let backbone = self.backbone.is_empty() || self.backbone.iter().any(|name| name.value == cell.backbone);
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)
@@ -106,8 +106,8 @@ impl CellPattern {
                 || self.calibration.iter().any(|pattern| means_calibration(&pattern.value, calibration)))
     }
 
-    /// Rejects a pattern with a value or combination that no cell of the product has. Such a pattern is usually a typo,
-    /// and the cells that it should exclude are easily overlooked.
+    /// Rejects a pattern with a value or combination of values that no cell in the product has. Such a pattern is
+    /// usually a typo, and it is easy to overlook that its cells have not been excluded.
     pub(super) fn check(&self, product: &[(&Cell, usize)]) -> Result<()> {
         let missing = |key: &str, position: &YamlPosition, shown: String, known: Vec<String>| {
             let expected = match known.as_slice() {
@@ -157,7 +157,7 @@ impl CellPattern {
             .hint("remove the pattern; `exclude` applies to the product of the axes, before `include`"))
     }
 
-    /// Creates the error for patterns that exclude every cell, reported at this pattern.
+    /// Creates the error for patterns that exclude all cells. It is reported at this pattern.
     pub(super) fn leaves_nothing(&self) -> Error {
         Error::bad_input("all cells are excluded")
             .at(self.position.to_string())
@@ -181,8 +181,8 @@ fn unmeant<M: MethodAxis + ?Sized>(
     }
 }
 
-/// Returns whether a pattern matches a method: names must be equal, and given options must equal the written or
-/// resolved ones.
+/// Returns whether a pattern matches a method. The names must be equal. Each option in the pattern must equal either
+/// the written or the resolved option of the method.
 fn means<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Method<M>) -> bool {
     pattern.name == method.name
         && pattern.options.iter().all(|(key, value)| {
@@ -191,7 +191,7 @@ fn means<M: MethodAxis + ?Sized>(pattern: &WrittenMethod, method: &Method<M>) ->
         })
 }
 
-/// Returns whether two JSON values are equal, where `1` equals `1.0`.
+/// Returns whether two JSON values are equal. `1` and `1.0` count as equal.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a)),
@@ -210,7 +210,7 @@ fn means_calibration(pattern: &CalibrationPattern, calibration: &Calibration) ->
         && has(&pattern.operator_sequences, &calibration.operator_sequences)
 }
 
-/// Formats a pattern like `corpus: c4, sequences: 16 or 32`.
+/// Formats a pattern, such as `corpus: c4, sequences: 16 or 32`.
 fn describe(pattern: &CalibrationPattern) -> String {
     fn of<T: ToString>(key: &str, values: &Many<T>) -> Option<String> {
         let values: Vec<String> = values.iter().map(ToString::to_string).collect();

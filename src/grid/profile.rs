@@ -33,8 +33,9 @@ pub(super) struct ChosenProfile {
     pub(super) changes: YamlNode,
 }
 
-/// Removes `profile` and `profiles` from the tree and returns the selected profile. `chosen` comes from the command
-/// line and overrides `profile`. The grid's own profile is merged over a shared file `profiles/NAME.yaml`, if any.
+/// Removes `profile` and `profiles` from the tree and returns the selected profile. `chosen` is the name given on the
+/// command line, which takes precedence over the key `profile`. If a shared file `profiles/NAME.yaml` exists, the
+/// grid's own profile is merged over it.
 pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library) -> Result<Option<ChosenProfile>> {
     let Some(mut profile) = own_profile(root, chosen)? else { return Ok(None) };
     if let Some(file) = library.profile(&profile.name) {
@@ -48,9 +49,9 @@ pub(super) fn take(root: &mut YamlNode, chosen: Option<&str>, library: &Library)
     Ok(Some(profile))
 }
 
-/// Converts the `evaluate` section of a profile for a grid with a `search`. Moves `tasks` and `perplexity` into the
-/// profile's `search` section if the grid's `search` has them, and drops the rest. Settings that the profile's `search`
-/// section already has take precedence.
+/// Adapts the `evaluate` section of a profile to a grid that has `search` instead of `evaluate`. `tasks` and
+/// `perplexity` move into the profile's `search` section if the grid's `search` has them. The rest is dropped. Settings
+/// that are already in the profile's `search` section take precedence.
 fn as_searched(changes: &mut YamlNode, search: &YamlNode) {
     let Value::Map(keys) = &mut changes.value else { return };
     let Some(at) = keys.iter().position(|entry| entry.key == "evaluate") else { return };
@@ -138,7 +139,7 @@ fn names(profiles: &YamlNode) -> Vec<&str> {
     profiles.entries().iter().map(|entry| entry.key.as_str()).collect()
 }
 
-/// Checks all profiles, including unused ones, so that typos surface early.
+/// Checks all profiles, even those that are not used, so that typos are found early.
 fn check(profiles: &YamlNode) -> Result<()> {
     if profiles.entries().is_empty() {
         return Err(Error::bad_input("`profiles` is empty")

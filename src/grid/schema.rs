@@ -1,4 +1,4 @@
-//! Schema of a grid file. Only keys and types are validated here; `check` validates values.
+//! Schema of a grid file. Only keys and types are validated here. Values are validated by `check`.
 //!
 //! Both the deserializer and the JSON schema for editors are derived from these structs, so their keys always agree.
 

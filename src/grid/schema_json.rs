@@ -1,4 +1,4 @@
-//! JSON schema of grid files, which lets editors complete keys and mark errors.
+//! JSON schema for grid files, which enables editors to complete keys and mark errors.
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -12,12 +12,12 @@ use crate::criterion::Criterion;
 use crate::options::Described;
 use crate::recovery::Recovery;
 
-/// Generates a draft 7 schema, which YAML language servers support. Keys come from the deserialized structs, names
-/// and options from the registries.
+/// Generates a schema in draft 7, which YAML language servers support. The keys come from the structs that are
+/// deserialized. The names and options of methods come from the registries.
 pub fn json_schema() -> Value {
     let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<Schema>().to_value();
     for kind in EntryKind::ALL {
-        // Inline entries may omit keys that their file defines.
+        // Entries in a grid may omit keys that are defined in the file of the entry.
         let definitions = schema["definitions"].clone();
         partial(&mut schema["properties"][kind.key()], &definitions);
     }
@@ -41,7 +41,7 @@ fn names(names: &[&str], what: &str) -> Value {
     json!({"description": what, "type": "string", "enum": names})
 }
 
-/// Builds the schema of a method, which is a name or a map with options. Each option accepts a value or a list.
+/// Builds the schema for a method, which is a name or a map with options. Each option accepts a value or a list.
 fn methods(methods: &[Described], what: &str) -> Value {
     let names: Vec<Value> = methods
         .iter()
@@ -65,14 +65,14 @@ fn methods(methods: &[Described], what: &str) -> Value {
     json!({"description": what, "anyOf": forms})
 }
 
-/// Extends the schema of an option to also accept a list, which makes it an axis.
+/// Extends the schema of an option so that it also accepts a list, which makes the option an axis.
 fn option_or_list(mut option: Value) -> Value {
     let mut outer = Map::new();
     if let Some(schema) = option.as_object_mut() {
         for key in ["description", "default"] {
             outer.extend(schema.remove(key).filter(|value| !value.is_null()).map(|value| (key.to_owned(), value)));
         }
-        // Null represents an omitted option in Rust and is not a valid value.
+        // In Rust, null represents an omitted option. In a grid file, it is not a valid value.
         for key in ["type", "enum"] {
             if let Some(values) = schema.get_mut(key).and_then(Value::as_array_mut) {
                 values.retain(|value| !value.is_null() && value != "null");
@@ -84,8 +84,8 @@ fn option_or_list(mut option: Value) -> Value {
     outer.into()
 }
 
-/// Derives the schema of a profile from the grid's. Maps may omit keys, because they are merged into the grid. Lists
-/// must be complete, because they replace the grid's.
+/// Derives the schema of a profile from the schema of the grid. Maps may omit keys, because they are merged into the
+/// grid. Lists must be complete, because they replace the lists in the grid.
 fn profile(grid: &Value) -> Value {
     let mut profile = json!({"description": "Changes to the grid.", "type": "object", "additionalProperties": false});
     let mut properties = grid["properties"].clone();
@@ -97,7 +97,7 @@ fn profile(grid: &Value) -> Value {
     profile
 }
 
-/// Makes all keys of a map and of its inner maps optional, because maps that are merged may omit keys.
+/// Makes all keys of a map and of its inner maps optional. Maps that are merged into others may omit keys.
 fn partial(schema: &mut Value, definitions: &Value) {
     let reference = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/definitions/"));
     if let Some(definition) = reference.and_then(|name| definitions.get(name)) {
@@ -116,7 +116,8 @@ fn partial(schema: &mut Value, definitions: &Value) {
     }
 }
 
-/// Converts an f32 to its shortest decimal: `0.0001`, not `0.00009999999747378752`.
+/// Undoes the digits added when an `f32` was widened: returns `0.0001` for `0.00009999999747378752`. Returns values
+/// that are not exact in `f32` unchanged.
 #[allow(clippy::cast_possible_truncation, reason = "the comparison detects lost digits")]
 fn shortest(value: f64) -> f64 {
     let narrow = value as f32;
@@ -131,7 +132,7 @@ fn tidy(schema: &mut Value) {
                 keys.remove("format");
             }
             match keys.get("default") {
-                // An omitted value has no default in the schema.
+                // Null means that the option has no default.
                 Some(Value::Null) => drop(keys.remove("default")),
                 Some(Value::Object(default)) if default.is_empty() => drop(keys.remove("default")),
                 Some(Value::Number(number)) if number.is_f64() => {

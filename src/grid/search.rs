@@ -1,4 +1,4 @@
-//! Items and budget of a search, read from the key `search`, which replaces `evaluate`.
+//! Items and budget of a search. They are read from the key `search`, which takes the place of `evaluate`.
 
 use std::fmt;
 
@@ -16,15 +16,15 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Search {
     pub budget: Budget,
-    /// Maximum number of documents over all tasks, and of windows over all texts; `None` for all.
+    /// Maximum number of documents over all tasks, and of windows over all texts, or `None` to use all.
     pub items: Option<usize>,
-    /// Upper bound on the probability of eliminating any candidate wrongly.
+    /// Upper bound on the probability that any candidate is wrongly eliminated.
     pub alpha: f64,
-    /// Seed for the order of items.
+    /// Seed for the order of the items.
     pub seed: u64,
-    /// Prompt over which speed is estimated and measured.
+    /// Prompt for which speed is estimated and measured.
     pub prompt: Latency,
-    /// Cuts that a criterion cannot select, which are not candidates.
+    /// Cuts that a criterion cannot select. They are not candidates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unselectable: Vec<Unselectable>,
 }
@@ -33,13 +33,13 @@ pub struct Search {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unselectable {
     pub backbone: String,
-    /// Criterion with its options.
+    /// Name of the criterion, with its options.
     pub criterion: String,
     pub depth: Depth,
     pub reason: String,
 }
 
-/// Formats like `llm-streamline at 15 layers` or `llm-drop at 40 attention`.
+/// Formats the cut, such as `llm-streamline at 15 layers` or `llm-drop at 40 attention`.
 impl fmt::Display for Unselectable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { criterion, depth, .. } = self;
@@ -52,26 +52,26 @@ impl fmt::Display for Unselectable {
     }
 }
 
-/// Requirements on a variant. A variant must satisfy all bounds. Each entry of `layers` starts a separate search.
+/// Requirements on a variant, all of which must be met. Each entry in `layers` starts a separate search.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Budget {
     /// Numbers of layers to remove.
     pub layers: Vec<usize>,
     /// Minimum speedup over the dense backbone.
     pub speedup: Option<f64>,
-    /// Maximum time of a pass over the prompt, in milliseconds.
+    /// Maximum time for a forward pass over the prompt, in milliseconds.
     pub latency: Option<f64>,
-    /// Maximum size of the weights in bytes, operators included.
+    /// Maximum size of the weights in bytes, including operators.
     pub memory: Option<u64>,
-    /// Maximum share of the dense backbone's parameters, operators included.
+    /// Maximum number of parameters, including operators, as a share of the dense backbone's parameters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<f64>,
-    /// Maximum share of the dense backbone's KV cache.
+    /// Maximum size of the KV cache, as a share of the dense backbone's KV cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_cache: Option<f64>,
 }
 
-/// Formats like `layers=4` or `speedup=1.3, memory=12GB`.
+/// Formats the budget, such as `layers=4` or `speedup=1.3, memory=12GB`.
 impl fmt::Display for Budget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let layers = self.layers.iter().map(|layers| format!("layers={layers}"));
@@ -146,9 +146,9 @@ struct PromptEntry {
     decode: Option<usize>,
 }
 
-/// Default of `alpha`.
+/// Default value of `alpha`.
 const ALPHA: f64 = 0.05;
-/// Default of `prompt`.
+/// Default value of `prompt`.
 const PROMPT: Latency = Latency { length: 512, batch: 1, decode: None };
 
 impl SearchEntry {
@@ -246,7 +246,7 @@ impl BudgetEntry {
     }
 }
 
-/// Reads a positive number with one of the units.
+/// Reads a positive number followed by one of the units.
 fn unit(at: &At<'_>, key: &'static str, text: Option<&str>, units: &[(&str, f64)]) -> Result<Option<f64>> {
     let Some(text) = text else { return Ok(None) };
     let forms: Vec<String> = units.iter().map(|(unit, _)| format!("`25{unit}`")).collect();

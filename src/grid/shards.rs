@@ -1,5 +1,5 @@
-//! Sharded texts. A grid reads only the first shards of a shuffled list. Their order depends only on seeds, so the
-//! needed files are known before any of them is downloaded.
+//! Sharded texts. A grid reads only the first shards of a shuffled list. The order of the list depends only on seeds,
+//! so the files are known before any of them is downloaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,18 +10,18 @@ use super::node::At;
 use crate::corpus::{Rule, ShardOrder};
 use crate::error::{Error, Result};
 
-/// Default number of shards to fetch and read per group of shards ([`ShardOrder`] defines the groups). For C4, one
-/// shard has enough text for all samples of the paper.
+/// Default number of shards to fetch and read per group. [`ShardOrder`] defines the groups. For C4, one shard contains
+/// enough text for all samples in the paper.
 const READ: usize = 1;
-/// Maximum number of shards that a pattern may name.
+/// Maximum number of shards that a pattern may expand to.
 const MAX_SHARDS: usize = 100_000;
 
-/// Shard settings of an entry, with the seeds used for shuffling.
+/// Shard settings of a corpus entry, and the seeds with which the shards are shuffled.
 #[derive(Debug, Clone)]
 pub(super) struct ShardsEntry {
     order: ShardOrder,
     read: usize,
-    /// Shard names in the hub's order. If empty, all files of a directory are shards.
+    /// Names of the shards, in the order on the hub. If empty, all files in the directory are shards.
     names: Vec<String>,
     seeds: BTreeSet<u64>,
 }
@@ -34,12 +34,12 @@ pub struct Stream {
     pub count: usize,
     /// Maximum number of shards read per group.
     pub read: usize,
-    /// Files to read, by shard index, relative to the corpus path.
+    /// Names of the files to read, by shard index. The names are relative to the corpus path.
     pub files: BTreeMap<usize, String>,
 }
 
 impl ShardsEntry {
-    /// Reads the shard settings. Returns `None` for a rule that reads one file.
+    /// Reads the shard settings. Returns `None` if the rule reads a single file.
     pub(super) fn read(
         at: &At<'_>,
         rule: &str,
@@ -82,12 +82,12 @@ impl ShardsEntry {
         self.seeds.iter().flat_map(|seed| self.order.opened_shards(count, *seed, self.read)).collect()
     }
 
-    /// Returns the directory of the shards in the repository.
+    /// Returns the directory within the repository that contains the shards.
     pub(super) fn folder(&self) -> &str {
         self.names.first().map_or("", |name| folder(name))
     }
 
-    /// Finds the shards below a directory.
+    /// Finds the shards in a directory.
     ///
     /// # Errors
     /// Fails if the directory cannot be listed or a required shard is missing.
@@ -114,7 +114,7 @@ fn folder(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// Lists the visible files of a directory by name.
+/// Returns the names of the visible files in a directory, sorted.
 fn list_names(folder: &Path) -> Result<Vec<String>> {
     let entries = std::fs::read_dir(folder).map_err(|error| Error::io("list", folder, &error))?;
     let names = entries.filter_map(|entry| {
@@ -126,7 +126,7 @@ fn list_names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Expands a pattern: `part.{00000..01023}.gz` gives 1,024 names with zero-padded numbers.
+/// Expands a pattern into names. `part.{00000..01023}.gz` gives 1,024 names with zero-padded numbers.
 fn expanded(pattern: &str) -> Result<Vec<String>> {
     if pattern.contains(['*', '?', '[', ']']) {
         return Err(bad_pattern(pattern, "a pattern"));
@@ -176,7 +176,7 @@ mod tests {
             std::fs::write(folder.path().join(format!("part-{shard}.json.gz")), "x").unwrap();
         }
         std::fs::write(folder.path().join(".hidden"), "x").unwrap();
-        // Reference orders of eight shards: 2, 4, 3, … for seed 0, and 5, 0, 1, … for seed 1.
+        // The expected orders of eight shards are 2, 4, 3, … for seed 0 and 5, 0, 1, … for seed 1.
         let stream = written(&[], &[0, 1], 1).find_in_dir(folder.path()).unwrap();
         assert_eq!((stream.count, stream.files.keys().copied().collect::<Vec<_>>()), (8, vec![2, 5]));
         assert_eq!(stream.files[&5], "part-5.json.gz");

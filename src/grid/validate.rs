@@ -1,4 +1,4 @@
-//! Validation of values: excessive counts and products, unprintable names, empty lists and duplicates.
+//! Checks on values: excessive counts and products, unprintable names, empty lists and duplicates.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -8,11 +8,11 @@ use super::node::{At, Positioned, YamlPosition};
 use crate::error::{Error, Result};
 use crate::quantity::MAX;
 
-/// Maximum number of values per axis and cells per grid.
+/// Maximum number of values on an axis, and of cells in a grid.
 const MAX_CELLS: usize = 100_000;
 const MAX_NAME: usize = 200;
 
-/// Rejects a count of `what` outside of `least..=MAX`.
+/// Rejects a count outside of `least..=MAX`. `what` says what is counted.
 pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosition) -> Result<()> {
     if found > MAX {
         return Err(Error::bad_input(format!("{what} is too large"))
@@ -25,11 +25,11 @@ pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosit
     }
     let error = Error::bad_input(format!("{what} is too small")).at(position.to_string());
     let error = error.expected(format!("{least} or more")).found(found.to_string());
-    // A single token has no context to predict it from.
+    // A window with a single token has no context from which to predict it.
     Err(if least == 2 { error.hint("use 2 or more tokens: a single token has no context") } else { error })
 }
 
-/// Rejects lists whose lengths multiply to more than [`MAX_CELLS`].
+/// Rejects lists if the product of their lengths is greater than [`MAX_CELLS`].
 pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<()> {
     if lengths.iter().copied().fold(1, usize::saturating_mul) <= MAX_CELLS {
         return Ok(());
@@ -42,7 +42,7 @@ pub(super) fn few_enough(lengths: &[usize], position: &YamlPosition) -> Result<(
         .hint("split the grid into several grids"))
 }
 
-/// Rejects a name that cannot be printed or contains `/`, which separates names.
+/// Rejects a name that is not printable, or that contains `/`, which is used as a separator between names.
 pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -> Result<()> {
     if is_shown(name) && !name.contains('/') {
         return Ok(());
@@ -55,7 +55,8 @@ pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -
         .hint("choose a short name, and move the model's path to `path` or `hub`"))
 }
 
-/// Rejects a grid name that is not a plain directory name, so that results stay below the results directory.
+/// Rejects a grid name that is not a plain directory name, which ensures that results stay inside the results
+/// directory.
 pub(super) fn plain(name: &str, position: &YamlPosition) -> Result<()> {
     if is_plain(name) {
         return Ok(());
@@ -67,7 +68,7 @@ pub(super) fn plain(name: &str, position: &YamlPosition) -> Result<()> {
         .hint("rename the grid: the results are written to a folder of this name"))
 }
 
-/// Returns whether a name can be printed on a line.
+/// Returns whether a name can be printed on a single line.
 fn is_shown(name: &str) -> bool {
     !name.trim().is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control)
 }
@@ -77,7 +78,7 @@ pub(super) fn is_plain(name: &str) -> bool {
     is_shown(name) && !name.starts_with('.') && name.trim() == name && !name.contains(['/', '\\', ':'])
 }
 
-/// Returns the values of a non-empty list without duplicates, with their positions.
+/// Returns the values in a list with their positions. Rejects empty lists and duplicates.
 pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Vec<Positioned<T>>> {
     let values: Vec<Positioned<T>> =
         values.iter().enumerate().map(|(i, value)| at.item(i).with_position(value.clone())).collect();
@@ -85,20 +86,20 @@ pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Ve
     Ok(values)
 }
 
-/// Returns counts of `what` with their positions. Rejects counts below `least`.
+/// Returns counts with their positions, and rejects those below `least`. `what` says what is counted.
 pub(super) fn counts(at: &At<'_>, counts: &[usize], least: usize, what: &str) -> Result<Vec<Positioned<usize>>> {
     let counts = values(at, counts)?;
     counts.iter().try_for_each(|entry| count(least, entry.value, what, &entry.position))?;
     Ok(counts)
 }
 
-/// Rejects an empty list, a list that is too long, and duplicates.
+/// Rejects lists that are empty, too long or contain duplicates.
 pub(super) fn each_once<T: Display>(at: &At<'_>, values: &[Positioned<T>]) -> Result<()> {
     neither_empty_nor_long(at, values)?;
     none_twice(&at.name(), values)
 }
 
-/// Rejects an empty list and a list that is too long.
+/// Rejects lists that are empty or too long.
 pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()> {
     few_enough(&[values.len()], &at.position())?;
     if !values.is_empty() {
@@ -111,7 +112,7 @@ pub(super) fn neither_empty_nor_long<T>(at: &At<'_>, values: &[T]) -> Result<()>
         .hint("add a value to the axis"))
 }
 
-/// Rejects duplicate values on an axis, compared by their display text.
+/// Rejects duplicate values on an axis. Values are compared by their displayed text.
 pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Result<()> {
     let mut seen: HashMap<String, &YamlPosition> = HashMap::new();
     for Positioned { value, position } in values {
@@ -128,14 +129,14 @@ pub(super) fn none_twice<T: Display>(axis: &str, values: &[Positioned<T>]) -> Re
     Ok(())
 }
 
-/// Enumerates index combinations below the given lengths. The first index changes slowest.
+/// Returns all combinations of indices below the given lengths. The first index changes slowest.
 pub(super) fn combinations(lengths: &[usize]) -> Vec<Vec<usize>> {
     lengths.iter().fold(vec![Vec::new()], |all, &length| {
         all.iter().flat_map(|chosen| (0..length).map(move |i| [&chosen[..], &[i]].concat())).collect()
     })
 }
 
-/// Returns the distinct values in order of first appearance.
+/// Returns the distinct values, in order of first appearance.
 pub(super) fn distinct<'a, T: Clone + Eq + Hash + 'a>(values: impl Iterator<Item = &'a T>) -> Vec<T> {
     let mut seen = HashSet::new();
     values.filter(|value| seen.insert(*value)).cloned().collect()

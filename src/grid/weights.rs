@@ -1,5 +1,5 @@
-//! The axis `weights`: backbones as stored, or with matrices rounded on load. Each rounded variant is a separate
-//! backbone, named after its source: `tiny-llama@q4_k`.
+//! The `weights` axis: backbones as stored, or with matrices that are rounded when loaded. Each rounded variant is a
+//! separate backbone, named after its source, such as `tiny-llama@q4_k`.
 
 use std::fmt;
 
@@ -85,11 +85,11 @@ impl<'de> Visitor<'de> for WeightsVisitor {
     }
 }
 
-/// Value of the axis `weights`. `None` stands for the stored weights.
+/// Value on the `weights` axis. `None` stands for the stored weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Weights(Option<(WeightType, CalibratedOn)>);
 
-/// Formats `q4_k`, `q4_k-rounded`.
+/// Formats the value, such as `q4_k` or `q4_k-rounded`.
 impl fmt::Display for Weights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -133,7 +133,7 @@ impl Weights {
         Ok(all)
     }
 
-    /// Returns the weight type and the weights used for repairs. Returns `None` for stored weights.
+    /// Returns the weight type, and the weights that are used for repairs. Returns `None` for stored weights.
     pub(super) fn rounding(self) -> Option<(WeightType, CalibratedOn)> {
         self.0
     }

@@ -1,5 +1,5 @@
-//! YAML parser that produces a tree with line and column of every value. Syntax errors are shown with a caret. A grid
-//! file must contain one map.
+//! YAML parser that produces a tree with the line and column of every value. Syntax errors show the line with a caret.
+//! A grid file must contain exactly one map.
 
 use std::fmt;
 use std::path::Path;
@@ -12,14 +12,14 @@ use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use crate::error::{Error, Result};
 use crate::files::regular;
 
-/// Returns whether a path has the extension of a YAML file.
+/// Returns whether a path has a YAML file extension.
 pub fn is_yaml(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-/// Expected contents of a file, for messages.
+/// Expected contents of a file, for use in messages.
 pub(super) struct FileShape<'a> {
-    /// Subject of messages, such as `the grid` or ``the corpus `c4` ``.
+    /// Subject used in messages, such as `the grid` or ``the corpus `c4` ``.
     pub(super) what: &'a str,
     pub(super) expected: &'a str,
     pub(super) hint: &'a str,
@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path, shape: &FileShape<'_>) -> Result<YamlNode> {
     parse_map(&text, path, shape)
 }
 
-/// Parses YAML text that contains one map. Messages name it `path`.
+/// Parses YAML text that contains one map. Messages refer to the text as `path`.
 pub(super) fn parse_map(text: &str, path: &Path, shape: &FileShape<'_>) -> Result<YamlNode> {
     let FileShape { what, expected, hint } = shape;
     let root = if is_blank(text) { None } else { Some(parse_file(text, path)?) };
@@ -50,7 +50,7 @@ pub(super) fn parse_map(text: &str, path: &Path, shape: &FileShape<'_>) -> Resul
         .hint("write each top-level line as `key: value`"))
 }
 
-/// Returns whether a string has only blank lines, comments and document markers.
+/// Returns whether a string consists only of blank lines, comments and document markers.
 fn is_blank(text: &str) -> bool {
     text.trim_start_matches('\u{feff}').lines().all(|line| {
         let line = line.trim();
@@ -79,7 +79,8 @@ pub(super) fn parse_file(text: &str, path: &Path) -> Result<YamlNode> {
     Ok(root)
 }
 
-/// Parses YAML text. Messages name it `file`. The positions do not name a file, because serde cannot provide it.
+/// Parses YAML text. Messages refer to the text as `file`. The positions do not contain a file name, because serde
+/// cannot provide it.
 pub(super) fn parse(text: &str, file: &str) -> Result<YamlNode> {
     let options = serde_saphyr::options! {
         // Parse `no`, `on` and `off` as strings, because they may be names of recoveries or corpora.
@@ -92,7 +93,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<YamlNode> {
     Ok(node_of(tree))
 }
 
-/// Converts an error of the YAML parser, with the line and a caret below the column.
+/// Converts an error from the YAML parser to an error that shows the line with a caret below the column.
 fn explain(error: &YamlError, text: &str, file: &str) -> Error {
     let error = error.without_snippet();
     let message = match error {
@@ -107,7 +108,7 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
         YamlError::NonFiniteFloat { .. } => {
             "write a number between -1.8e308 and 1.8e308, or quote the value to make it a string"
         }
-        // The parser reports the value before the tab, which looks correct.
+        // The parser reports the position before the tab, where nothing looks wrong.
         _ if message.contains("found a tab") => {
             "indent with spaces: there is a tab here or at the start of the next line"
         }
@@ -126,12 +127,12 @@ fn explain(error: &YamlError, text: &str, file: &str) -> Error {
     }
 }
 
-/// Formats a line with a caret under `column` (from 1), truncated around the column.
+/// Formats a line with a caret below `column`, which is counted from 1. Long lines are truncated around the column.
 fn with_caret(line: &str, column: u64) -> String {
     const AROUND: usize = 50;
     let caret = usize::try_from(column.saturating_sub(1)).unwrap_or(usize::MAX).min(line.chars().count());
     let skipped = caret.saturating_sub(AROUND);
-    // Replace control characters such as tabs, which would misplace the caret.
+    // Replace control characters, because tabs would misplace the caret.
     let shown: String =
         line.chars().skip(skipped).take(2 * AROUND).map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("{shown}\n{}^", " ".repeat(caret - skipped))
@@ -142,7 +143,7 @@ fn node_of(spanned: Spanned<Value>) -> YamlNode {
 }
 
 fn place_of<T>(spanned: &Spanned<T>) -> YamlPosition {
-    // For an alias, use the line of the alias, which the user has to fix.
+    // For a value that comes from an alias, report the line of the alias, because the user has to fix it there.
     YamlPosition::File {
         file: Path::new("").into(),
         line: spanned.referenced.line(),

@@ -1,4 +1,4 @@
-//! Aggregation over calibration seeds: mean, standard deviation and number of seeds.
+//! Aggregation over calibration seeds, which gives the mean, the standard deviation and the number of seeds.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::grid::Over;
 use crate::model::Cut;
 
 impl Results {
-    /// Aggregates the numbers over `axis`, if any.
+    /// Returns the results aggregated over `axis`, or unchanged if there is no axis.
     #[must_use]
     pub fn aggregate_over(&self, axis: Option<Over>) -> Cow<'_, Self> {
         match axis {
@@ -21,7 +21,7 @@ impl Results {
         }
     }
 
-    /// Returns notes on the calibration seeds, on criteria that remove the same layers, and on overlapping windows.
+    /// Returns notes on calibration seeds, on criteria that remove the same layers, and on windows that overlap.
     pub fn notes(&self) -> Vec<String> {
         let numbers = || self.numbers().map(AsRef::as_ref);
         seed_notes(numbers())
@@ -31,7 +31,7 @@ impl Results {
             .collect()
     }
 
-    /// Merges cells that differ only in calibration seed. Dense cells are unchanged.
+    /// Merges cells that differ only in their calibration seed. Dense cells are not changed.
     #[must_use]
     pub fn aggregate_seeds(&self) -> Self {
         let mut cells: Vec<(Option<Settings>, Vec<&CellSummary>)> = Vec::new();
@@ -46,14 +46,14 @@ impl Results {
     }
 }
 
-/// Returns the settings without the seed, and the seed. Both are `None` if the settings have no seed.
+/// Splits settings into those without the seed and the seed itself. Both are `None` if there is no seed.
 fn seedless(settings: &Settings) -> (Option<Settings>, Option<u64>) {
     let mut rest = settings.clone();
     let seed = rest.remove(SEED).and_then(|seed| seed.as_u64());
     (seed.map(|_| rest), seed)
 }
 
-/// Merges numbers that differ only in seed into their mean and standard deviation.
+/// Merges measurements that differ only in their seed. The result has their mean and standard deviation.
 fn merge_seeds(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     let first = group[0];
     let (rest, _) = seedless(&first.setup.variant);
@@ -72,7 +72,7 @@ fn merge_seeds(group: &[&Arc<Measurement>]) -> Arc<Measurement> {
     (number.row.record.value, number.row.record.error) = (mean(&values), deviation(&values));
     number.setup.variant = Arc::new(rest);
     number.setup.undetermined = group.iter().any(|group| group.setup.undetermined);
-    // Report a failure only if all seeds failed.
+    // Report a failure only if the measurements failed for all seeds.
     number.row.failure = if values.is_empty() { group.iter().find_map(|group| group.failure.clone()) } else { None };
     number.row.sample = Sample::Seeds(seeds);
     Arc::new(number)
@@ -82,14 +82,14 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Computes the sample standard deviation. Returns `None` for fewer than two values.
+/// Returns the sample standard deviation, or `None` for fewer than two values.
 pub fn deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
     Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
-/// Merges cells that differ only in seed.
+/// Merges cells that differ only in their seed.
 fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     let first = all[0];
     let (Some(rest), _) = seedless(&first.settings) else { return first.clone() };
@@ -109,7 +109,7 @@ fn merge_cells(all: &[&CellSummary]) -> CellSummary {
     let word = |name: &str| rest.get(name).map(|rest| rest.as_str().map_or_else(|| rest.to_string(), str::to_owned));
     let [corpus, sequences, length] =
         ["corpus", "sequences", "length"].map(|name| word(&format!("calibration.{name}")).unwrap_or_default());
-    // All metric keys, in order of first appearance.
+    // Keys of all metrics, in order of first appearance.
     let keys = distinct(all.iter().flat_map(|cell| &cell.numbers).map(|number| &number.key));
     CellSummary {
         numbers: keys
@@ -131,13 +131,13 @@ fn seed_text(cell: &&CellSummary) -> String {
     seedless(&cell.settings).1.map_or(String::new(), |seed| seed.to_string())
 }
 
-/// Returns the programs of all seeds, or none if any of them is unknown.
+/// Returns the programs for all seeds, or an empty list if any of them is unknown.
 fn merged_programs(all: &[&CellSummary]) -> Vec<MeasuredProgram> {
     let is_known = all.iter().all(|cell| !cell.programs.is_empty());
     all.iter().filter(|_| is_known).flat_map(|cell| cell.programs.clone()).collect()
 }
 
-/// Formats one note for each distinct list of seeds over which numbers are averaged.
+/// Returns one note for each distinct list of seeds over which numbers were averaged.
 fn seed_notes<'a>(numbers: impl IntoIterator<Item = &'a Measurement>) -> Vec<String> {
     let all: Vec<Vec<u64>> = distinct(
         numbers
@@ -222,10 +222,10 @@ mod tests {
         ])
         .aggregate_seeds();
         assert_eq!((over.cells.len(), over.measurements().len()), (2, 2));
-        // The dense cell is unchanged.
+        // Dense cells do not change.
         assert_eq!((over.measurements()[0].record.value, over.measurements()[0].record.error), (Some(70.0), Some(9.0)));
         let first = &over.cells[1].numbers[0];
-        // Variance: (3² + 0² + 3²) / 2 = 9.
+        // The variance is (3² + 0² + 3²) / 2 = 9.
         assert_eq!((first.record.value, first.record.error), (Some(53.0), Some(3.0)));
         assert_eq!(PrintedNumber::printed(first, 2, "failed").text, "53.00 ± 3.00");
         let notes = seed_notes(over.numbers().map(AsRef::as_ref));

@@ -1,4 +1,4 @@
-//! Counts of the settings in which a method is best: on one calibration seed, with statistical significance, and on
+//! Counts in how many settings a method is best: for one calibration seed, with statistical significance, and on
 //! average over several seeds.
 
 use std::fmt;
@@ -11,16 +11,16 @@ use super::settings::{SEED, distinct, grouped};
 use super::stored::StoredResults;
 use crate::metric::Metric;
 
-/// Query for the settings in which a method is best.
+/// Question about the number of settings in which a method is best.
 #[derive(Clone, Copy)]
 pub struct BestQuestion<'a> {
     pub metric: &'a str,
-    /// Recovery whose wins are counted.
+    /// Name of the recovery whose wins are counted.
     pub method: &'a str,
-    /// Filter for participating rows.
+    /// Filter that selects the rows to compare.
     pub keeps: &'a dyn Fn(&Condition) -> bool,
     /// Function that returns the fields by which conditions are grouped into settings. Calibration and fine-tuning are
-    /// always included.
+    /// always among these fields.
     pub setting: &'a dyn Fn(&Condition) -> Vec<String>,
 }
 
@@ -28,18 +28,18 @@ pub struct BestQuestion<'a> {
 pub struct BestCounts {
     pub settings: usize,
     pub best: usize,
-    /// Number of settings in which the best row of another recovery is significantly worse. `None` if no setting could
-    /// be tested.
+    /// Number of settings in which the best row of any other recovery is significantly worse. `None` if no setting
+    /// could be tested.
     pub significant: Option<usize>,
-    /// Calibration seed, if all rows share one.
+    /// Calibration seed, or `None` if the rows have different seeds.
     pub seed: Option<u64>,
-    /// Counts over seeds; `None` if any setting was not measured over seeds.
+    /// Counts over several seeds, or `None` if any setting was measured for only one seed.
     pub over_seeds: Option<SeedCounts>,
-    /// Conditions of the best rows in the settings where the method is not best.
+    /// Conditions of the best rows in those settings where the method is not best.
     pub ahead: Vec<Condition>,
 }
 
-/// Counts based on means over calibration seeds.
+/// Counts based on means over several calibration seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeedCounts {
     pub seeds: usize,
@@ -47,8 +47,8 @@ pub struct SeedCounts {
 }
 
 impl BestCounts {
-    /// Counts the settings of a run. `seeds` is a run of the same rows under several calibration seeds. Returns
-    /// `None` if no setting has both the method and a rival.
+    /// Counts the settings in a run. `seeds` is a run with the same rows for several calibration seeds. Returns `None`
+    /// if there is no setting in which the method has a rival.
     pub fn new(run: &StoredResults, seeds: Option<&StoredResults>, question: BestQuestion<'_>) -> Option<Self> {
         let metric = Metric::find(question.metric).ok()?;
         let settings: Vec<Setting<'_>> = Setting::all(run, &metric, question);
@@ -68,8 +68,8 @@ impl BestCounts {
         })
     }
 
-    /// Formats the counts of significant settings and of settings over several seeds: `significantly in 1 of 6; over
-    /// five seeds in 2 of 6`.
+    /// Formats the number of settings in which the method is significantly best, and in which it is best over several
+    /// seeds. The result looks like `significantly in 1 of 6; over five seeds in 2 of 6`.
     pub fn qualified(&self) -> String {
         let total = self.settings;
         let significant = match self.significant {
@@ -89,7 +89,7 @@ fn seed_of(run: &StoredResults, setting: &Setting<'_>) -> Option<u64> {
     run.number_settings(setting.number).get(SEED).and_then(serde_json::Value::as_u64)
 }
 
-/// Formats `5 of 6 on seed 0, significantly in 1 of 6; over five seeds in 2 of 6`.
+/// Formats the counts, as in `5 of 6 on seed 0, significantly in 1 of 6; over five seeds in 2 of 6`.
 impl fmt::Display for BestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seed = self.seed.map_or_else(String::new, |seed| format!(" on seed {seed}"));
@@ -101,7 +101,7 @@ struct Setting<'a> {
     key: Vec<String>,
     records: Vec<&'a Record>,
     number: &'a ResultRow,
-    /// Best row among the other recoveries.
+    /// Best row of any other recovery.
     rival: &'a ResultRow,
     is_behind: bool,
 }
@@ -112,7 +112,7 @@ impl<'a> Setting<'a> {
         let groups = grouped(rows.map(|rows| (key(&rows.record.condition, question), rows)));
         let mut settings: Vec<Self> = Vec::new();
         for (key, rows) in groups {
-            // Count criteria that remove the same layers only once, because they share one measurement.
+            // Criteria that remove the same layers share one measurement, so they are counted only once.
             let setting = Self::new(key, &rows, metric, question.method);
             settings.extend(setting.filter(|setting| !settings.iter().any(|other| setting.is_copy_of(other))));
         }
@@ -199,7 +199,7 @@ fn key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String> {
     key
 }
 
-/// Returns the printed value of a number as a cost, where lower is better.
+/// Returns a number as it is printed, expressed as a cost, for which lower is better.
 fn printed_cost(metric: &Metric, number: &ResultRow) -> Option<f64> {
     metric.cost(Metric::printed(number.record.value?, metric.decimals))
 }
@@ -209,7 +209,7 @@ fn mean_cost(metric: &Metric, values: &[f64]) -> Option<f64> {
     metric.cost(Metric::printed(mean, metric.decimals))
 }
 
-/// Spells out small counts.
+/// Returns a count as text. Small counts are spelled out.
 fn word(count: usize) -> String {
     const WORDS: [&str; 11] = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
     WORDS.get(count).map_or_else(|| count.to_string(), |word| (*word).to_owned())
@@ -220,7 +220,7 @@ mod tests {
     use super::super::Sample;
     use super::*;
 
-    /// Builds an average over two tasks, with `right` of 50 answers correct in each.
+    /// Builds an average over two tasks. In each task, `right` of 50 answers are correct.
     fn number(depth: usize, recovery: &str, right: usize, cell: &str) -> ResultRow {
         let condition = Condition {
             backbone: "a".into(),
@@ -264,7 +264,8 @@ mod tests {
 
     fn main() -> Vec<ResultRow> {
         vec![
-            // `ghosted` is far ahead of the unrepaired row, slightly ahead, and behind.
+            // `ghosted` is far ahead of the unrepaired row at depth 4, slightly ahead at depth 6, and behind at depth
+            // 8.
             number(4, "ghosted", 45, "a"),
             number(4, "none", 10, "b"),
             number(6, "ghosted", 31, "c"),
@@ -281,7 +282,7 @@ mod tests {
             for mut number in main() {
                 let is_ours = number.record.condition.recovery == "ghosted";
                 number.cell = format!("{}@{seed}", number.cell);
-                // Under the second seed, our method is worse at all depths but the first.
+                // With the second seed, our method is worse at all depths except the first.
                 if is_ours && number.record.condition.depth > 4 {
                     number.record.value = number.record.value.map(|value| value - f64::from(shift));
                 }
@@ -312,7 +313,8 @@ mod tests {
             setting: &|condition| vec![condition.criterion.clone(), condition.depth.to_string()],
         };
         let counts = BestCounts::new(&run(numbers), None, question).unwrap();
-        // At the other depths, two equal rows are too few to conclude that the criteria share one measurement.
+        // At the other depths, only two rows are equal. This is not enough to conclude that the criteria share one
+        // measurement.
         assert_eq!((counts.settings, counts.best), (5, 3));
     }
 

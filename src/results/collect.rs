@@ -1,4 +1,4 @@
-//! Conversion of a grid's outcome to results, labeled with the paper's terms.
+//! Converts the outcome of a grid to results, which are labeled with the terms used in the paper.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,12 +20,13 @@ use crate::pipeline::stage::scores::scale;
 use crate::recovery::{self, RepairMetrics};
 use crate::tasks::Measure;
 
-/// Collects the measurements of an outcome, cell by cell. `named` lists the options that are part of a method's name.
+/// Collects the measurements in an outcome, cell by cell. `named` lists the options that appear in the names of
+/// methods.
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
     let labels = Labels::of(outcome, named);
     let columns = Protocol::columns(grid, outcome);
     let unlike = outcome.unlike_vocabularies(grid);
-    // Derived metrics come before the metrics they are computed from.
+    // Derived metrics come before the metrics from which they are computed.
     let shown = ENTRIES.iter().rev().copied().filter(|metric| metric.is_column(unlike, &grid.evaluate.metrics));
     let shown: Vec<&'static MetricEntry> = shown.collect();
     let cell = |result: &CellResult| {
@@ -98,13 +99,13 @@ struct Numbers<'a> {
     outcome: &'a GridOutcome,
     result: &'a CellResult,
     condition: Condition,
-    /// Setup shared by all measurements of the cell, with an empty `measure`.
+    /// Setup that all measurements of the cell share. Its `measure` is empty.
     setup: Setup,
     all: Vec<Arc<Measurement>>,
 }
 
 impl Numbers<'_> {
-    /// Builds the setup of a measurement on one text, task or prompt.
+    /// Builds the setup for a measurement on one text, task or prompt.
     fn setup<E, S, A>(
         &self,
         measured: Option<&Measured<A, E, S>>,
@@ -115,7 +116,7 @@ impl Numbers<'_> {
         Setup { scored: scored.into_iter().collect(), measure, measures, ..self.setup.clone() }
     }
 
-    /// Adds a measurement. A measurement without a `key` appears in no table of a run.
+    /// Adds a measurement. If it has no `key`, it does not appear in the tables of a run.
     fn push(
         &mut self,
         metric: Metric,
@@ -227,7 +228,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// Adds all metrics of the tasks and groups that have definitions.
+    /// Adds all metrics of the tasks and groups that are given by definitions.
     fn defined(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;
@@ -263,7 +264,7 @@ impl Numbers<'_> {
                 let scale = scale(&metric);
                 Measure { value: scale * score.score, stderr: error.map(|error| scale * error) }
             });
-            // The paired test applies only to a score that is the mean of zeros and ones.
+            // The paired test is valid only for a score that is the mean of zeros and ones.
             let bits: Option<Vec<bool>> = judged.filter(|_| metric.test.is_some()).and_then(|(score, items)| {
                 let bits = aggregate::bits(items)?;
                 let mean = bits.iter().filter(|bit| **bit).count() as f64 / bits.len().max(1) as f64;
@@ -279,7 +280,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// Adds the size metrics that the table shows.
+    /// Adds the size metrics that are shown in the table.
     fn sizes(&mut self, shown: &[&'static MetricEntry]) {
         for entry in shown {
             let Of::Size(estimate) = entry.of else { continue };
@@ -289,7 +290,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// Adds the timings of each prompt.
+    /// Adds the latencies for each prompt.
     fn latencies(&mut self) {
         for prompt in &self.grid.evaluate.latency {
             let measured = self.result.prompt(prompt);
@@ -319,8 +320,8 @@ impl Numbers<'_> {
     }
 }
 
-/// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. Failed or incomplete
-/// pruned cells have entries without values, which leave gaps in the figures.
+/// Returns the metrics of the repair itself (paper figures 1, 3 and 4), averaged over boundaries. For pruned cells that
+/// failed or are incomplete, they have no values, which leaves gaps in the figures.
 fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric, Option<f64>)> {
     fn numbers(result: &CellResult) -> Vec<&RepairMetrics> {
         result.boundaries.iter().map(|boundary| &boundary.numbers).collect()
@@ -339,7 +340,7 @@ fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric,
         .collect()
 }
 
-/// Returns the cell with the same cut and without a repair.
+/// Returns the cell that has the same cut but no repair.
 fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult> {
     outcome.cells.iter().find(|other| {
         other.cell.recovery.as_ref().is_some_and(|recovery| recovery.name == recovery::NONE)
@@ -348,12 +349,12 @@ fn reference<'a>(outcome: &'a GridOutcome, cell: &Cell) -> Option<&'a CellResult
     })
 }
 
-/// Labels of conditions, which depend on the settings that vary within the grid.
+/// Labels for conditions. They depend on which settings vary within the grid.
 struct Labels<'a> {
     named: &'a [String],
-    /// Whether the number of operator sequences varies among cells.
+    /// Whether the number of operator sequences varies among the cells.
     sequences: bool,
-    /// Calibration corpus of the first pruned cell; empty if there is none.
+    /// Calibration corpus of the first pruned cell, or an empty string if there is none.
     calibration: String,
 }
 
@@ -385,7 +386,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// Returns the names of the settings whose values appear in the labels of a cell's condition.
+    /// Returns the names of the settings whose values appear in the condition labels of a cell.
     fn shown_settings(&self, variant: &Settings) -> BTreeSet<String> {
         let named =
             self.named.iter().flat_map(|option| ["criterion", "recovery"].map(|axis| format!("{axis}.{option}")));
@@ -393,8 +394,8 @@ impl<'a> Labels<'a> {
         named.chain(sequences).filter(|name| variant.contains_key(name)).collect()
     }
 
-    /// Formats a method like `ghosted`, or `ghosted:svd` if an option is part of the name. A boolean option that is set
-    /// appears as its name.
+    /// Formats a method as `ghosted`, or as `ghosted:svd` if an option is part of the name. A boolean option that is
+    /// set is shown by its name.
     fn method<M: MethodAxis + ?Sized>(&self, method: &Method<M>) -> String {
         let mut name = method.name.clone();
         for option in self.named {

@@ -1,4 +1,5 @@
-//! Comparison of two runs: differing settings, data, protocols and values, with paired tests on the same items.
+//! Comparison of two runs: which settings, data, protocols and values differ, with paired tests on the items that both
+//! runs have in common.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -100,16 +101,16 @@ pub struct ValueDifference {
     pub paired: Option<Paired>,
 }
 
-/// Grid keys excluded from the comparison: locations, and the cells, which follow from the axes.
+/// Keys of the grid that are not compared: locations, and the cells, which follow from the axes.
 const ASIDE: [&str; 3] = ["file", "entries", "cells"];
-/// Grid keys with named inputs.
+/// Keys of the grid under which inputs are defined by name.
 const KINDS: [&str; 3] = ["backbones", "corpora", "tasks"];
 
 impl Differences {
-    /// Compares two runs. `names` maps names of the first run to those of the second.
+    /// Compares two runs. `names` maps names in the first run to names in the second.
     ///
     /// # Errors
-    /// Fails if a run does not have a given name.
+    /// Fails if a name does not occur in its run.
     pub fn of(first: &StoredResults, second: &StoredResults, names: &[(String, String)]) -> Result<Self> {
         let renamed = Renamed::new(names, first, second)?;
         let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
@@ -131,7 +132,7 @@ impl Differences {
         let mut values = Vec::new();
         let mut aside = BTreeSet::new();
         for pair in &pairing.pairs {
-            // Skip engines and backbones, which `engines` and `data` list by name.
+            // Skip engines and backbones, because they are listed by name in `engines` and `data`.
             let notable = pair
                 .differences
                 .iter()
@@ -161,7 +162,7 @@ impl Differences {
     }
 }
 
-/// Compares the values of a pair. Returns `None` if they are equal.
+/// Compares the values of a pair of numbers. Returns `None` if they are equal.
 fn value_difference(
     first: &StoredResults,
     second: &StoredResults,
@@ -176,7 +177,8 @@ fn value_difference(
     let same_items = identified && have_same_items(&pair.differences, &other.record.metric);
     let paired = same_items.then(|| paired::test(&other.measurement(), &number.measurement())).flatten();
     let engines = [first.engine(&number.record.condition.backbone), second.engine(&other.record.condition.backbone)];
-    // A bound is known only if nothing but the engine differs. The batch size follows from the engine.
+    // A bound is known only if nothing but the engine differs. The batch size may also differ, because it depends on
+    // the engine.
     let only_engines_differ = pair
         .differences
         .iter()
@@ -190,13 +192,13 @@ fn all_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {
     at.iter().map(|&at| unpaired(&run.numbers[at])).collect::<Vec<_>>()
 }
 
-/// Returns whether two numbers have the same items: windows of equal tokens, or equal documents.
+/// Returns whether two numbers were measured on the same items: windows with the same tokens, or the same documents.
 fn have_same_items(differences: &[Difference], metric: &str) -> bool {
-    /// Fields of a `MeasureId` that do not affect the items.
+    /// Fields of a `MeasureId` that have no effect on the items.
     const BESIDE: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
     differences.iter().all(|Difference { path, .. }| match path.is_of("measure") {
         true => BESIDE.contains(&path.name()),
-        // A different tokenizer changes the windows of a text, but not the documents of a task.
+        // Another tokenizer changes the windows of a text, but not the documents of a task.
         false => !Metric::find(metric).is_ok_and(|metric| metric.is_of_texts()) || !path.is_of("model.tokenizer"),
     })
 }
@@ -215,7 +217,7 @@ fn unpaired(number: &ResultRow) -> Unpaired {
     Unpaired { record: number.record.clone(), cell: number.cell.clone(), column: number.column.clone() }
 }
 
-/// Returns the input name, as in [`bytes`], if a setting is the path of an input.
+/// Returns the name of an input, as in [`bytes`], if the setting is the path of that input.
 fn input_name(setting: &SettingDifference) -> Option<&str> {
     let name = setting.path.strip_suffix(".path")?;
     let kind = setting.path.split('.').next()?;
@@ -223,7 +225,7 @@ fn input_name(setting: &SettingDifference) -> Option<&str> {
 }
 
 /// Returns the paths of the settings and inputs in which a stored run differs from the given ones. Inputs are compared
-/// by hash if both hashes are known, and otherwise by path.
+/// by their hashes if both are known, and otherwise by their paths.
 pub fn other_than_kept(kept: &StoredResults, settings: &Value, inputs: &BTreeMap<String, String>) -> Vec<String> {
     let one = bytes(&kept.settings, &kept.inputs);
     let two = bytes(settings, inputs);
@@ -249,7 +251,7 @@ fn is_known_key(found: &[String], name: &str) -> bool {
     found.iter().any(|path| path.strip_suffix(".path") == Some(name))
 }
 
-/// Returns the hashes of a run's inputs by their grid names, such as `corpora.c4`, `backbones.mine` or
+/// Returns the hashes of a run's inputs by their names in the grid, such as `corpora.c4`, `backbones.mine` or
 /// `tokenizers.mine`.
 fn bytes(settings: &Value, inputs: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
@@ -274,7 +276,7 @@ fn is_tokenizer(file: &str) -> bool {
     file.ends_with("tokenizer.json") || file.ends_with("tokenizer_config.json")
 }
 
-/// Returns the backbones that ran on different engines in the two runs.
+/// Returns the backbones whose engines differ between the two runs.
 fn engines_that_differ(renamed: &Renamed, first: &StoredResults, second: &StoredResults) -> Vec<SettingDifference> {
     let one: BTreeMap<String, String> = all_engines(first)
         .into_iter()
@@ -291,7 +293,7 @@ fn all_engines(results: &StoredResults) -> BTreeSet<String> {
     results.numbers.iter().map(|n| n.record.condition.backbone.clone()).collect::<BTreeSet<_>>()
 }
 
-/// Returns the entries with the same name and different values.
+/// Returns the entries that have the same name but different values.
 fn by_name<T: PartialEq + Clone + Into<Value>>(
     first: &BTreeMap<String, T>,
     second: &BTreeMap<String, T>,
@@ -306,14 +308,14 @@ fn by_name<T: PartialEq + Clone + Into<Value>>(
         .collect()
 }
 
-/// Returns the settings that differ between two resolved grids, except file locations.
+/// Returns the settings in which two resolved grids differ, except for the locations of files.
 pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDifference> {
     let all = differs(&flatten(first), &flatten(second)).into_iter();
     all.filter(|change| !ASIDE.iter().any(|aside| change.path.is_of(aside))).map(SettingDifference::from).collect()
 }
 
-/// Returns whether two values differ by more than the tolerance between their engines. Returns `None` for equal
-/// engines or unknown tolerances.
+/// Returns whether two values differ by more than the tolerance between their engines. Returns `None` if the engines
+/// are the same or the tolerance is unknown.
 pub(super) fn beyond(first: &ResultRow, second: &ResultRow, engines: &[ComputeId; 2]) -> Option<bool> {
     if engines[0] == engines[1] {
         return None;
@@ -330,7 +332,7 @@ pub(super) fn beyond(first: &ResultRow, second: &ResultRow, engines: &[ComputeId
     let one = first.record.value?;
     let two = second.record.value?;
     let apart = (two - one).abs();
-    // NaN differs from every value.
+    // NaN counts as different from every value.
     Some(apart.is_nan() || apart > perplexity * one.abs())
 }
 

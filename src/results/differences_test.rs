@@ -1,4 +1,4 @@
-//! Tests of the comparison of two runs.
+//! Tests for the comparison of two runs.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ fn stored(settings: Value, numbers: Vec<ResultRow>) -> StoredResults {
     }
 }
 
-/// Builds the identity of a pruned cell. The name of the backbone serves as its content hash.
+/// Builds the identity of a pruned cell. The name of the backbone is also used as its content hash.
 fn identity(condition: &Condition, seed: u64) -> Identity {
     let value = json!({
         "model": {"content": condition.backbone, "tokenizer": condition.backbone},
@@ -72,7 +72,7 @@ fn identity(condition: &Condition, seed: u64) -> Identity {
     serde_json::from_value(value).unwrap()
 }
 
-/// Changes the identity of each cell of a run.
+/// Applies a change to the identity of each cell in a run.
 fn with(mut run: StoredResults, change: impl Fn(&mut Value)) -> StoredResults {
     for identity in run.identities.values_mut() {
         let mut value = json!(identity);
@@ -82,7 +82,7 @@ fn with(mut run: StoredResults, change: impl Fn(&mut Value)) -> StoredResults {
     run
 }
 
-/// Replaces the document hashes of all task measurements of a run.
+/// Replaces the hashes of the documents in all task measurements of a run.
 fn with_rows(mut run: StoredResults, other: &str) -> StoredResults {
     for measure in run.measured.values_mut().flat_map(BTreeMap::values_mut).flatten() {
         let MeasureId::Task { rows, .. } = measure else { panic!("{measure:?}") };
@@ -91,7 +91,7 @@ fn with_rows(mut run: StoredResults, other: &str) -> StoredResults {
     run
 }
 
-/// Builds a run with one cell per seed.
+/// Builds a run with one cell for each seed.
 fn run(seeds: &[(u64, f64)]) -> StoredResults {
     let mut run = stored(
         json!({}),
@@ -115,7 +115,7 @@ fn cells_that_differ_only_in_seed_are_paired_by_seed() {
     let both = run(&[(0, 50.0), (1, 75.0)]);
     let alike = Differences::of(&both, &both, &[]).unwrap();
     assert_eq!((alike.compared, alike.values.len(), alike.coinciding.len()), (2, 0, 0));
-    // A run with one of the two seeds is paired with that seed.
+    // A run that has one of the two seeds is compared with the cell for that seed.
     let other = Differences::of(&both, &run(&[(1, 75.0)]), &[]).unwrap();
     assert_eq!((other.compared, other.values.len(), other.only_first.len()), (1, 0, 1));
     assert_eq!(other.only_first[0].cell, "llama/ghosted@0");
@@ -128,7 +128,7 @@ fn uniform_setting_is_reported_and_pairs_still_match() {
     let aside: Vec<_> =
         apart.aside.iter().map(|change| (change.path.as_str(), change.first.clone(), change.second.clone())).collect();
     assert_eq!(aside, [("calibration.seed", Some(json!(0)), Some(json!(7)))]);
-    // Two numbers of one run match the same number of the other run.
+    // Two numbers in one run match the same number in the other run, so none of them are paired.
     let several = Differences::of(&run(&[(0, 50.0), (1, 60.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
     assert_eq!((several.compared, several.only_first.len(), several.only_second.len()), (0, 2, 1));
 }
@@ -136,7 +136,7 @@ fn uniform_setting_is_reported_and_pairs_still_match() {
 #[test]
 fn indistinguishable_values_get_no_paper_value() {
     let both = run(&[(0, 50.0), (1, 75.0)]);
-    // A run of an older program version, which did not record identities.
+    // An older program version did not record identities.
     let older = StoredResults { identities: BTreeMap::new(), ..run(&[(0, 50.0)]) };
     let found = Differences::of(&both, &older, &[]).unwrap();
     assert!(!found.identified);
@@ -177,7 +177,7 @@ fn settings_values_and_what_only_one_has_are_told_apart() {
     assert_eq!((differences.compared, differences.values.len()), (2, 1));
     let value = &differences.values[0];
     assert_eq!((value.first.value, value.second.value), (Some(75.0), Some(25.0)));
-    // Two of four correct answers became wrong: p = 2 · ½² of McNemar's exact test.
+    // Two of four correct answers became wrong, so McNemar's exact test gives p = 2 · ½².
     let paired = value.paired.as_ref().unwrap();
     assert_eq!((paired.difference, paired.p), (-50.0, 0.5));
     assert_eq!(
@@ -232,7 +232,7 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
     let candle = ComputeId { name: "candle".into(), dtype: "bf16".into(), device: "cuda".into() };
     two.engines.insert("llama".into(), candle.clone());
     let mut two = with(two, |identity| identity["engine"] = json!(candle));
-    // A GPU uses a larger batch.
+    // The engine for GPUs uses a larger batch.
     for measures in two.measured.values_mut().flat_map(BTreeMap::values_mut) {
         let mut parts = json!(measures);
         parts[0]["task"]["batch"] = json!(8192);
@@ -245,7 +245,7 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
         (Some("cpu f32 on cpu".into()), Some("candle bf16 on cuda".into()))
     );
     assert_eq!(values, [Some(false), Some(true)]);
-    // With different weights, no bound is known for the difference.
+    // If the weights differ too, no bound on the difference is known.
     two.inputs.insert("m/config.json".into(), "33".into());
     let two = with(two, |identity| identity["model"]["content"] = json!("another"));
     assert_eq!(beyond(&one, &two).1, [None, None]);
@@ -295,7 +295,7 @@ fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
     let found = Differences::of(&one, &two, &[]).unwrap();
     assert_eq!((found.compared, found.values.len(), found.aside.len()), (1, 1, 0));
     assert!(found.values[0].same_items);
-    // Two names for the same backbone within one run are paired by name.
+    // If one run has two names for the same backbone, the numbers are paired by name.
     let mut both = one.clone();
     both.numbers.push(ResultRow { cell: "mine/none".into(), ..two.numbers[0].clone() });
     both.identities.insert("mine/none".into(), both.identities["llama/none"].clone());
@@ -334,14 +334,14 @@ fn every_setting_that_differs_is_reported() {
             *value = if value.is_number() { json!(7) } else { json!("another") };
         });
         let found = Differences::of(&one, &two, &[]).unwrap();
-        // Different methods are never paired.
+        // Numbers of different methods are never paired.
         if ["cut.criterion", "repair.recovery"].contains(&path.as_str()) {
             assert_eq!((found.compared, found.only_first.len(), found.only_second.len()), (0, 1, 1), "{path}");
             continue;
         }
         assert_eq!((found.compared, found.coinciding.len()), (1, 0), "{path}");
         let aside: Vec<&str> = found.aside.iter().map(|change| change.path.as_str()).collect();
-        // Engine and content of a backbone are listed under its name.
+        // The engine and the content of a backbone are listed under its name instead.
         let by_name = path.is_of("model") || path.is_of("engine");
         assert_eq!(aside, if by_name { Vec::new() } else { vec![path.as_str()] });
         count += aside.len();

@@ -1,5 +1,5 @@
-//! Parquet files with the data behind the numbers: all choices of all documents, and the channel errors at all
-//! boundaries. This module also writes the accuracies of each cell for other tools.
+//! Parquet files with the data from which numbers are computed: all choices for all documents, and the channel errors
+//! at all boundaries. This module also writes the accuracies of each cell in the format of lm-evaluation-harness.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::pipeline::outcome::CellResult;
 use crate::tasks::{Answered, ChoiceResult, DocumentResult};
 
-/// File name of the answers in a results directory.
+/// Name of the file with the answers in a results directory.
 pub const DOCUMENTS: &str = "documents.parquet";
 
-/// Directory name of the lm-evaluation-harness files in a results directory.
+/// Name of the directory with the files for lm-evaluation-harness in a results directory.
 pub const LM_EVAL: &str = "lm_eval";
 
 #[derive(Debug, Clone, Copy)]
@@ -25,8 +25,8 @@ pub struct CellAnswers<'a> {
     pub answers: &'a Answered,
 }
 
-/// Writes `documents.parquet` into `dir`, with one row per choice, in order, so that any metric can be derived later.
-/// Answers of the same cell must be adjacent, and only one cell's rows are held in memory at a time.
+/// Writes `documents.parquet` into `dir`. It has one row per choice, in order, so that any metric can be derived later.
+/// Answers of the same cell must be adjacent, because only the rows of one cell are in memory at a time.
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.
@@ -63,8 +63,8 @@ fn frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
     .map_err(|error| failed(&error))
 }
 
-/// Writes results files in the layout of lm-evaluation-harness into `dir/lm_eval`, named after their cells, and
-/// returns that directory. Further files of a cell get the suffix `..2`, `..3`, ….
+/// Writes results in the layout of lm-evaluation-harness into `dir/lm_eval`, and returns that directory. The files are
+/// named after their cells. If a cell has several files, the later ones have the suffix `..2`, `..3`, ….
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.
@@ -73,7 +73,7 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
     fs::create_dir_all(&folder).map_err(|error| Error::io("create", &folder, &error))?;
     for (index, (cell, results)) in files.iter().enumerate() {
         let earlier = files[..index].iter().filter(|(other, _)| other == cell).count();
-        // No cell name has this suffix.
+        // No cell name ends in such a suffix.
         let more = if earlier == 0 { String::new() } else { format!("..{}", earlier + 1) };
         let text = serde_json::to_vec_pretty(results)
             .map_err(|error| Error::job("cannot write the results as JSON").at(*cell).found(error.to_string()))?;
@@ -82,12 +82,12 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
     Ok(folder)
 }
 
-/// File name of the channel errors in a results directory.
+/// Name of the file with the channel errors in a results directory.
 pub const CHANNELS: &str = "channels.parquet";
 
-/// Writes `channels.parquet` into `dir`, with one row per channel, boundary and cell, in order. A boundary is
-/// identified by its first removed layer. `error` is the mean of |X̂ − X_post| over tokens. Writes no file if no cell
-/// has a boundary.
+/// Writes `channels.parquet` into `dir`. It has one row per channel, boundary and cell, in order. A boundary is
+/// identified by the first layer that it removes. `error` is the mean of |X̂ − X_post| over tokens. If no cell has a
+/// boundary, no file is written.
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.

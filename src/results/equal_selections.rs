@@ -1,4 +1,4 @@
-//! Table note on criteria that remove the same layers. The note states which rows share one measurement, and why other
+//! Note below a table on criteria that remove the same layers. It states which rows share a measurement, and why other
 //! rows differ.
 
 use serde_json::Value;
@@ -11,10 +11,10 @@ use super::{Settings, capital};
 use crate::model::Cut;
 use crate::{criterion, recovery};
 
-/// Setting for the part of the model that an operator is solved for: a region or a layer.
+/// Setting that determines for which part of the model an operator is solved: a region or a layer.
 const BOUNDARY: &str = "recovery.boundary";
 
-/// Returns sentences about the selections that several criteria share. Returns `None` if all selections differ.
+/// Returns sentences about the selections that several criteria have in common, or `None` if there are none.
 pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     let pruned = cells.iter().filter(|cell| !cell.removed.is_empty());
     let selections = grouped(pruned.map(|cell| (SelectionKey::of(cell), cell)));
@@ -25,7 +25,7 @@ pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
-/// Layers removed from a backbone.
+/// Layers that are removed from a backbone.
 #[derive(Clone, PartialEq)]
 struct SelectionKey {
     backbone: String,
@@ -50,19 +50,20 @@ impl std::fmt::Display for SelectionKey {
     }
 }
 
-/// Layer selection shared by several criteria, with the recoveries whose rows are identical or differ.
+/// Selection of layers that several criteria have in common. Also lists the recoveries whose rows are identical, and
+/// those whose rows differ.
 #[derive(Clone, PartialEq)]
 struct SharedSelection {
     criteria: Vec<String>,
-    /// Recoveries whose rows share one measurement under all these criteria.
+    /// Recoveries whose rows share one measurement for all of these criteria.
     identical: Vec<String>,
     differing: Vec<String>,
-    /// Criteria by their setting `boundary`; empty if this setting does not explain why rows differ.
+    /// Criteria by their value of the setting `boundary`. Empty if this setting does not explain why rows differ.
     boundaries: Vec<(String, Vec<String>)>,
 }
 
 impl SharedSelection {
-    /// Compares the rows of a selection. Returns `None` for a single criterion.
+    /// Compares the rows with the same selection. Returns `None` if they have only one criterion.
     fn of(cells: &[&CellSummary]) -> Option<Self> {
         let by_criterion = grouped(cells.iter().map(|&cell| (criterion_label(cell), cell)));
         if by_criterion.len() < 2 {
@@ -117,14 +118,14 @@ fn is_unrepaired(unrepaired: &[&str; 1], labels: &[String]) -> bool {
     labels == unrepaired
 }
 
-/// Returns whether rows with the same recovery and different criteria share one measurement.
+/// Returns whether the rows for one recovery and several criteria share a single measurement.
 fn is_one_row(cells: &[&CellSummary]) -> bool {
     let contents: Vec<RowContent<'_>> = cells.iter().map(|cell| RowContent::Programs(&cell.programs)).collect();
     contents.iter().all(|content| is_one_measurement(&contents[0], content))
 }
 
-/// Groups the criteria by their setting `boundary`. Returns no groups unless each criterion has exactly one value of
-/// the setting and the values differ.
+/// Groups the criteria by their value of the setting `boundary`. Returns no groups unless each criterion has exactly
+/// one value and the values differ.
 fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[String]) -> Vec<(String, Vec<String>)> {
     let boundary =
         |cell: &CellSummary| cell.settings.get(BOUNDARY).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -136,15 +137,15 @@ fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[Stri
     if is_reason { groups } else { Vec::new() }
 }
 
-/// Returns the label of a cell's criterion with the options that the grid sets: `ShortGPT, iterative`.
+/// Returns the label of a cell's criterion with the options that the grid sets, such as `ShortGPT, iterative`.
 fn criterion_label(cell: &CellSummary) -> String {
     cell.cell.criterion.as_ref().map_or(String::new(), |method| {
         criterion::label_with(&method.name, method.options.iter().map(|(option, value)| (option.as_str(), value)))
     })
 }
 
-/// Returns the settings of a row's recovery and calibration, except the boundary, which a table may set per
-/// criterion.
+/// Returns the settings for the recovery and the calibration of a row. The boundary is left out, because a table may
+/// use a different one for each criterion.
 fn recovery_key(cell: &CellSummary) -> Settings {
     let settings = cell.settings.iter().filter(|(name, _)| *name != BOUNDARY);
     let settings = settings.filter(|(name, _)| name.starts_with("recovery") || name.starts_with("calibration."));
@@ -170,7 +171,7 @@ fn rows_of(labels: &[String]) -> String {
     )
 }
 
-/// Formats `A`, `A and B`, or `A, B and C`.
+/// Formats a list as `A`, `A and B`, or `A, B and C`.
 fn join_names(names: &[String]) -> String {
     match names.split_last() {
         Some((last, [])) => last.clone(),
@@ -266,7 +267,7 @@ mod tests {
             cell("a", "llm-streamline", &[3, 4, 5], "ghosted", "region"),
             cell("b", "shortgpt", &[1, 2], "ghosted", "region"),
             cell("b", "shortened-llama", &[1, 2], "ghosted", "region"),
-            // The same layers on another backbone, and a dense cell.
+            // The same layers are removed from another backbone, and the last cell is dense.
             cell("b", "llm-streamline", &[3, 4, 9], "ghosted", "region"),
             CellSummary { cell: Cell::with_name("a", ""), layers: 16, ..CellSummary::default() },
         ];
@@ -282,7 +283,7 @@ mod tests {
     fn criteria_are_named_with_the_options_of_the_grid() {
         let mut cells =
             [rows("llm-streamline", &[3], &[("none", "")]), rows("shortgpt", &[3], &[("none", "")])].concat();
-        // An option that the grid leaves at its default is not named.
+        // Options that the grid leaves at their defaults are not named.
         let options = json!({"iterative": true}).as_object().unwrap().clone();
         cells[1].cell.criterion = Some(Method::new("shortgpt", &options).unwrap());
         let note = equal_selections(&cells).unwrap();

@@ -1,7 +1,7 @@
-//! Atomic writing of results files.
+//! Writes results files atomically.
 //!
-//! CSV cells that a spreadsheet would execute as formulas are escaped. Parquet files are written in parts, so that
-//! only one part is in memory.
+//! CSV cells that a spreadsheet would execute as formulas are escaped. Parquet files are written in parts, so that only
+//! one part is in memory at a time.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,7 +23,8 @@ pub fn put(path: &Path, bytes: &[u8]) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Writes a frame as CSV. Strings that look like formulas are prefixed with an apostrophe. Numbers are not changed.
+/// Writes a data frame as CSV. Strings that look like formulas are prefixed with an apostrophe. Numbers are not
+/// changed.
 ///
 /// # Errors
 /// Fails with exit code 3 if the file cannot be written.
@@ -35,7 +36,7 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
                 .at(path.display().to_string())
                 .found(format!("{other:?}")),
         };
-        // Fields are already quoted, to distinguish empty strings from missing values.
+        // The fields are already quoted, so that empty strings can be told apart from missing values.
         let mut writer = WriterBuilder::new().quote_style(QuoteStyle::Never).from_writer(file);
         let heads = frame.columns().iter().map(|column| Field(AnyValue::String(column.name())));
         writer.serialize(heads.collect::<Vec<_>>()).map_err(unwritten)?;
@@ -48,10 +49,10 @@ pub fn write_csv(path: &Path, frame: &DataFrame) -> Result<()> {
     })
 }
 
-/// Formats records as CSV, quoting fields as needed.
+/// Returns records as CSV text. Fields are quoted if necessary.
 ///
 /// # Errors
-/// Fails if records differ in their number of fields.
+/// Fails if the records differ in their number of fields.
 pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<Item = R>) -> Result<String> {
     let failed = |error: String| Error::job("cannot write the results as a table").found(error);
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -63,7 +64,7 @@ pub fn csv_text<R: IntoIterator<Item: AsRef<[u8]>>>(records: impl IntoIterator<I
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// CSV field of a data frame value.
+/// Value in a data frame, serialized as a CSV field.
 struct Field<'a>(AnyValue<'a>);
 
 impl Serialize for Field<'_> {
@@ -73,7 +74,7 @@ impl Serialize for Field<'_> {
             AnyValue::Boolean(value) => serializer.serialize_bool(*value),
             AnyValue::Int64(value) => serializer.serialize_i64(*value),
             AnyValue::UInt64(value) => serializer.serialize_u64(*value),
-            // Write `e+`, as earlier versions did.
+            // Write the exponent as `e+`, as earlier versions did.
             AnyValue::Float64(value) if value.is_finite() && value.abs() >= 1e16 => {
                 serializer.serialize_str(&format!("{value:e}").replace('e', "e+"))
             }
@@ -93,7 +94,7 @@ fn quoted(text: String) -> String {
     }
 }
 
-/// Escapes a string that a spreadsheet would interpret as a formula. Returns `None` for other strings.
+/// Returns the escaped string if a spreadsheet would interpret it as a formula, and `None` otherwise.
 fn guard(text: &str) -> Option<String> {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     formula.then(|| format!("'{text}"))
@@ -103,7 +104,7 @@ pub fn failed(error: &PolarsError) -> Error {
     Error::job("cannot write the results as a table").found(error.to_string())
 }
 
-/// Parquet writer that preserves I/O errors. Polars would report a full disk as a damaged table.
+/// Writer for Parquet files that keeps I/O errors. Polars would report a full disk as a damaged table.
 pub(super) struct ParquetFile<'a> {
     file: &'a mut File,
     error: &'a mut Option<io::Error>,
@@ -113,7 +114,7 @@ impl ParquetFile<'_> {
     /// Writes a file by calling `write`.
     ///
     /// # Errors
-    /// Fails with exit code 3 if the file cannot be written, or if Parquet does not support the table.
+    /// Fails with exit code 3 if the file cannot be written or if Parquet does not support the table.
     pub(super) fn write(
         file: &mut File,
         path: &Path,
@@ -128,7 +129,7 @@ impl ParquetFile<'_> {
         }
     }
 
-    /// Stores a copy of an I/O error. `io::Error` is not `Clone`, so the copy is created from the error code.
+    /// Stores a copy of an I/O error. `io::Error` is not `Clone`, so the copy is made from the error code.
     fn keep<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
             && error.kind() != io::ErrorKind::Interrupted
@@ -151,10 +152,10 @@ impl Write for ParquetFile<'_> {
     }
 }
 
-/// Writes frames to one file atomically, with one row group per frame. `empty` defines the columns.
+/// Writes data frames atomically to one file, with one row group per frame. `empty` defines the columns.
 ///
 /// # Errors
-/// Fails if a frame is an error, or with exit code 3 if the file cannot be written.
+/// Fails if a frame is an error. Fails with exit code 3 if the file cannot be written.
 pub(super) fn write_parts(
     path: &Path,
     empty: &DataFrame,

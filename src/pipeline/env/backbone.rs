@@ -1,4 +1,5 @@
-//! Plan of a backbone: the keys of all objects that its cells need. The module `plan` creates it, and jobs use it.
+//! Plan for a backbone, with the keys of all stored objects that its cells need. The module `plan` creates the plan,
+//! and jobs use it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use crate::model::{CPU, Config, EngineChoice, EngineId, Load, Program, WeightTyp
 use crate::pipeline::identity::{CalibrationId, Identity, MeasureId};
 use ghostlab_store::Key;
 
-/// Key parts of a backbone and its engine.
+/// Properties of a backbone and its engine that go into keys.
 #[derive(Debug, Clone, Copy)]
 pub struct BackboneKeyParts<'a> {
     /// Name in the grid.
@@ -24,29 +25,29 @@ pub struct BackboneKeyParts<'a> {
     /// SHA-256 of the inputs of the forward pass.
     pub content: &'a str,
     pub engine: EngineId,
-    /// Type to which weight matrices are rounded when read.
+    /// Type to which weight matrices are rounded when they are read.
     pub weights: Option<WeightType>,
-    /// Tokens per batch, which affect the last digits of scores.
+    /// Number of tokens per batch, which affects the last digits of scores.
     pub batch_tokens: usize,
 }
 
-/// Value of `operations` in the keys of engines other than `cpu`. It distinguishes them from keys of earlier versions,
-/// which did not fuse operations.
+/// Value of `operations` in the keys of all engines except `cpu`. It distinguishes these keys from those of earlier
+/// versions, which did not fuse operations.
 const FUSED: &str = "fused";
 
 impl BackboneKeyParts<'_> {
-    /// Returns the key part for the backbone and engine: content hash, float type and device class. The engine's name
-    /// is omitted for the CPU engine.
+    /// Returns the key part for the backbone and engine: the content hash, the float type, and the device class. The
+    /// name of the engine is left out for the CPU engine.
     pub(crate) fn on_engine(&self) -> Value {
         let EngineId { name, dtype, device } = self.engine;
         let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
         if name != CPU.name {
             identity["engine"] = json!(name);
-            // Keys of versions without fused operations lack this field.
+            // This field is missing in the keys of versions that did not fuse operations.
             identity["operations"] = json!(FUSED);
         }
         // Earlier versions computed the output projection in f32, and the earliest versions also computed attention in
-        // f32. Their keys lack these fields.
+        // f32. The fields are missing in their keys.
         if self.is_half() {
             identity["head"] = json!(dtype);
             identity["attention"] = json!(dtype);
@@ -57,8 +58,8 @@ impl BackboneKeyParts<'_> {
         identity
     }
 
-    /// Returns a prefix for the leases and journals of engines other than the CPU engine, because engines do not share
-    /// chunks. Returns an empty string for the CPU engine.
+    /// Returns a string that keeps the leases and journals of different engines apart, because engines do not share
+    /// chunks. Empty for the CPU engine.
     pub(crate) fn other_engine(&self) -> String {
         let head = if self.is_half() { " with its head and attention" } else { "" };
         let operations = if self.engine.name == CPU.name { "" } else { FUSED };
@@ -66,26 +67,26 @@ impl BackboneKeyParts<'_> {
         self.weights.map_or(engine.clone(), |weights| format!("{engine} in {}", weights.name()))
     }
 
-    /// Returns whether the CPU engine computes products in a type other than f32.
+    /// Returns whether the engine is the CPU engine with products computed in a type other than f32.
     fn is_half(&self) -> bool {
         self.engine.name == CPU.name && self.engine.dtype != CPU.dtype
     }
 }
 
-/// Backbone of a grid with its cells, calibrations and evaluations.
+/// Backbone in a grid, with its cells, calibrations and evaluations.
 pub struct BackbonePlan {
     /// Name in the grid.
     pub name: String,
     pub folder: PathBuf,
     pub config: Config,
-    /// SHA-256 of the inputs of the forward pass, independent of name and storage. It excludes the type of rounded
-    /// weights, which is in `config`.
+    /// SHA-256 of the inputs of the forward pass. It does not depend on how the backbone is named or stored. The type
+    /// of rounded weights is not included, because it is in `config`.
     pub content: String,
-    /// Unquantized backbone without cells, if weights are rounded but calibration uses the original ones.
+    /// Unquantized backbone without cells. Set if weights are rounded but calibration uses the original ones.
     pub unquantized: Option<Box<BackbonePlan>>,
     pub engine: EngineChoice,
     pub batch_tokens: usize,
-    /// Distinct calibrations of the cells.
+    /// Distinct calibrations in the cells.
     pub calibrations: Vec<CalibrationPlan>,
     /// Evaluations in grid order: perplexities first, then tasks.
     pub evaluations: Vec<Evaluation>,
@@ -95,11 +96,11 @@ pub struct BackbonePlan {
     pub variants: Vec<Variant>,
 }
 
-/// Calibration of a backbone.
+/// Calibration of a backbone on one text.
 #[derive(Clone)]
 pub struct CalibrationPlan {
-    /// Calibration as written in the first cell that uses it, but with all sequences for solving. The number of
-    /// sequences for solving is specific to each variant ([`Variant::fitted`]).
+    /// Calibration as written in the first cell that uses it, but with all sequences used for solving. How many
+    /// sequences are used for solving depends on the variant ([`Variant::fitted`]).
     pub calibration: Calibration,
     pub identity: Arc<CalibrationId>,
     pub tokens: Arc<Key>,
@@ -108,7 +109,7 @@ pub struct CalibrationPlan {
 /// Part of a text or task that is scored, and whether the values compare variants with the dense model.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ScoredExtent {
-    /// Scored sample. `None` if all items are scored.
+    /// Sample that is scored, or `None` if all items are scored.
     pub draw: Option<Draw>,
     /// Whether the values compare variants with the dense model.
     pub damage: bool,
@@ -123,12 +124,12 @@ pub enum EvalTarget {
 }
 
 impl EvalTarget {
-    /// Returns which sample is scored, and whether variants are compared with the dense model.
+    /// Returns which part is scored, and whether variants are compared with the dense model.
     pub(crate) fn extent(&self) -> ScoredExtent {
         ScoredExtent { draw: self.draw(), damage: matches!(self, Self::Windows(text) if text.damage) }
     }
 
-    /// Returns the dense program if variants are compared with it.
+    /// Returns the program of the dense model if variants are compared with it.
     ///
     /// # Errors
     /// Fails if the operators in the backbone's folder cannot be read.
@@ -136,7 +137,7 @@ impl EvalTarget {
         self.extent().damage.then(|| folder_program(&backbone.config, &backbone.folder)).transpose()
     }
 
-    /// Returns the scored sample, or `None` if all items are scored.
+    /// Returns the sample that is scored, or `None` if all items are scored.
     pub fn draw(&self) -> Option<Draw> {
         match self {
             Self::Windows(text) => text.draw,
@@ -145,19 +146,19 @@ impl EvalTarget {
     }
 }
 
-/// Evaluation of a backbone.
+/// Evaluation of the variants of a backbone on a text or task.
 pub struct Evaluation {
     pub target: EvalTarget,
     /// Identity of the measurement. [`Identity::with_measure`] combines it with a variant to identify the scores.
     pub measure: Arc<MeasureId>,
     pub tokens: Arc<Key>,
-    /// Name of the journal, which is also the prefix of the lease names.
+    /// Name of the journal. It is also the prefix of the lease names.
     pub journal: String,
-    /// Whether variants generate text.
+    /// Whether the variants generate text.
     pub generates: bool,
 }
 
-/// Formats a text like `c4@512`, and a task as written in the grid.
+/// Formats a text as in `c4@512`, and a task as it is written in the grid.
 impl std::fmt::Display for EvalTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -167,45 +168,45 @@ impl std::fmt::Display for EvalTarget {
     }
 }
 
-/// Cell with the keys of its objects.
+/// Cell with the keys of its stored objects.
 pub struct Variant {
     /// Index of the cell in the grid.
     pub cell: usize,
-    /// Identity, independent of names.
+    /// Identity of the variant. Names are not part of it.
     pub identity: Arc<Identity>,
-    /// Index of the calibration. Calibration, selection and operator are `None` for the dense backbone.
+    /// Index of the calibration. For the dense backbone, `calibration`, `selection` and `operator` are `None`.
     pub calibration: Option<usize>,
     pub selection: Option<Arc<Key>>,
     pub operator: Option<Arc<Key>>,
     /// Number of leading calibration sequences on which the operator is solved.
     pub fitted: usize,
-    /// Training of the operator. `None` if it is used as solved.
+    /// Training of the operator, or `None` if the operator is used as solved.
     pub trained: Option<TrainingPlan>,
-    /// Keys of the scores, one per evaluation of the backbone.
+    /// Keys of the scores, one for each evaluation of the backbone.
     pub scores: Vec<Arc<Key>>,
-    /// Keys of the latencies, one per timed prompt of the backbone.
+    /// Keys of the latencies, one for each prompt that is timed.
     pub latencies: Vec<Arc<Key>>,
-    /// Identities of the latency measurements, one per timed prompt. They include the hash of the variants that are
-    /// timed together.
+    /// Identities of the latency measurements, one for each prompt that is timed. They include a hash of the variants
+    /// that are timed together.
     pub prompts: Vec<Arc<MeasureId>>,
 }
 
 /// Training of an operator.
 pub struct TrainingPlan {
-    /// Index of the training text in the backbone's calibrations.
+    /// Index of the training text among the backbone's calibrations.
     pub text: usize,
     pub finetune: Finetune,
     pub key: Arc<Key>,
 }
 
 impl CalibrationPlan {
-    /// Returns the load of the text. Does not read the text.
+    /// Returns the load of the text without reading the text.
     pub fn load(&self) -> Load {
         let Calibration { sequences, length, .. } = self.calibration;
         Load::windows(sequences.saturating_mul(length), length)
     }
 
-    /// Returns the label of the calibration job in events and records.
+    /// Returns the label used for the calibration job in events and records.
     pub fn label(&self, plan: &BackbonePlan) -> String {
         format!("calibrate {} on {}", plan.calibrated().name, self.calibration)
     }
@@ -234,24 +235,24 @@ impl Variant {
         }
     }
 
-    /// Iterates over the object keys in order of computation.
+    /// Iterates over the keys of the variant's objects, in the order in which the objects are computed.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.repairs().chain(&self.scores).chain(&self.latencies)
     }
 
-    /// Iterates over the keys of the objects needed to run the variant.
+    /// Iterates over the keys of the objects that are needed to run the variant.
     pub fn repairs(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.selection.iter().chain(&self.operator).chain(self.trained.iter().map(|trained| &trained.key))
     }
 
-    /// Returns the key of the trained operators or, without training, the key of the solved operators.
+    /// Returns the key of the trained operators, or of the solved operators if they are not trained.
     pub fn repair(&self) -> Option<&Arc<Key>> {
         self.trained.as_ref().map(|trained| &trained.key).or(self.operator.as_ref())
     }
 }
 
 impl BackbonePlan {
-    /// Returns the backbone's key parts.
+    /// Returns the properties of the backbone and its engine that go into keys.
     pub fn key_parts(&self) -> BackboneKeyParts<'_> {
         let Self { name, content, engine, config, batch_tokens, .. } = self;
         let engine = engine.id();
@@ -259,22 +260,22 @@ impl BackbonePlan {
         BackboneKeyParts { name, content, engine, weights, batch_tokens: *batch_tokens }
     }
 
-    /// Returns the backbone on which calibrations run. This is the unquantized backbone, if there is one.
+    /// Returns the backbone on which calibrations run: the unquantized backbone if there is one, or else this one.
     pub fn calibrated(&self) -> &Self {
         self.unquantized.as_deref().unwrap_or(self)
     }
 
-    /// Returns the request to remove `depth` layers or sublayers.
+    /// Returns a request to remove `depth` layers or sublayers.
     pub(crate) fn cut(&self, depth: Depth) -> PruneSpec<'_> {
         PruneSpec { backbone: &self.name, layers: self.config.layers, depth: depth.count, unit: depth.unit }
     }
 
-    /// Iterates over all object keys, which may repeat.
+    /// Iterates over the keys of all objects. A key may occur more than once.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.variants.iter().flat_map(Variant::keys).chain(self.tokens())
     }
 
-    /// Returns the distinct keys of tokenized texts.
+    /// Returns the distinct keys of the tokenized texts.
     pub fn tokens(&self) -> Vec<&Arc<Key>> {
         let all = self.calibrations.iter().map(|c| &c.tokens).chain(self.evaluations.iter().map(|e| &e.tokens));
         let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! State shared by a run's jobs, and the context of a calibration job.
+//! State shared by the jobs of a run, and the context of a calibration job.
 
 use std::cell::Cell;
 use std::collections::btree_map::Entry;
@@ -23,32 +23,32 @@ use crate::grid::Grid;
 use crate::model::Engine;
 use ghostlab_store::{Key, Lease, LeaseResult, Lookup, Store, StoredObject};
 
-/// Environment of a run: store, settings, reporter and stop flag.
+/// Environment of a run: its store, settings, reporter and stop flag.
 #[derive(Clone, Copy)]
 pub(crate) struct RunEnv<'a> {
     pub(crate) store: &'a Store,
     pub(crate) settings: RunSettings,
     pub(crate) reporter: &'a dyn Reporter,
     pub(crate) stop: &'a AtomicBool,
-    /// Limits of a worker; `None` if the run is not a worker.
+    /// Limits of the worker, or `None` if the run is not a worker.
     pub(crate) worker_limits: Option<WorkerLimits>,
 }
 
-/// State of a run that its jobs share: known objects, fresh scores, failures and progress.
+/// State shared by the jobs of a run: known objects, fresh scores, failures and progress.
 pub(crate) struct RunContext<'a> {
     pub(crate) grid: &'a Grid,
     pub(crate) inputs: &'a Inputs,
     pub(crate) env: RunEnv<'a>,
     pub(crate) store_cache: StoreCache,
-    /// Scores that this process stored and has not reported yet, by key hash. `None` for generated answers.
+    /// Scores that this process has stored but not yet reported, by key hash. `None` for generated answers.
     fresh_scores: Mutex<BTreeMap<String, Option<Vec<f64>>>>,
     idle: Mutex<Idle>,
-    /// Reasons of failed cells, by cell index.
+    /// Reasons why cells failed, by cell index.
     failures: Mutex<BTreeMap<usize, String>>,
-    /// Indices of the cells without remaining work.
+    /// Indices of the cells that have no work left.
     complete: Mutex<BTreeSet<usize>>,
     jobs: AtomicUsize,
-    /// Messages about damaged objects and contended leases that were already reported.
+    /// Messages about damaged objects and contended leases that have already been reported.
     reported_damage: Mutex<BTreeSet<String>>,
 }
 
@@ -60,9 +60,9 @@ impl<'a> Deref for RunContext<'a> {
     }
 }
 
-/// Idle state of a run: time since the last work, and the polling interval.
+/// Idle state of a run: how long it has been idle, and how often it polls.
 struct Idle {
-    /// Time of the last work, by the store's clock.
+    /// Time of the last work, on the store's clock.
     since: Duration,
     pause: Pause,
     /// Whether the idle timeout of a worker has expired.
@@ -85,7 +85,7 @@ impl<'a> RunContext<'a> {
         }
     }
 
-    /// Marks a cell as failed and reports it. Keeps the first reason.
+    /// Marks a cell as failed and reports it. If the cell has already failed, the first reason is kept.
     pub(crate) fn fail(&self, cell: usize, reason: String) {
         let mut failures = lock(&self.failures);
         if let Entry::Vacant(free) = failures.entry(cell) {
@@ -95,7 +95,7 @@ impl<'a> RunContext<'a> {
         }
     }
 
-    /// Marks a cell as failed, and records a failed attempt that other workers see.
+    /// Marks a cell as failed, and records the failed attempt so that other workers see it.
     pub(crate) fn fail_at(&self, cell: usize, key: &Key, reason: String) {
         if !self.failed(cell) {
             self.store.note_attempt(key.hash(), &self.grid.cells[cell].to_string(), &reason);
@@ -103,8 +103,8 @@ impl<'a> RunContext<'a> {
         self.fail(cell, reason);
     }
 
-    /// Returns the reason why the work of a lease or key must not be retried, if any. A run that is not a worker always
-    /// retries.
+    /// Returns the reason why the work with this lease or key must not be retried, or `None` if it may be. A run that
+    /// is not a worker may always retry.
     pub(crate) fn given_up(&self, name: &str) -> Option<String> {
         self.worker_limits?.given_up(&self.store.attempts(name))
     }
@@ -121,7 +121,7 @@ impl<'a> RunContext<'a> {
         lock(&self.complete).extend(cells);
     }
 
-    /// Reports the variants that have become complete.
+    /// Reports which of the given variants have become complete.
     pub(crate) fn look_complete(&self, variants: &[&Variant]) {
         for variant in variants.iter().filter(|variant| !self.failed(variant.cell)) {
             let mut complete = lock(&self.complete);
@@ -137,29 +137,29 @@ impl<'a> RunContext<'a> {
         lock(&self.complete).len()
     }
 
-    /// Records scores that this process stored. `values` is `None` for generated answers.
+    /// Records scores that this process has stored. `values` is `None` for generated answers.
     pub(crate) fn stored_scores(&self, key: &Key, values: Option<Vec<f64>>) {
         self.store_cache.insert(key);
         lock(&self.fresh_scores).insert(key.hash().to_owned(), values);
     }
 
-    /// Returns whether to report a new score. A worker reports only scores that it computed.
+    /// Returns whether a new score is to be reported. A worker reports only scores that it has computed itself.
     pub(crate) fn reports_score(&self, key: &Key) -> bool {
         self.worker_limits.is_none() || lock(&self.fresh_scores).contains_key(key.hash())
     }
 
-    /// Returns scores that this process stored and that are not reported yet.
+    /// Returns scores that this process has stored but not yet reported.
     pub(crate) fn fresh_scores(&self, key: &Key) -> Option<Vec<f64>> {
         lock(&self.fresh_scores).get(key.hash())?.clone()
     }
 
-    /// Drops the values of reported scores.
+    /// Drops the values of scores that have been reported.
     pub(crate) fn forget_scores<'k>(&self, keys: impl Iterator<Item = &'k Arc<Key>>) {
         let mut fresh_scores = lock(&self.fresh_scores);
         keys.for_each(|key| drop(fresh_scores.remove(key.hash())));
     }
 
-    /// Reports the start of a job, and returns its id.
+    /// Reports the start of a job and returns the id of the job.
     pub(crate) fn start(&self, work: &str, label: &str, tokens: usize, cells: usize, flops: f64) -> usize {
         let id = self.jobs.fetch_add(1, Relaxed);
         self.reporter.event(Event::Started(JobStarted {
@@ -173,7 +173,7 @@ impl<'a> RunContext<'a> {
         id
     }
 
-    /// Reports progress, then waits while another process measures times on this machine.
+    /// Reports progress, and then waits while another process is measuring times on this machine.
     pub(crate) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
         self.advance_running(job, tokens, None)
     }
@@ -184,7 +184,7 @@ impl<'a> RunContext<'a> {
         self.wait_while_timed()
     }
 
-    /// Waits while another process measures times on this machine.
+    /// Waits while another process is measuring times on this machine.
     ///
     /// # Errors
     /// Fails like [`progress::lease`].
@@ -196,7 +196,7 @@ impl<'a> RunContext<'a> {
         Ok(())
     }
 
-    /// Reports progress without waiting, for the job that measures times.
+    /// Reports progress without waiting. Used by the job that measures times, which must not wait for itself.
     pub(crate) fn advanced(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.worked();
         self.reporter.event(Event::Advanced { job, tokens, ran, elsewhere: false });
@@ -211,7 +211,7 @@ impl<'a> RunContext<'a> {
         self.reporter.event(Event::Finished { job });
     }
 
-    /// Reports that all finished work is stored.
+    /// Reports that all work done so far has been stored.
     pub(crate) fn report_stored(&self) {
         self.reporter.event(Event::Kept);
     }
@@ -220,7 +220,7 @@ impl<'a> RunContext<'a> {
         self.reporter.event(Event::Note { text });
     }
 
-    /// Reports a damaged object, once per message.
+    /// Reports a damaged object. The same message is reported only once.
     pub(crate) fn damaged(&self, error: &Error) {
         if lock(&self.reported_damage).insert(error.one_line()) {
             self.note(format!("{}; recomputing", error.one_line()));
@@ -232,7 +232,7 @@ impl<'a> RunContext<'a> {
         progress::check_stop(self.stop)
     }
 
-    /// Reads a verified object. Reports a damaged one and treats it as absent.
+    /// Reads an object and verifies it. A damaged object is reported and treated as absent.
     pub(crate) fn get(&self, key: &Key) -> Option<StoredObject> {
         match self.store.get(key) {
             Lookup::Whole(artifact) => Some(artifact),
@@ -245,7 +245,7 @@ impl<'a> RunContext<'a> {
         }
     }
 
-    /// Acquires a lease. Returns `None` if another process holds it, and reports that once.
+    /// Acquires a lease. If another process holds it, reports that once and returns `None`.
     pub(crate) fn lease(&self, name: &str, what: &str) -> Result<Option<Lease>> {
         if self.store.is_still_leased(name) {
             return Ok(None);
@@ -262,7 +262,7 @@ impl<'a> RunContext<'a> {
         }
     }
 
-    /// Records activity, which resets the idle timeout.
+    /// Records that work was done, which restarts the idle timeout.
     pub(crate) fn worked(&self) {
         let mut idle = lock(&self.idle);
         (idle.since, idle.pause) = (self.store.now(), Pause::default());
@@ -271,7 +271,7 @@ impl<'a> RunContext<'a> {
     /// Waits for other processes, with exponential backoff.
     ///
     /// # Errors
-    /// Fails if the user interrupts the run, or if the worker's idle timeout expires ([`Self::has_timed_out`]).
+    /// Fails if the user interrupts the run, or if the idle timeout of the worker expires ([`Self::has_timed_out`]).
     pub(crate) fn pause(&self) -> Result<()> {
         let mut pause = lock(&self.idle).pause;
         pause.wait(self.store, self.stop)?;
@@ -288,13 +288,13 @@ impl<'a> RunContext<'a> {
         Ok(())
     }
 
-    /// Returns whether the worker's idle timeout has expired.
+    /// Returns whether the idle timeout of the worker has expired.
     pub(crate) fn has_timed_out(&self) -> bool {
         lock(&self.idle).left
     }
 }
 
-/// Context of the calibration of a backbone on one text.
+/// Context of a calibration, which runs one backbone on one text.
 pub(crate) struct CalibrationJob<'a> {
     pub(crate) run: &'a RunContext<'a>,
     pub(crate) models: &'a Models<'a>,
@@ -302,21 +302,22 @@ pub(crate) struct CalibrationJob<'a> {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) tokens: &'a Arc<Key>,
     pub(crate) windows: Windows,
-    /// Label in messages.
+    /// Label of the job in messages.
     pub(crate) label: String,
     pub(crate) shape: ActivationShape,
     pub(crate) hold: &'a LeaseGuard<'a>,
 }
 
 impl CalibrationJob<'_> {
-    /// Fails if the weights have changed since hashing or the lease is lost. Must be called before storing results.
+    /// Fails if the weights have changed since they were hashed, or if the lease was lost. Must be called before
+    /// results are stored.
     pub(crate) fn unchanged(&self) -> Result<()> {
         self.hold.check()?;
         self.models.unchanged(self.backbone)
     }
 }
 
-/// Guard for the lease of running work. Tracks whether progress was made.
+/// Guard for the lease on running work. Also keeps track of whether progress was made.
 pub(crate) struct LeaseGuard<'a> {
     run: &'a RunContext<'a>,
     lease: Lease,
@@ -329,10 +330,10 @@ impl<'a> LeaseGuard<'a> {
         Self { run, lease, name, gone_on: Cell::new(false) }
     }
 
-    /// Checks the lease before storing.
+    /// Checks that the lease is still held. Must be called before results are stored.
     ///
     /// # Errors
-    /// Fails if the lease is lost after a pause of this process ([`Self::is_lost`]).
+    /// Fails if the lease was lost because this process was paused ([`Self::is_lost`]).
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_lost() { Err(Error::interrupted("the lease was lost")) } else { Ok(()) }
     }
@@ -345,7 +346,7 @@ impl<'a> LeaseGuard<'a> {
         !self.lease.holds()
     }
 
-    /// Records progress, which resets the crash counter: the remaining work did not cause earlier crashes.
+    /// Records progress, which resets the count of crashes. Whatever caused them was not the work that remains.
     pub(crate) fn record_progress(&self) {
         if !self.gone_on.replace(true) {
             self.run.store.forgive_deaths(self.name);

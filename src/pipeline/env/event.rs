@@ -1,4 +1,4 @@
-//! Events of a run, for display and records.
+//! Events of a run, for display and for records.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -8,25 +8,25 @@ use serde::{Deserialize, Serialize};
 /// Start of a job whose progress is counted in tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobStarted {
-    /// Job id, which is unique within the run. Several jobs may run at a time.
+    /// Id of the job, unique within the run. Several jobs may run at the same time.
     #[serde(rename = "job")]
     pub id: usize,
     pub label: String,
-    /// Name of the piece of work that the job belongs to ([`Work::work`]).
+    /// Name of the piece of work to which the job belongs ([`Work::work`]).
     pub work: String,
-    /// Number of remaining tokens, each counted once for all variants.
+    /// Number of tokens still to process. A token that is processed for several variants counts once.
     pub tokens: usize,
-    /// Number of cells that the job scores; may be 0.
+    /// Number of cells that the job scores. May be 0.
     pub cells: usize,
-    /// Remaining work estimated by the cost model, in floating-point operations.
+    /// Work still to be done, in floating-point operations, as estimated by the cost model.
     pub flops: f64,
 }
 
-/// Kind of a piece of work. Each kind has its own rate.
+/// Kind of a piece of work. Rates are measured separately for each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
-    /// Calibration passes, selections, operators, and training.
+    /// Calibration passes, selections, operators and training.
     Calibrate,
     /// Scoring of a text or task.
     Score,
@@ -34,14 +34,14 @@ pub enum WorkKind {
     Time,
 }
 
-/// Remaining piece of work of a plan.
+/// Piece of work in a plan that is still to be done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// Lease name prefix, or name of the prompt.
+    /// Prefix of the lease names, or name of the prompt.
     pub work: String,
     pub backbone: String,
     pub kind: WorkKind,
-    /// Remaining work estimated by the cost model, in floating-point operations.
+    /// Work still to be done, in floating-point operations, as estimated by the cost model.
     pub flops: f64,
 }
 
@@ -49,32 +49,33 @@ pub struct Work {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// Start of the run: total and stored numbers of cells and scores, and the estimated remaining work.
+    /// The run has started. Gives the numbers of cells and scores, how many of them are stored, and the estimate of the
+    /// remaining work.
     Planned {
         cells: usize,
         complete: usize,
         scores: usize,
         scored: usize,
         flops: f64,
-        /// Pieces of the remaining work.
+        /// Pieces of work that are still to be done.
         work: Vec<Work>,
         engine: String,
-        /// Machine and device, as named in the keys of latencies.
+        /// Machine and device, as written in the keys of latencies.
         machine: String,
-        /// Id of the stored plan outline.
+        /// Id of the outline of the plan, which is stored.
         plan: String,
     },
-    /// Message for the user.
+    /// There is a message for the user.
     Note {
         text: String,
     },
     Started(JobStarted),
-    /// Tokens done since the last event of the job. `elsewhere` is true if another process or an earlier run did the
-    /// work.
+    /// A job has processed tokens since its last event. `elsewhere` is true if another process or an earlier run did
+    /// the work.
     Advanced {
         job: usize,
         tokens: usize,
-        /// Number of tokens that were actually processed, if generation may have ended early.
+        /// Number of tokens that were actually processed. Given if generation may have ended early.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ran: Option<usize>,
         elsewhere: bool,
@@ -87,23 +88,23 @@ pub enum Event {
     },
     /// All work so far is stored, so stopping now loses nothing.
     Kept,
-    /// Score of a cell: a perplexity, or an accuracy in percent.
+    /// A cell has a score, which is a perplexity or an accuracy in percent.
     Scored {
         cell: String,
         on: String,
         value: f64,
     },
-    /// Completion of a cell. `complete` counts all complete cells.
+    /// A cell is complete. The field `complete` is the number of all complete cells.
     Complete {
         cell: String,
         complete: usize,
     },
-    /// Failure of a cell. Other cells continue.
+    /// A cell has failed. Other cells continue.
     Failed {
         cell: String,
         reason: String,
     },
-    /// End of the run. No event follows.
+    /// The run has ended. No event follows.
     Ended {
         complete: usize,
         failed: usize,
@@ -111,13 +112,13 @@ pub enum Event {
     },
 }
 
-/// Consumer of events. Each job sends `Started`, `Advanced` and, unless the run stops, `Finished`, possibly from
-/// several threads.
+/// Consumer of events. For each job, it receives `Started`, `Advanced` and, unless the run is stopped, `Finished`. The
+/// events may come from several threads.
 pub trait Reporter: Sync {
     fn event(&self, event: Event);
 }
 
-/// Reporter that forwards each distinct note once.
+/// Reporter that forwards each note only once.
 pub struct DistinctNotes<'a> {
     reporter: &'a dyn Reporter,
     reported: Mutex<BTreeSet<String>>,
@@ -141,7 +142,7 @@ impl Reporter for DistinctNotes<'_> {
     }
 }
 
-/// Discards all events.
+/// Reporter that discards all events.
 impl Reporter for () {
     fn event(&self, _: Event) {}
 }

@@ -24,7 +24,7 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// Hashes of the input files of a grid.
 pub struct Inputs {
     by_path: BTreeMap<PathBuf, Input>,
-    /// Number of documents of each task with a limit.
+    /// Number of documents in each task that has a limit.
     documents: BTreeMap<String, usize>,
     /// Content hash of each backbone, by folder.
     contents: BTreeMap<PathBuf, String>,
@@ -52,7 +52,7 @@ fn appeared(file: &Path) -> Error {
 }
 
 impl Inputs {
-    /// Hashes all input files except the grid file. Cache keys contain the parsed grid settings instead.
+    /// Hashes all input files except the grid file. The settings in the grid file go into the keys directly.
     pub(crate) fn read(grid: &Grid, store: &Store) -> Result<Self> {
         let mut files = BTreeSet::new();
         for backbone in grid.backbones.values() {
@@ -100,7 +100,7 @@ impl Inputs {
         })
     }
 
-    /// Returns the hash of a tokenizer file, combined with the tokens that adjacent files add.
+    /// Returns the hash of a tokenizer file, combined with the tokens that files next to it add.
     fn tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer(folder);
         let file_hash = self.of(&file)?.to_owned();
@@ -113,7 +113,7 @@ impl Inputs {
         })
     }
 
-    /// Returns a backbone's content hash, using cached hashes of weight files.
+    /// Returns the content hash of a backbone. Hashes of weight files are cached.
     fn content(&self, folder: &Path, store: &Store) -> Result<String> {
         self.guarded(&[folder], || {
             model::content(&Config::read_with_attachments(folder)?, folder, |file: &Path| {
@@ -123,8 +123,8 @@ impl Inputs {
         })
     }
 
-    /// Reads `config.json` and `tokenizer_config.json`, with special tokens of other tokenizer files. A missing file
-    /// yields null.
+    /// Reads `config.json` and `tokenizer_config.json`. The latter is completed with the special tokens from other
+    /// tokenizer files. A file that is missing is read as null.
     pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
         let [config, tokenizer] = [parts::config(folder), parts::sibling_file(folder, TOKENIZER_CONFIG)];
         let roles = corpus::files_beside(&tokenizer);
@@ -142,10 +142,10 @@ impl Inputs {
             .map_err(|error| error.at(folder.display()))
     }
 
-    /// Reads a backbone's chat template.
+    /// Reads the chat template of a backbone.
     ///
     /// # Errors
-    /// Fails if the backbone has none.
+    /// Fails if the backbone has no chat template.
     pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
         let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::sibling_file(folder, name));
         self.guarded(&[&files[0], &files[1]], || {
@@ -154,8 +154,8 @@ impl Inputs {
         })
     }
 
-    /// Calls `read`, and checks that the files at or below `paths` have not changed since hashing. Otherwise, results
-    /// would be stored under the hash of other inputs.
+    /// Calls `read`, and checks that the files at or below `paths` have not changed since they were hashed. If they
+    /// had, results would be stored under the hash of other inputs.
     ///
     /// # Errors
     /// Fails like `read`, or with exit code 2 if a file has changed.
@@ -190,15 +190,15 @@ impl Inputs {
             .collect()
     }
 
-    /// Returns the effective limit of a task. A limit of a built-in task that excludes no document is dropped, because
-    /// it does not change the results.
+    /// Returns the effective limit of a task. A limit on a built-in task is dropped if it excludes no document, because
+    /// it then does not change the results.
     pub(crate) fn limit(&self, task: &EvalTask) -> Result<Option<f64>> {
         let documents = self.documents.get(&task.name).filter(|_| !task.defined);
         let (Some(limit), Some(&documents)) = (task.how.limit, documents) else { return Ok(task.how.limit) };
         Ok((DocumentLimit::new(limit)?.of(documents) < documents).then_some(limit))
     }
 
-    /// Returns the hashes by path, for a run's record.
+    /// Returns the hashes by path, for the record of a run.
     pub fn by_path(&self) -> BTreeMap<String, String> {
         self.by_path.iter().map(|(path, hash)| (path.display().to_string(), hash.sha256().to_string())).collect()
     }
@@ -218,8 +218,8 @@ fn read_json(path: &Path) -> Result<Value> {
         .map_err(|error| Error::bad_input("invalid JSON").at(path.display().to_string()).found(error.to_string()))
 }
 
-/// Returns warnings about cuts that a search cannot select, texts used for both calibration and evaluation, and
-/// calibrations with too few tokens.
+/// Returns warnings about cuts that a search cannot select, about texts used for both calibration and evaluation, and
+/// about calibrations with too few tokens.
 pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     let unselectable = grid.search.iter().flat_map(|search| &search.unselectable);
     let mut warnings: Vec<String> = unselectable
@@ -247,7 +247,7 @@ pub fn warnings(grid: &Grid, hashes: &BTreeMap<String, String>) -> Vec<String> {
     warnings
 }
 
-/// Returns the warnings about calibrations with too few tokens.
+/// Returns warnings about calibrations with too few tokens.
 fn shortages(grid: &Grid) -> Vec<String> {
     let mut channels: BTreeMap<&str, Option<usize>> = BTreeMap::new();
     let mut warnings = Vec::new();
@@ -256,7 +256,7 @@ fn shortages(grid: &Grid) -> Vec<String> {
         if !recovery.rule.is_fitted() {
             continue;
         }
-        // Unreadable configs are reported elsewhere.
+        // A config that cannot be read is reported elsewhere.
         let hidden = *channels.entry(&cell.backbone).or_insert_with(|| {
             let backbone = grid.backbones.get(&cell.backbone)?;
             Config::read_with_attachments(&backbone.path).ok().map(|config| config.hidden)

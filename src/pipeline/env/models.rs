@@ -9,9 +9,10 @@ use super::progress::lock;
 use crate::error::Result;
 use crate::model::Engine;
 
-/// Loader of engines, replaced in tests.
+/// Loader of engines. Tests replace it with their own.
 pub(crate) trait Engines: Sync {
-    /// Loads a backbone. `weights` limits its weights in memory, and `device` its device memory, both in bytes.
+    /// Loads a backbone. `weights` limits the memory for its weights, and `device` limits its device memory, both in
+    /// bytes.
     ///
     /// # Errors
     /// Fails if the backbone cannot be read.
@@ -29,7 +30,7 @@ impl Engines for FromFiles {
 /// Loaded engines, by backbone name.
 pub(crate) struct Models<'a> {
     inputs: &'a Inputs,
-    /// Maximum bytes of weights in memory, by backbone name.
+    /// Maximum number of bytes of weights in memory, by backbone name.
     budgets: HashMap<&'a str, u64>,
     /// Maximum device memory in bytes.
     device: Option<u64>,
@@ -47,7 +48,7 @@ impl<'a> Models<'a> {
         Self { inputs, budgets, device, engines, loaded: Mutex::default() }
     }
 
-    /// Returns a backbone's engine, loading it on first use.
+    /// Returns the engine of a backbone. The backbone is loaded on first use.
     pub(crate) fn get(&self, backbone: &BackbonePlan) -> Result<Arc<dyn Engine>> {
         let mut loaded = lock(&self.loaded);
         if let Some(engine) = loaded.get(&backbone.name) {
@@ -60,10 +61,10 @@ impl<'a> Models<'a> {
         Ok(engine)
     }
 
-    /// Checks that the weights of a backbone that loads layers on demand are unchanged.
+    /// Checks that the weights have not changed, if the backbone loads its layers on demand.
     ///
     /// # Errors
-    /// Fails with exit code 2, naming the file.
+    /// Fails with exit code 2 if a file has changed. The error names the file.
     pub(crate) fn unchanged(&self, backbone: &BackbonePlan) -> Result<()> {
         let engine = backbone.engine;
         if engine.id().is_on_cpu() && self.budget(backbone) >= engine.weight_bytes(&backbone.config) {
@@ -72,7 +73,7 @@ impl<'a> Models<'a> {
         self.inputs.guarded(&[&backbone.folder], || Ok(()))
     }
 
-    /// Calls `read` and checks that the backbone's files have not changed since hashing.
+    /// Calls `read`, and checks that the files of the backbone have not changed since they were hashed.
     pub(crate) fn read<T>(&self, backbone: &BackbonePlan, read: impl FnOnce() -> Result<T>) -> Result<T> {
         self.inputs.guarded(&[&backbone.folder], read)
     }
@@ -81,7 +82,7 @@ impl<'a> Models<'a> {
         self.budgets.get(&*backbone.name).copied().unwrap_or(u64::MAX)
     }
 
-    /// Unloads a backbone whose jobs are done.
+    /// Unloads a backbone whose jobs are all done.
     pub(crate) fn forget(&self, backbone: &BackbonePlan) {
         lock(&self.loaded).remove(&backbone.name);
     }

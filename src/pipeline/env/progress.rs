@@ -1,7 +1,7 @@
 //! Coordination with other processes.
 //!
-//! A panic fails only its own job. Waiting is reported and uses exponential backoff. While one process measures
-//! latencies, the other processes on the same machine and store pause.
+//! A panic in a job fails only that job. Waiting is reported and uses exponential backoff. While one process measures
+//! latencies, all other processes that use the same machine and store pause.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -18,15 +18,15 @@ use ghostlab_store::{Lease, LeaseResult, Store};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum JobStatus {
     Done,
-    /// Other processes did all the work.
+    /// Other processes have done all of the work.
     Cached,
-    /// Other processes are working on the rest.
+    /// Other processes are working on what is left.
     Contended,
-    /// All permitted attempts failed. Contains the last reason.
+    /// All permitted attempts have failed. Contains the reason of the last one.
     Abandoned(String),
 }
 
-/// Runs a job, converting a panic into an error.
+/// Runs a job, and converts a panic to an error.
 pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<&str>().map(ToString::to_string);
@@ -36,12 +36,12 @@ pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Locks a mutex, ignoring poisoning: every critical section leaves the data consistent.
+/// Locks a mutex even if it is poisoned, because every critical section leaves the data consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Fails if the user interrupted the run.
+/// Fails if the user has interrupted the run.
 pub(crate) fn check_stop(stop: &AtomicBool) -> Result<()> {
     if stop.load(Relaxed) {
         return Err(Error::interrupted("stopped before the grid was finished").hint("run the same command to resume"));
@@ -57,7 +57,7 @@ impl Pause {
     const FIRST: Duration = Duration::from_millis(50);
     const MAX: Duration = Duration::from_secs(10);
 
-    /// Waits, then extends the interval.
+    /// Waits for the interval, and then extends it.
     ///
     /// # Errors
     /// Fails if the user interrupts the run.
@@ -98,8 +98,8 @@ pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     }
 }
 
-/// Returns the name of the lease for timing on this machine. Other processes on the machine pause after their current
-/// batch. The warm-up passes of the timing process give them time to do so.
+/// Returns the name of the lease for measuring times on this machine. While it is held, other processes on the machine
+/// pause after their current batch. The warm-up passes of the measuring process give them time to do so.
 pub fn timing_lease() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
     &NAME

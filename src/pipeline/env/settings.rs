@@ -1,4 +1,4 @@
-//! Settings of a run, and limits of workers.
+//! Settings of a run, and limits for workers.
 
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use crate::machine;
 use crate::model::EngineRequest;
 use ghostlab_store::Attempt;
 
-/// Settings of a run. They affect results only by rounding errors.
+/// Settings of a run. They change results only by rounding errors.
 #[derive(Debug, Clone, Copy)]
 pub struct RunSettings {
-    /// Requested engine, device and float type.
+    /// Engine, device and float type to use.
     pub engine: EngineRequest,
-    /// Maximum device memory in bytes; most of the free memory by default.
+    /// Maximum device memory in bytes. Defaults to most of the free device memory.
     pub device_memory: Option<u64>,
-    /// Number of tokens per batch; the default depends on the engine.
+    /// Number of tokens per batch. The default depends on the engine.
     pub batch_tokens: Option<usize>,
-    /// Maximum bytes of activations spooled in one pass. If a selection may need more, a second pass spools only the
-    /// chosen sites.
+    /// Maximum number of bytes of activations to spool in one pass. If a selection may need more, a second pass spools
+    /// only the sites that were chosen.
     pub spool_bytes: u64,
-    /// Maximum number of parallel jobs.
+    /// Maximum number of jobs to run in parallel.
     pub jobs: usize,
-    /// Maximum memory of all jobs in bytes, including weights; most of the free memory by default.
+    /// Maximum memory for all jobs in bytes, including weights. Defaults to most of the free memory.
     pub memory: Option<u64>,
     /// Maximum size of the store in bytes, unless the grid needs more.
     pub store_limit: Option<u64>,
-    /// Number of retries of a failed job.
+    /// Number of times that a failed job is retried.
     pub retries: u32,
-    /// Whether to repeat stored latency measurements.
+    /// Whether to repeat latency measurements that are already stored.
     pub retime: bool,
-    /// Whether to repeat noisy timing sessions, because the latencies will be recorded.
+    /// Whether to repeat timing sessions that are noisy. Set if the latencies are to be recorded.
     pub settle: bool,
 }
 
@@ -50,7 +50,7 @@ impl Default for RunSettings {
 }
 
 impl RunSettings {
-    /// Returns the memory limit of all jobs together, in bytes.
+    /// Returns the memory limit for all jobs together, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.unwrap_or_else(|| machine::free_memory() / 5 * 4)
     }
@@ -60,27 +60,27 @@ impl RunSettings {
         Self::cache_part(self.memory_bytes())
     }
 
-    /// Returns the part of `memory` that the KV cache may use.
+    /// Returns how much of `memory` the KV cache may use.
     pub fn cache_part(memory: u64) -> u64 {
         memory / 4
     }
 }
 
-/// Limits of a worker.
+/// Limits for a worker.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WorkerLimits {
-    /// Number of retries of a failed job by all workers together.
+    /// Number of times that all workers together retry a failed job.
     pub retries: u32,
-    /// Time after which an idle worker exits. `None` means to wait until all work is done.
+    /// Time after which an idle worker exits, or `None` to wait until all work is done.
     pub idle_exit: Option<Duration>,
 }
 
 impl WorkerLimits {
-    /// Number of worker deaths during a job after which it is abandoned. Workers die for many reasons, so only repeated
-    /// deaths point to the job.
+    /// Number of worker deaths after which a job is abandoned. Workers die for many reasons, so only repeated deaths
+    /// are blamed on the job.
     pub const DEATHS: usize = 5;
 
-    /// Returns the reason why a job must not be retried, if any.
+    /// Returns the reason why a job must not be retried, or `None` if it may be.
     pub(crate) fn given_up(self, attempts: &[Attempt]) -> Option<String> {
         let died = attempts.iter().filter(|attempt| attempt.died).count();
         let failed = attempts.len() - died;

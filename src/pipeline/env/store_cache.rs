@@ -1,4 +1,4 @@
-//! Cache of the hashes of stored objects. Cached objects cannot disappear, because the run has reserved them.
+//! Cache that remembers which objects are stored. They cannot disappear, because the run has reserved them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ pub(crate) struct StoreCache(Mutex<ObjectSets>);
 #[derive(Default)]
 struct ObjectSets {
     there: HashSet<String>,
-    /// Hashes of damaged objects. They must be read again to see whether they were replaced.
+    /// Hashes of damaged objects. These objects must be read again to find out whether they have been replaced.
     damaged: HashSet<String>,
 }
 
@@ -21,7 +21,7 @@ impl StoreCache {
         Self(Mutex::new(ObjectSets { there, damaged }))
     }
 
-    /// Records an object that was read or written completely.
+    /// Records that an object was read or written completely.
     pub(crate) fn insert(&self, key: &Key) {
         let mut known = lock(&self.0);
         known.damaged.remove(key.hash());
@@ -38,7 +38,7 @@ impl StoreCache {
         lock(&self.0).has(store, key)
     }
 
-    /// Returns whether an object is known to be stored, without accessing the store.
+    /// Returns whether an object is known to be stored. Does not access the store.
     pub(crate) fn knows(&self, hash: &str) -> bool {
         lock(&self.0).there.contains(hash)
     }

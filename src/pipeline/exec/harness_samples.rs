@@ -1,4 +1,4 @@
-//! Requests and answers by document, in the format of lm-evaluation-harness's `samples_TASK_….jsonl`.
+//! Requests and answers for each document, in the format of lm-evaluation-harness's files `samples_TASK_….jsonl`.
 
 use ghostlab_definitions::aggregate::Item;
 use ghostlab_definitions::filter::Pipeline;
@@ -16,7 +16,7 @@ use crate::pipeline::plan::Plan;
 use crate::pipeline::stage::tokens::defined;
 use ghostlab_store::Store;
 
-/// Returns the samples of each defined task for the first cell, by task name.
+/// Returns the samples for the first cell, by the name of the task. Only tasks with definitions have samples.
 ///
 /// # Errors
 /// Fails if the inputs have changed since they were scored.
@@ -44,7 +44,7 @@ pub fn harness_samples(
     Ok(all)
 }
 
-/// Returns a sample for each filter and document of a task. `requests` and `answers` are indexed by document.
+/// Returns one sample per filter and document of a task. `requests` and `answers` are indexed by document.
 fn task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answer>]) -> Result<Vec<Value>> {
     let judged = score_task(task, answers, &|_, _| Ok(None))?;
     let mut samples = Vec::new();
@@ -82,7 +82,7 @@ fn task_samples(task: &Task, requests: &[&[Request]], answers: &[Vec<Answer>]) -
     Ok(samples)
 }
 
-/// Returns the arguments of a document's requests, under the names that lm-evaluation-harness uses.
+/// Returns the arguments of the requests for a document, under the names that lm-evaluation-harness uses.
 fn arguments(requests: &[Request]) -> Map<String, Value> {
     requests
         .iter()
@@ -99,7 +99,7 @@ fn arguments(requests: &[Request]) -> Map<String, Value> {
         .collect()
 }
 
-/// Applies a filter to generated texts. Other answers are not filtered.
+/// Applies a filter to generated texts. Answers of other types are returned unfiltered.
 fn filtered(filter: &Pipeline, answer: &Answer, document: &DefinitionValue) -> Result<Value> {
     match answer {
         Answer::Texts(texts) => {
@@ -125,7 +125,7 @@ fn responses(answer: &Answer) -> Value {
     }
 }
 
-/// Formats an answer like lm-evaluation-harness, with numbers as strings.
+/// Formats an answer as lm-evaluation-harness does, with numbers as strings.
 fn answer_json(answer: &Answer) -> Value {
     match answer {
         Answer::LogLikelihood(likelihood, greedy) => {

@@ -1,4 +1,4 @@
-//! Runs a grid: preflight checks, job order, limits, events and interruption. The jobs themselves are in
+//! Runs a grid: preflight checks, order of jobs, limits, events and interruption. The jobs themselves are in
 //! [`stage`](super::stage).
 
 mod harness_samples;

@@ -1,4 +1,4 @@
-//! Checks a run's requirements, including disk space and memory, before its first job.
+//! Checks before the first job that a run has what it needs, including disk space and memory.
 //!
 //! `run`, `worker`, `plan` and `submit` share these checks and their messages.
 
@@ -23,22 +23,22 @@ use ghostlab_store::{InventoryItem, Lookup, Store};
 /// Machine on which a plan will run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Where {
-    /// This machine. The default memory limit is its free memory.
+    /// This machine. Memory is limited to its free memory by default.
     Here,
-    /// Other, unknown machines.
+    /// Other machines, about which nothing is known.
     Elsewhere,
 }
 
-/// Store state and cost estimate of a plan that passed the checks.
+/// State of the store and cost estimate for a plan that has passed the checks.
 pub struct Preflight {
     pub state: StoreState,
     pub estimate: Estimate,
 }
 
-/// Checks the plan, tokenizes its texts, and checks that memory and disk suffice.
+/// Checks the plan, tokenizes its texts, and checks that there is enough memory and disk space.
 ///
 /// # Errors
-/// Fails like [`prepare`], and if memory or disk is insufficient.
+/// Fails like [`prepare`], or if there is not enough memory or disk space.
 pub fn preflight(
     plan: &Plan<'_>,
     settings: &RunSettings,
@@ -60,7 +60,8 @@ pub fn preflight(
     Ok(found)
 }
 
-/// Reads the state of the store and checks the free disk space. Ignores texts that are not tokenized yet.
+/// Reads the state of the store, and checks that there is enough disk space. Texts that have not been tokenized yet are
+/// ignored.
 fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Store) -> Result<Preflight> {
     let state = if settings.retime { StoreState::to_retime(plan, store) } else { StoreState::read(plan, store) };
     let memory = match position {
@@ -69,7 +70,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Sto
     };
     let estimate = Estimate::of(plan, &state, settings.spool_bytes, memory)?;
     let coming = estimate.coming();
-    // Space that enforcing the store's size limit will free.
+    // Space that will be freed when the size limit of the store is enforced.
     let goes = settings.store_limit.map(|limit| -> Result<u64> {
         let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);
         Ok(quota.going.iter().map(InventoryItem::bytes).sum())
@@ -78,7 +79,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Sto
     Ok(Preflight { state, estimate })
 }
 
-/// Checks every backbone, and tokenizes missing texts.
+/// Checks every backbone, and tokenizes the texts that are missing in the store.
 ///
 /// # Errors
 /// Fails if a weight file cannot be read, a backbone does not support a recovery, a corpus or task cannot be tokenized,
@@ -91,7 +92,8 @@ pub fn prepare(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &A
     plan.backbones.iter().try_for_each(|backbone| note_overlap(backbone, store, reporter))
 }
 
-/// Reports calibrations that draw more tokens than their text has, because overlapping windows carry less information.
+/// Reports calibrations that draw more tokens than their text contains. Their windows overlap and carry less
+/// information.
 fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter) -> Result<()> {
     for CalibrationPlan { calibration, tokens, .. } in &backbone.calibrations {
         let Lookup::Whole(object) = store.look(tokens) else { continue };
@@ -110,7 +112,7 @@ fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter)
     Ok(())
 }
 
-/// Rejects a plan whose kernels the processor does not support.
+/// Rejects a plan if its kernels are not supported by the processor.
 ///
 /// # Errors
 /// Fails like [`EngineChoice::check`](crate::model::EngineChoice::check).
@@ -149,10 +151,10 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
     Ok(())
 }
 
-/// Rejects a plan that needs more disk space than is free or will be freed (`goes`).
+/// Rejects a plan that needs more disk space than is free. `goes` is the space that will still be freed.
 ///
 /// # Errors
-/// Fails with exit code 3, naming the required and the free space.
+/// Fails with exit code 3. The error gives the required and the free space.
 fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     let wanted = (estimate.coming(), estimate.cost.inodes);
     let free = (disk::free(store.room()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.room()));
@@ -175,7 +177,7 @@ fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     }
 }
 
-/// Rejects calibration texts whose tokens exceed memory, before any text is drawn.
+/// Rejects a plan if the tokens of its calibration texts do not fit in memory. Called before any text is drawn.
 fn for_tokens(plan: &Plan<'_>, store: &Store, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let Some(most) = limit.or(free) else { return Ok(()) };
     for backbone in &plan.backbones {
@@ -214,13 +216,14 @@ fn for_jobs(
         .filter(|(_, missing)| !missing.is_empty());
     let bytes = jobs.map(|(job, missing)| (job.group.bytes)(backbone, &missing)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
-    // Memory must hold the largest part of the weights and, for generation, the KV cache of one prompt.
+    // Memory must hold the largest part of the weights. For generation, it must also hold the KV cache of one prompt.
     let reserve = batch_bytes(plan, backbone, state, 0) + largest;
     let weights = backbone.engine.held_bytes(&backbone.config, 0);
     in_memory(&MemoryNeed { backbone: &backbone.name, weights, reserve }, limit, free)
 }
 
-/// Evicts unneeded objects while the store plus the expected bytes exceed its limit, and reports them.
+/// Evicts objects that this plan does not need if the store would otherwise exceed its size limit, and reports how
+/// many. `coming` is the number of bytes still to be stored.
 pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Result<()> {
     let RunEnv { settings, store, reporter, stop, .. } = *given;
     let Some(limit) = settings.store_limit else { return Ok(()) };
@@ -229,11 +232,11 @@ pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Resu
     let mut quota = look()?;
     if !quota.going.is_empty() {
         let clearing = progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop)?;
-        // Look again, because runs that have started in the meantime may have reserved some of the objects.
+        // Read the quota again, because runs that have started in the meantime may have reserved some of the objects.
         quota = look()?;
         for some in quota.going.chunks(64) {
-            // If this process was paused for long, it has lost the lease, and newer runs may need the objects. Leave
-            // them to the next eviction.
+            // If this process was paused for too long, it has lost the lease, and newer runs may need the objects. They
+            // are left to the next eviction.
             if !clearing.holds() {
                 break;
             }
@@ -263,11 +266,11 @@ fn gigabytes(bytes: u64) -> String {
 struct MemoryNeed<'a> {
     backbone: &'a str,
     weights: u64,
-    /// Memory in bytes for the activations of a batch, for operators, and for solving an operator.
+    /// Number of bytes needed for the activations of a batch, for operators, and for solving an operator.
     reserve: u64,
 }
 
-/// Rejects a job that does not fit in `limit` or, if there is no limit, in the `free` memory.
+/// Rejects a job that does not fit in `limit`, or in the `free` memory if there is no limit.
 fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let wanted = needs.weights + needs.reserve;
     if limit.or(free).is_none_or(|most| wanted <= most) {

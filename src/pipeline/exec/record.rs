@@ -1,4 +1,4 @@
-//! Run records, which show the progress of a run even after a crash.
+//! Records of runs. They show the progress of a run even if it crashes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub enum RunState {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
-    /// Process id used in the store.
+    /// Id of the process in the store.
     pub process: String,
     pub grid: String,
     #[serde(serialize_with = "crate::files::shown::path")]
@@ -44,7 +44,7 @@ pub struct RunRecord {
     #[serde(serialize_with = "crate::files::shown::path")]
     pub results: PathBuf,
     pub command: Vec<String>,
-    /// Start time, in Unix seconds of the machine's clock.
+    /// Start time in Unix seconds, on the machine's clock.
     pub started: u64,
     pub updated: u64,
     pub stage: RunState,
@@ -56,23 +56,23 @@ pub struct RunRecord {
     /// Number of stored scores.
     #[serde(default)]
     pub scored: usize,
-    /// Failure reasons by cell name. A failure of the whole run has the key `the run`.
+    /// Reasons for failures, by cell name. A failure of the whole run has the key `the run`.
     pub failures: BTreeMap<String, String>,
-    /// Running jobs by id, each with its label, completed tokens and total tokens.
+    /// Running jobs by id. Each has a label, the number of tokens done, and the total number of tokens.
     pub jobs: BTreeMap<usize, (String, usize, usize)>,
-    /// Total and completed work according to the cost model, in floating-point operations, and elapsed seconds.
+    /// Total work in floating-point operations, as estimated by the cost model. `flops_done` is the part that is done.
     pub flops: f64,
     pub flops_done: f64,
     pub seconds: f64,
-    /// Estimated remaining seconds; `None` before any progress.
+    /// Estimated number of seconds left, or `None` before any progress.
     #[serde(default)]
     pub seconds_left: Option<f64>,
-    /// Engine and machine; `None` in older records. Rates are only comparable if both are equal.
+    /// Engine and machine, or `None` in older records. Rates can be compared only if both are equal.
     #[serde(default)]
     pub engine: Option<String>,
     #[serde(default)]
     pub machine: Option<String>,
-    /// Whether the process is a worker, which writes no results.
+    /// Whether the process is a worker. Workers do not write results.
     #[serde(default)]
     pub worker: bool,
     /// Host name.
@@ -86,7 +86,7 @@ pub struct RunRecord {
 }
 
 impl RunRecord {
-    /// Reads all records, newest first, skipping unreadable ones.
+    /// Reads all records, newest first. Records that cannot be read are skipped.
     pub fn all(store: &Store) -> Vec<Self> {
         let files = store.records(&store.runs_dir());
         let mut records: Vec<Self> = files.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect();
@@ -94,8 +94,9 @@ impl RunRecord {
         records
     }
 
-    /// Returns the rate, in operations per second, of the newest run with the same engine and machine
-    /// ([`Plan::engines`](crate::pipeline::plan::Plan::engines), [`Plan::machine`](crate::pipeline::plan::Plan::machine)).
+    /// Returns the rate of the newest run with the same engine and machine, in operations per second. See
+    /// [`Plan::engines`](crate::pipeline::plan::Plan::engines) and
+    /// [`Plan::machine`](crate::pipeline::plan::Plan::machine).
     pub fn rate(store: &Store, engine: &str, machine: &str) -> Option<f64> {
         let worked = |record: &Self| {
             record.flops_done > 0.0
@@ -103,14 +104,14 @@ impl RunRecord {
                 && record.engine.as_deref().is_none_or(|name| name == engine)
                 && record.machine.as_deref().is_none_or(|name| name == machine)
         };
-        // Records without an engine predate all engines except the CPU engine.
+        // Records without an engine were written when the CPU engine was the only one.
         let is_comparable = |record: &Self| record.engine.is_some() || engine == CPU.to_string();
         let mut all = Self::all(store).into_iter();
         all.find(|record| worked(record) && is_comparable(record)).map(|record| record.flops_done / record.seconds)
     }
 }
 
-/// Reporter that updates a run's record and forwards every event.
+/// Reporter that updates the record of a run and forwards every event.
 pub struct Recorder<'a> {
     inner: &'a dyn Reporter,
     store: &'a Store,
@@ -122,14 +123,14 @@ pub struct Recorder<'a> {
 struct RecorderState {
     record: RunRecord,
     left: TimeLeft,
-    /// Start of the run and time of the last write, on the store's clock.
+    /// When the run started and when the record was last written, on the store's clock.
     started: Duration,
     written: Duration,
 }
 
-/// Minimum interval between writes that only update progress.
+/// Minimum interval between writes that only update the progress.
 const EVERY: Duration = Duration::from_secs(1);
-/// Minimum interval between a worker's writes. Hundreds of workers may share a file server.
+/// Minimum interval between the writes of a worker. Hundreds of workers may share a file server.
 const WORKER_EVERY: Duration = Duration::from_secs(10);
 
 impl<'a> Recorder<'a> {
@@ -177,7 +178,7 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
-    /// Records the failure or interruption of a run that reported no [`Event::Ended`].
+    /// Records that a run failed or was interrupted, if it has not reported [`Event::Ended`].
     pub fn end(&self, error: &Error) {
         let mut state = lock(&self.state);
         let record = &mut state.record;
@@ -255,7 +256,7 @@ impl Reporter for Recorder<'_> {
         }
         let rarely = self.every > EVERY && !matches!(event, Event::Planned { .. } | Event::Ended { .. });
         if now && (!rarely || self.due(&state)) {
-            // A failed write must not stop the run.
+            // The run must continue even if a write fails.
             self.write(&mut state).ok();
         }
         drop(state);

@@ -22,7 +22,7 @@ use crate::pipeline::stage::group::{Job, JobContext, Order, Programs, ResumeStat
 use crate::pipeline::stage::latency;
 use ghostlab_store::{Attempt, Store};
 
-/// Computes the missing results of a grid. If a cell fails, the others continue and the outcome contains the reason.
+/// Computes the missing results of a grid. If a cell fails, the other cells continue, and the outcome gives the reason.
 ///
 /// # Errors
 /// Fails if a preflight check fails, a backbone cannot be loaded, the store is full, or `stop` is set.
@@ -41,18 +41,18 @@ pub fn run(
     })
 }
 
-/// Outcome of a worker. Workers do not load scores, because each would have to read all of them.
+/// Outcome of a worker. It contains no scores, because each worker would have to read all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerOutcome {
-    /// No work is left. Holds the total number of cells, and how many are complete and how many failed.
+    /// No work is left. Gives the total number of cells, how many of them are complete, and how many failed.
     Done { cells: usize, complete: usize, failed: usize },
-    /// Other workers hold the leases of all remaining jobs, and the idle timeout has expired.
+    /// The leases of all remaining jobs are held by other workers, and the idle timeout has expired.
     IdleTimeout,
 }
 
-/// Works on a grid with other workers until no work is left for this process.
+/// Works on a grid together with other workers until no work is left for this process.
 ///
-/// Only [`run`] measures latencies, which must be timed without other load.
+/// Latencies are measured only by [`run`], because there must be no other load during a measurement.
 ///
 /// # Errors
 /// Fails like [`run`].
@@ -64,7 +64,7 @@ pub fn work(
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<WorkerOutcome> {
-    // Workers count attempts together in the store, so a single worker does not retry.
+    // The store counts the attempts of all workers together, so a single worker does not retry.
     let settings = RunSettings { retries: 0, ..settings };
     run_all(grid, RunEnv { settings, store, reporter, stop, worker_limits: Some(worker_limits) }, |_, context| {
         let complete = context.complete();
@@ -76,7 +76,7 @@ pub fn work(
     })
 }
 
-/// Reads the stored results of a grid, and the recorded reasons for missing ones.
+/// Reads the stored results of a grid. For results that are missing, reads the recorded reasons.
 ///
 /// # Errors
 /// Fails if an input cannot be read or an object is damaged.
@@ -92,7 +92,8 @@ pub fn read_stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: 
     Ok(outcome)
 }
 
-/// Returns the recorded failures of incomplete cells: failed attempts at their objects, calibrations or score chunks.
+/// Returns the recorded failures of incomplete cells. These are failed attempts at their objects, calibrations or score
+/// chunks.
 pub(super) fn recorded_failures(
     plan: &Plan<'_>,
     state: &StoreState,
@@ -123,8 +124,8 @@ fn failed_chunks(attempts: &BTreeMap<String, Vec<Attempt>>, journal: &str) -> Op
     chunks.last().and_then(|(_, attempts)| attempts.last()).map(|attempt| attempt.reason.clone())
 }
 
-/// Runs the missing jobs, then calls `end`, which returns the numbers of complete and failed cells, and the value to
-/// return.
+/// Runs the missing jobs and calls `end`. `end` returns the number of complete cells, the number of failed cells, and
+/// the value to return.
 fn run_all<T>(
     grid: &Grid,
     env: RunEnv<'_>,
@@ -194,8 +195,8 @@ fn pieces(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<Work>> {
         .collect())
 }
 
-/// Reserves the objects that the run will use, then waits for a concurrent cleanup, so that objects found afterwards
-/// cannot disappear.
+/// Reserves the objects that the run will use, and waits until a concurrent cleanup has finished. Objects that are
+/// found afterwards cannot disappear.
 fn reserve(plan: &Plan<'_>, store: &Store, reporter: &dyn Reporter, stop: &AtomicBool) -> Result<()> {
     store.reserve(plan.keys().map(|key| key.hash()))?;
     progress::lease(store, Store::CLEARING, "cleaning up the store", reporter, stop).map(drop)
@@ -223,7 +224,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
     let programs = &Programs::default();
     let tools = JobContext { run: context, models, programs };
     let head = GridHead { plan, tools, spread: context.worker_limits.map(|_| Spread::default()) };
-    // Jobs that must run alone come last, one at a time.
+    // Jobs that must not run in parallel with others come last, one at a time.
     for alone in [false, true] {
         let tasks = tasks(plan, tools, state, alone);
         if let (Some(_), Some((_, Order::Alone(reason)))) =
@@ -239,7 +240,8 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
     Ok(())
 }
 
-/// Returns the incomplete jobs: those that must run alone if `alone` is set, otherwise all others.
+/// Returns the jobs that are incomplete. If `alone` is set, these are the jobs that must run alone, and otherwise all
+/// others.
 fn tasks<'a>(
     plan: &'a Plan<'a>,
     tools: JobContext<'a>,
@@ -282,11 +284,11 @@ fn tasks<'a>(
     tasks
 }
 
-/// Scheduler callbacks of a grid run.
+/// Callbacks of a grid run that the scheduler calls.
 struct GridHead<'a> {
     plan: &'a Plan<'a>,
     tools: JobContext<'a>,
-    /// Coordination with other workers; `None` if the run is not a worker.
+    /// Coordination with other workers, or `None` if the run is not a worker.
     spread: Option<Spread>,
 }
 
@@ -318,7 +320,7 @@ impl TaskHooks for GridHead<'_> {
     }
 }
 
-/// Runs as much of a job as is currently possible, and reports which cells it completed.
+/// Runs as much of a job as is possible at the moment, and reports which cells have become complete.
 pub(super) fn attempt(
     plan: &Plan<'_>,
     tools: &JobContext<'_>,
@@ -345,7 +347,7 @@ pub(super) fn attempt(
     Ok(JobStatus::Done)
 }
 
-/// Runs a job up to the permitted number of attempts. Marks its cells as failed if all attempts fail.
+/// Runs a job, and retries it as often as permitted. If all attempts fail, its cells are marked as failed.
 fn run_with_retries(
     context: &RunContext<'_>,
     variants: &[&Variant],
@@ -369,7 +371,7 @@ fn run_with_retries(
         }
         match error.kind() {
             ErrorKind::Missing => return Err(error),
-            // The attempt is recorded. The next process decides whether to retry.
+            // The attempt has been recorded. The next process decides whether to retry.
             ErrorKind::Job if context.worker_limits.is_some() => {
                 context.note(error.one_line());
                 return Ok(JobStatus::Contended);

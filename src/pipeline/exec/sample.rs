@@ -1,5 +1,5 @@
-//! Recomputes a sample of a grid's scores: some chunks of each evaluation, and the selections and operators that they
-//! need. Stored scores are not read.
+//! Recomputes a sample of the scores of a grid: some chunks of each evaluation, and the selections and operators that
+//! these need. Stored scores are not read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -34,53 +34,53 @@ use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
 use ghostlab_definitions::results::{Noted, noted};
 use ghostlab_store::{Key, Store};
 
-/// Cell with recomputed scores.
+/// Cell with scores that were recomputed.
 #[derive(Debug)]
 pub struct SampledCell {
     /// Index of the cell in the grid.
     pub cell: usize,
     pub identity: Arc<Identity>,
-    /// Selected layers. `None` for a dense backbone.
+    /// Layers that were selected, or `None` for a dense backbone.
     pub selection: Option<Selection>,
     pub boundaries: Vec<BoundaryResult>,
     pub scores: Vec<SampledScores>,
-    /// Reason why scores are missing, if the cell failed.
+    /// If the cell failed, the reason why its scores are missing.
     pub failure: Option<String>,
 }
 
-/// Sampled scores of a variant in one evaluation.
+/// Scores of a variant in the sampled part of an evaluation.
 #[derive(Debug, Clone)]
 pub struct SampledScores {
     pub measure: Arc<MeasureId>,
-    /// Text or task, as written in the grid.
+    /// Text or task, as it is written in the grid.
     pub label: String,
     pub items: SampledItems,
-    /// Number of drawn chunks, and of all chunks.
+    /// Number of chunks that were drawn, and total number of chunks.
     pub chunks: [usize; 2],
     /// Total number of windows or documents.
     pub all: usize,
 }
 
-/// Sampled items with their indices in the evaluation.
+/// Items in the sample, with their indices in the evaluation.
 #[derive(Debug, Clone)]
 pub enum SampledItems {
-    /// Values of each window: its loss in nats per token, and differences from the dense model.
+    /// Values of each window: its loss in nats per token and, if requested, its differences from the dense model.
     Windows(Vec<(usize, Vec<f64>)>),
     Documents(Vec<(usize, DocumentResult)>, AccuracyKind),
-    /// Per-document metrics of a defined task, by metric and filter (`acc,none`).
+    /// Values for each document of a task with a definition, by metric and filter (`acc,none`).
     Defined(BTreeMap<String, DefinedItems>),
 }
 
-/// Per-document values of one metric of a defined task.
+/// Values of one metric for each document of a task with a definition.
 #[derive(Debug, Clone)]
 pub enum DefinedItems {
-    /// Whether each document is answered correctly.
+    /// Whether the answer to each document is right.
     Right(Vec<(usize, bool)>),
-    /// Losses of the documents, for a perplexity.
+    /// Losses of the documents, from which a perplexity is computed.
     Losses {
         items: Vec<DocumentLoss>,
         aggregation: Aggregation,
-        /// Divisor of the sum over all documents.
+        /// Number by which the sum over all documents is divided.
         units: f64,
     },
 }
@@ -95,21 +95,22 @@ pub struct DocumentLoss {
     pub tokens: usize,
 }
 
-/// Function that selects chunks of an evaluation, given their total number.
+/// Function that selects chunks of an evaluation. Its last argument is the total number of chunks.
 pub type Draw<'a> = dyn Fn(&BackbonePlan, &Evaluation, usize) -> Vec<usize> + 'a;
 
-/// Estimated work of a sample.
+/// Estimate of the work for a sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SampleCost {
     /// Number of calibration passes.
     pub calibrations: usize,
     /// Number of chunks of windows or documents.
     pub chunks: usize,
-    /// FLOPs by the cost model.
+    /// Number of FLOPs according to the cost model.
     pub flops: f64,
 }
 
-/// Estimates the work of [`sample`]. Tokenizes and stores missing texts, but computes nothing else.
+/// Estimates the work of [`sample`]. Texts that are missing in the store are tokenized and stored. Nothing else is
+/// computed.
 ///
 /// # Errors
 /// Fails like [`sample`].
@@ -146,11 +147,11 @@ pub fn sample_cost(
     Ok(all)
 }
 
-/// Computes the selections and operators of a grid's cells, and their scores in the drawn chunks. Selections and
+/// Computes the selections and operators for the cells of a grid, and their scores on the drawn chunks. Selections and
 /// operators in `store` are reused, so the store should contain only objects that the caller trusts.
 ///
 /// # Errors
-/// Fails if the whole run fails. A failure of one cell is reported in its result.
+/// Fails if the whole run fails. If only one cell fails, its result gives the reason.
 pub fn sample(
     grid: &Grid,
     settings: RunSettings,
@@ -231,7 +232,7 @@ fn scores(
         if drawn.is_empty() {
             continue;
         }
-        // Cells with the same score key are computed once.
+        // Cells that share a score key are computed only once.
         let programs: BTreeMap<&str, (&Arc<Key>, &Program)> = members
             .iter()
             .map(|(variant, program)| (variant.scores[index].hash(), (&variant.scores[index], program)))
@@ -266,14 +267,14 @@ fn scores(
     Ok(all)
 }
 
-/// Returns the values of the drawn chunks, and an empty list for each other chunk.
+/// Returns the values of all chunks. Chunks that were not drawn have an empty list.
 fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
     let chunks = variant.chunks.iter().enumerate();
     chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()
 }
 
-/// Returns the items of the computed chunks by index, and the total number of items. `scored` holds the token count of
-/// each text of a task.
+/// Returns the items in the computed chunks with their indices, and the total number of items. `scored` gives the
+/// number of scored tokens in each text of a task.
 fn items(
     context: &RunContext<'_>,
     evaluation: &Evaluation,
@@ -296,7 +297,7 @@ fn items(
     }
 }
 
-/// Values of an evaluation, with zeros for chunks that were not drawn.
+/// Values of an evaluation. Those of chunks that were not drawn are zero.
 struct SampledValues {
     values: Vec<f64>,
     /// Whether each value was computed.
@@ -316,14 +317,14 @@ impl SampledValues {
         Self { values: eval_set.assemble(&filled), drawn }
     }
 
-    /// Returns the drawn windows, each with `width` values, and the number of all windows.
+    /// Returns the windows that were drawn, each with `width` values, and the total number of windows.
     fn windows(&self, width: usize) -> (SampledItems, usize) {
         let windows = self.values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
         let drawn = windows.filter(|(at, _)| self.drawn[width * at]);
         (SampledItems::Windows(drawn.collect()), self.values.len() / width)
     }
 
-    /// Returns the drawn documents of a built-in task, and the number of all documents.
+    /// Returns the documents of a built-in task that were drawn, and the total number of documents.
     fn documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
         let each = self.values.len() / solutions.requests().max(1);
         let answers = evaluate_answers(&self.values, solutions)?;
@@ -341,8 +342,8 @@ impl SampledValues {
         Ok((SampledItems::Documents(drawn, answers.result.task.column), count))
     }
 
-    /// Returns the metrics of a defined task for the drawn documents, and the number of all documents. `scored` holds
-    /// the token count of each text.
+    /// Returns the metrics of a task with a definition for the drawn documents, and the total number of documents.
+    /// `scored` gives the number of scored tokens in each text.
     fn defined(
         &self,
         definition: &Definition,
@@ -350,7 +351,7 @@ impl SampledValues {
         eval_set: &dyn EvalSet,
         scored: &[usize],
     ) -> Result<(SampledItems, usize)> {
-        // Chunks that were not drawn have no generations.
+        // In chunks that were not drawn, nothing was generated.
         let generations = eval_set.generations(&self.values)?;
         let answers = match &generations {
             Some(all) => {
@@ -363,8 +364,8 @@ impl SampledValues {
             .map(|span| self.drawn[2 * span.start..2 * span.end].iter().all(|is_drawn| *is_drawn))
             .collect();
         let task = documents.task(definition)?;
-        // A perplexity is normalized by the length of all documents. Filters of generated answers only get documents
-        // whose answer was generated.
+        // A perplexity is normalized by the length of all documents, so all of them are kept. If answers are generated,
+        // filters must only get documents whose answers were generated.
         let indices: Vec<usize> = (0..documents.len()).filter(|at| generations.is_none() || complete[*at]).collect();
         let answered = indices.iter().map(|&at| (at, answers[at].as_slice()));
         let mut all = BTreeMap::new();
@@ -382,8 +383,9 @@ impl SampledValues {
     }
 }
 
-/// Computes one metric for the sampled documents. Returns `None` if the metric is not computed per document. `drawn`
-/// maps a document to its index among all documents, if sampled. `tokens` returns its number of scored tokens.
+/// Returns the values of one metric for the documents in the sample, or `None` if it is not computed per document.
+/// `drawn` maps a document to its index among all documents, or to `None` if it was not drawn. `tokens` returns the
+/// number of scored tokens in a document.
 fn defined_items(
     aggregation: Aggregation,
     items: &[Item],

@@ -1,4 +1,4 @@
-//! Runs jobs in dependency order, in parallel within limits.
+//! Runs jobs in dependency order, and in parallel within limits.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex};
@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 use crate::pipeline::env::progress::{JobStatus, caught, lock};
 
 pub(super) struct Scheduled<'a> {
-    /// Indices of the tasks that must finish first.
+    /// Indices of the tasks that must be finished before this one starts.
     pub(super) after: Vec<usize>,
     pub(super) model: usize,
     /// Memory that the task needs in addition to its model, in bytes.
     pub(super) bytes: u64,
     /// Prefix of the task's lease names.
     pub(super) lease_name: String,
-    /// Whether the task has a single lease, whose holder does all of its work.
+    /// Whether the task has a single lease. The process that holds the lease does all of the work.
     pub(super) exclusive: bool,
     pub(super) run: Box<dyn Fn() -> Result<JobStatus> + Send + Sync + 'a>,
 }
@@ -22,28 +22,28 @@ pub(super) struct Scheduled<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) tasks: usize,
-    /// Memory limit in bytes. A task that needs more runs alone.
+    /// Memory limit in bytes. A task that needs more memory than this runs alone.
     pub(super) memory: u64,
 }
 
-/// Callbacks of the scheduler.
+/// Callbacks that the scheduler calls.
 pub(super) trait TaskHooks: Sync {
-    /// Unloads a model that no task currently needs.
+    /// Unloads a model that no task needs at the moment.
     fn forget(&self, model: usize);
 
     fn choose(&self, models: &[usize]) -> usize {
         models.first().copied().unwrap_or_default()
     }
 
-    /// Returns whether other workers hold the leases of a task's remaining work.
+    /// Returns whether other workers hold the leases on all remaining work of a task.
     fn others_at(&self, _: &Scheduled<'_>) -> bool {
         false
     }
 
-    /// Waits while other processes work on all remaining tasks.
+    /// Waits while other processes are working on all remaining tasks.
     ///
     /// # Errors
-    /// Fails when the scheduler should stop waiting.
+    /// Fails if the scheduler should stop waiting.
     fn idle(&self) -> Result<()>;
 }
 
@@ -51,9 +51,9 @@ pub(super) trait TaskHooks: Sync {
 struct TaskQueue {
     waiting: BTreeSet<usize>,
     running: BTreeSet<usize>,
-    /// Waiting tasks whose remaining work was leased by other processes at the last attempt.
+    /// Waiting tasks whose remaining work was leased to other processes when they were last attempted.
     busy: BTreeSet<usize>,
-    /// Model of the most recently started task.
+    /// Model of the task that was started last.
     chosen: Option<usize>,
     /// Models that may be in memory.
     loaded: BTreeSet<usize>,
@@ -62,10 +62,10 @@ struct TaskQueue {
     error: Option<Error>,
 }
 
-/// Runs all tasks. `models` holds the size of each model in bytes.
+/// Runs all tasks. `models` gives the size of each model in bytes.
 ///
 /// # Errors
-/// Fails with the first error of a task. Running tasks finish, and no further task starts.
+/// Fails with the first error of a task. Tasks that are already running are finished, and no further tasks are started.
 pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
     let state = Mutex::new(TaskQueue { waiting: (0..tasks.len()).collect(), ..TaskQueue::default() });
     let changed = Condvar::new();
@@ -96,7 +96,7 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
             now.running.insert(index);
             now.loaded.insert(model);
             drop(now);
-            // Catch panics, because the other threads would wait forever for a lost task.
+            // Catch panics, because the other threads would wait forever for a task that never finishes.
             let result = caught(&tasks[index].run);
             now = lock(&state);
             now.running.remove(&index);
@@ -122,8 +122,8 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
 }
 
-/// Returns the next task to run, preferably one of the model started last. Unloads models without running tasks if the
-/// task needs their memory.
+/// Returns the next task to run, preferably one for the model of the task that was started last. If the task needs
+/// their memory, models without running tasks are unloaded.
 fn next(
     tasks: &[Scheduled<'_>],
     models: &[u64],

@@ -1,4 +1,4 @@
-//! Coordination of the workers of a grid.
+//! Coordination between the workers of a grid.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -9,23 +9,24 @@ use crate::pipeline::env::progress::lock;
 use crate::pipeline::plan::Plan;
 use ghostlab_store::{Lease, LeaseResult, Store};
 
-/// Coordination state of one worker.
+/// State that a worker keeps to coordinate with the others.
 #[derive(Default)]
 pub(super) struct Spread {
     pub(super) seat: SeatClaim,
     pub(super) sightings: Sightings,
 }
 
-/// Lease of one of a backbone's numbered slots, called seats. A worker takes the backbone with the fewest workers and
-/// stays with it until it is finished, so that it loads only one backbone at a time.
+/// Lease on one of the numbered seats of a backbone. A worker chooses the backbone with the fewest workers and stays
+/// with it until it is finished. It thus loads only one backbone at a time.
 #[derive(Default)]
 pub(super) struct SeatClaim(Mutex<Option<Lease>>);
 
 impl SeatClaim {
-    /// Chooses the one of `backbones` (indices into the plan) with the fewest workers, and leases its lowest free seat.
+    /// Chooses the backbone with the fewest workers, and leases its lowest free seat. `backbones` and the result are
+    /// indices into the plan.
     pub(super) fn choose(&self, plan: &Plan<'_>, backbones: &[usize], store: &Store) -> usize {
         let mut seat = lock(&self.0);
-        // Release the current seat first, because it may be the best choice.
+        // Release the current seat first, because it may turn out to be the best choice.
         *seat = None;
         let first = backbones.first().copied().unwrap_or_default();
         let taken: BTreeSet<String> = store
@@ -48,16 +49,16 @@ impl SeatClaim {
     }
 }
 
-/// Prefix of seat lease names.
+/// Prefix of the names of seat leases.
 const SEAT: &str = "at-";
 
-/// Last observed leases of other workers, by job. A job is not retried while its leases are unchanged, because no part
-/// of it can have become free.
+/// Leases of other workers when they were last read, by job. A job is not retried while its leases are unchanged,
+/// because no part of it can have become free.
 #[derive(Default)]
 pub(super) struct Sightings(Mutex<HashMap<String, (Vec<String>, Duration)>>);
 
 impl Sightings {
-    /// Time after which a job is retried even if its leases are unchanged, because its workers may have died.
+    /// Time after which a job is retried even if its leases are unchanged. The workers that hold them may have died.
     const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
     pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {

@@ -1,19 +1,19 @@
-//! Estimates the remaining time of a run from its remaining work and measured rates.
+//! Estimates how much time a run still needs, based on the remaining work and on measured rates.
 
 use std::collections::BTreeMap;
 
 use crate::pipeline::env::event::{Event, Work, WorkKind};
 
-/// Backbone name and kind of work. All work of a group is assumed to run at the same rate.
+/// Backbone name and kind of work. All work with the same values is assumed to run at the same rate.
 type RateGroup = (String, WorkKind);
 
-/// Estimator of the remaining time, updated with the events of a run. Event times may come from any clock.
+/// Estimator of the time left, which is updated with the events of a run. The times of events may come from any clock.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
     pieces: BTreeMap<String, PlanPiece>,
     rates: BTreeMap<RateGroup, MeasuredRate>,
     jobs: BTreeMap<usize, RunningJob>,
-    /// Time of the last event, and the rate group of the work that has run since then.
+    /// Time of the last event, and rate group of the work that has been running since then.
     last: Option<(f64, Option<RateGroup>)>,
 }
 
@@ -21,13 +21,13 @@ pub struct TimeLeft {
 struct PlanPiece {
     group: RateGroup,
     planned: f64,
-    /// Work of all started jobs, and the part of it that is done, in floating-point operations.
+    /// Total work of all jobs that have started, and the part of it that is done, in floating-point operations.
     begun: f64,
     done: f64,
     over: bool,
 }
 
-/// Work that this process has done, and the time it took.
+/// Work done by this process, and the time it took.
 #[derive(Debug, Clone, Copy, Default)]
 struct MeasuredRate {
     flops: f64,
@@ -40,12 +40,13 @@ struct RunningJob {
     flops_per_token: f64,
 }
 
-/// Minimum share of a piece that is reported as remaining until the piece is finished.
+/// Minimum share of a piece of work that counts as remaining until the piece is finished.
 const AT_LEAST: f64 = 0.02;
 
 impl TimeLeft {
     pub fn see(&mut self, event: &Event, now: f64) {
-        // The time for solving and reading after the end of a job counts towards the job's piece of work.
+        // Solving and reading continue after a job has ended. The time for them counts towards the piece of work that
+        // the job belongs to.
         if let Some((before, Some(group))) = &self.last {
             self.rates.entry(group.clone()).or_default().seconds += (now - before).max(0.0);
         }
@@ -59,8 +60,8 @@ impl TimeLeft {
                 self.jobs.insert(job.id, RunningJob { work: job.work.clone(), flops_per_token });
                 if let Some(piece) = self.pieces.get_mut(&job.work) {
                     piece.begun += job.flops;
-                    // Once the scoring of a text starts, its cost is exact, because the removed layers are known by
-                    // then.
+                    // When the scoring of a text starts, the removed layers are known, so its cost is exact from then
+                    // on.
                     piece.planned = match piece.group.1 {
                         WorkKind::Calibrate => piece.planned.max(piece.begun),
                         WorkKind::Score | WorkKind::Time => piece.begun,
@@ -74,7 +75,7 @@ impl TimeLeft {
                 {
                     let flops = running.flops_per_token * *tokens as f64;
                     piece.done += flops;
-                    // Exclude the work of other processes, which would inflate the rate of this process.
+                    // The work of other processes is excluded, because it would inflate the rate of this process.
                     if !elsewhere {
                         self.rates.entry(piece.group.clone()).or_default().flops += flops;
                     }
@@ -89,7 +90,7 @@ impl TimeLeft {
                 if let Some(piece) = self.pieces.get_mut(work).filter(|piece| !piece.over) {
                     piece.over = true;
                     // Count the rest as done, because solving reports no progress. If an earlier run did part of the
-                    // calibration, the rest is unknown and not counted.
+                    // calibration, it is unknown how much is left, so nothing is counted.
                     if piece.begun > piece.planned / 2.0 {
                         let rest = (piece.planned - piece.done).max(0.0);
                         self.rates.entry(piece.group.clone()).or_default().flops += rest;
@@ -106,14 +107,15 @@ impl TimeLeft {
         self.rates.values().map(|rate| rate.flops).sum()
     }
 
-    /// Returns the completed share of the plan over all processes.
+    /// Returns the share of the plan that is done, counting the work of all processes.
     pub fn share(&self) -> f64 {
         let planned: f64 = self.pieces.values().map(|piece| piece.planned).sum();
         let left: f64 = self.pieces.values().map(PlanPiece::remaining).sum();
         if planned > 0.0 { 1.0 - left / planned } else { 0.0 }
     }
 
-    /// Returns the estimated remaining seconds: `None` before any progress, 0 only if nothing is left.
+    /// Returns the estimated number of seconds left. `None` means that there was no progress yet, and 0 that nothing is
+    /// left.
     pub fn seconds(&self) -> Option<f64> {
         let mut left = self.pieces.values().filter(|piece| !piece.over).peekable();
         if left.peek().is_none() {
@@ -133,7 +135,7 @@ impl TimeLeft {
         )
     }
 
-    /// Returns the combined rate of matching groups in operations per second.
+    /// Returns the combined rate of the matching groups in operations per second.
     fn rate(&self, matches: impl Fn(&RateGroup) -> bool) -> Option<f64> {
         let rates = || self.rates.iter().filter(|(group, _)| matches(group)).map(|(_, rate)| rate);
         let flops = rates().map(|rate| rate.flops).sum::<f64>();
@@ -162,7 +164,8 @@ mod tests {
     use super::*;
     use crate::pipeline::exec::JobStarted;
 
-    /// Simulated piece of work, with its planned and actual cost. For `silent` seconds, it reports no progress.
+    /// Simulated piece of work with its planned and actual cost. During `silent` seconds, it runs without reporting
+    /// progress.
     struct Played {
         work: &'static str,
         kind: WorkKind,
@@ -191,7 +194,7 @@ mod tests {
         Event::Planned { cells: 1, complete: 0, scores: 1, scored: 0, flops, work, engine, machine, plan }
     }
 
-    /// Returns the time, completed share and estimated remaining seconds at each event.
+    /// Returns the time, the share done and the estimated number of seconds left at each event.
     fn remaining_estimates(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
         let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
         let mut left = TimeLeft::default();
@@ -223,7 +226,7 @@ mod tests {
         estimates
     }
 
-    /// Returns the work of two backbones with different rates, where scoring costs a third more than planned.
+    /// Returns the work for two backbones that run at different rates. Scoring costs a third more than planned.
     fn grid() -> Vec<Played> {
         vec![
             calibrate("small c4", 1.0),
@@ -262,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Reads the events of a run recorded with `just record-events`, with times in seconds of the day.
+    /// Reads the events of a run that were recorded with `just record-events`. Times are in seconds since midnight.
     fn recorded() -> Vec<(f64, Event)> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/events/run.jsonl");
         fs::read_to_string(file)
@@ -305,7 +308,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_to_be_left_only_when_all_is_done() {
-        // The plan underestimated the length of the text by a factor of ten.
+        // The plan underestimates the length of the text by a factor of ten.
         let text =
             Played { work: "small text", kind: WorkKind::Score, planned: 1.0, flops: 10.0, seconds: 60.0, silent: 5.0 };
         let all = remaining_estimates(&[text]);

@@ -1,5 +1,5 @@
-//! Flattens identities and other JSON values to maps from paths to leaves, and compares these maps. The maps contain
-//! all leaves, so comparisons include new settings automatically.
+//! Flattens identities and other JSON values to maps from paths to leaves, and compares these maps. A map contains
+//! every leaf, so new settings are automatically part of comparisons.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ impl SettingPath {
         self.0.rsplit('.').next().unwrap_or_default()
     }
 
-    /// Returns whether the path equals or lies below `parent`.
+    /// Returns whether the path is equal to `parent` or below it.
     pub fn is_of(&self, parent: &str) -> bool {
         self.0.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
@@ -55,7 +55,7 @@ impl Borrow<str> for SettingPath {
     }
 }
 
-/// Leaf values by path. Lists and empty maps are leaves.
+/// Values of the leaves, by path. Lists and empty maps are leaves, too.
 pub type FlatSettings = BTreeMap<SettingPath, Canonical>;
 
 /// Setting in which two values differ.
@@ -69,7 +69,7 @@ pub struct Difference {
     pub other: Option<Canonical>,
 }
 
-/// Flattens a value. Null counts as absent.
+/// Returns the leaves of a value. Null counts as absent.
 pub fn flatten(root: &Value) -> FlatSettings {
     fn add(found: &mut FlatSettings, path: &SettingPath, value: &Value) {
         match value {
@@ -99,7 +99,8 @@ pub fn differs(one: &FlatSettings, other: &FlatSettings) -> Vec<Difference> {
         .collect()
 }
 
-/// Returns the paths of all settings of the type [`Identity`]. Free-form method options count as one setting.
+/// Returns the paths of all settings that an [`Identity`] can have. The options of a method, which have no fixed
+/// schema, count as one setting.
 pub fn setting_paths() -> Vec<SettingPath> {
     let settings = SchemaSettings::default().with(|settings| settings.inline_subschemas = true);
     let schema = settings.into_generator().into_root_schema_for::<Identity>();
@@ -120,7 +121,7 @@ fn walk(schema: &Value, path: &SettingPath, found: &mut BTreeSet<SettingPath>) {
     branches.into_iter().for_each(|schema| walk(schema, path, found));
 }
 
-/// JSON value as canonical text: no spaces, sorted keys, shortest float format.
+/// JSON value as canonical text, without spaces, with sorted keys and with floats in their shortest form.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Canonical(String);
 

@@ -1,6 +1,6 @@
-//! Identity of a measured number (layer 1 of the architecture). An identity contains everything that the number depends
-//! on, with all defaults filled in, and no names, paths or positions. It is built once, during planning, and stored
-//! with the results.
+//! Identity of a measured number (layer 1 of the architecture). It contains everything that the number depends on, with
+//! all defaults filled in. Names, paths and positions are not part of it. It is built once, when the run is planned,
+//! and is stored with the results.
 
 mod flat_settings;
 mod timing_cohort;
@@ -76,7 +76,7 @@ pub struct ComputeId {
 }
 
 impl ComputeId {
-    /// Returns the request that selects this engine, or `None` if the engine is unknown.
+    /// Returns the request that selects this engine, or `None` if this program does not know the engine.
     pub fn request(&self) -> Option<EngineRequest> {
         let Self { name, dtype, device } = self;
         let engine = name.parse().ok()?;
@@ -294,19 +294,19 @@ pub struct ChatId {
 }
 
 impl Identity {
-    /// Returns the identity of this variant with a measurement.
+    /// Returns the identity of this variant together with a measurement.
     #[must_use]
     pub fn with_measure(&self, measure: &Arc<MeasureId>) -> Self {
         Self { measure: Some(Arc::clone(measure)), ..self.clone() }
     }
 
-    /// Returns the identity without its measurement.
+    /// Returns the identity without the measurement.
     #[must_use]
     pub fn variant(&self) -> Self {
         Self { measure: None, ..self.clone() }
     }
 
-    /// Returns every setting, by path.
+    /// Returns the values of all settings, by path.
     pub fn flat_settings(&self) -> FlatSettings {
         flatten(&self.json())
     }
@@ -318,7 +318,7 @@ impl Identity {
 }
 
 impl MeasureId {
-    /// Returns the machine of a timing, or `None` if the measurement does not depend on the machine.
+    /// Returns the machine of a latency measurement, or `None` for measurements that do not depend on the machine.
     pub fn machine(&self) -> Option<&Canonical> {
         match self {
             Self::Prefill { machine, .. } => Some(machine),
@@ -329,12 +329,12 @@ impl MeasureId {
 
 impl About for Identity {
     fn json(&self) -> Value {
-        // Serialization cannot fail: map keys are strings, and numbers are integers.
+        // Serialization cannot fail, because map keys are strings and numbers are integers.
         serde_json::to_value(self).unwrap_or_default()
     }
 }
 
-/// Serde adapter for `Arc<T>`, serialized like `T`.
+/// Serde adapter that serializes an `Arc<T>` like a `T`.
 mod part {
     use std::sync::Arc;
 
@@ -353,7 +353,7 @@ mod part {
     }
 }
 
-/// Serde adapter for `Option<Arc<T>>`.
+/// Serde adapter that serializes an `Option<Arc<T>>` like an `Option<T>`.
 mod perhaps {
     use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Identifies the cohort of variants timed together with a variant.
+//! Identifies the cohort of a variant, which consists of the variants that are timed together with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use super::Identity;
 use crate::files::sha256;
 use ghostlab_store::canonical;
 
-/// Returns, for each variant, a hash of the cohort relative to that variant. A change common to all variants does not
-/// affect the hashes.
+/// Returns for each variant a hash that describes how the others in its cohort differ from it. A change that all
+/// variants share does not affect the hashes.
 pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
     let all: Vec<VariantParts> = all.iter().map(|identity| variant_parts(identity)).collect();
     all.iter()
@@ -21,7 +21,7 @@ pub fn timing_cohort(all: &[&Identity]) -> Vec<String> {
         .collect()
 }
 
-/// Cut, repair and calibration, with each field as canonical JSON.
+/// Cut, repair and calibration, each with its fields as canonical JSON.
 type VariantParts = [Option<BTreeMap<String, String>>; 3];
 
 fn variant_parts(identity: &Identity) -> VariantParts {
@@ -39,7 +39,7 @@ fn fields(part: &impl Serialize) -> Option<BTreeMap<String, String>> {
     }
 }
 
-/// Describes the settings in which `other` differs from a variant.
+/// Describes how the settings of `other` differ from those of a variant.
 fn difference_text(parts: &VariantParts, other: &VariantParts) -> String {
     let nothing = BTreeMap::new();
     parts
@@ -89,7 +89,7 @@ mod tests {
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["affine"], 0));
         assert_ne!(cohort_of(&["none"], 0), cohort_of(&["none", "affine"], 0));
         assert_eq!(cohort_of(&["none", "affine"], 0), cohort_of(&["affine", "none"], 0), "the order does not matter");
-        // A change of the variant itself changes its difference from the others.
+        // If the variant itself changes, its difference from the others changes too.
         assert_eq!(
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 1)]),
             last(&[variant(Some("ghosted"), 0), variant(Some("ghosted"), 2)]),

@@ -25,20 +25,21 @@ use crate::tasks::{AccuracyKind, Answered, Measure, TaskResult};
 /// Results of a grid run.
 #[derive(Debug)]
 pub struct GridOutcome {
-    /// Results in the order of the grid's cells.
+    /// Results of the cells, in the order of the grid.
     pub cells: Vec<CellResult>,
     /// SHA-256 of every input file, by path.
     pub inputs: BTreeMap<String, String>,
-    /// Engine of each backbone.
+    /// Engine that each backbone runs on.
     pub engines: BTreeMap<String, EngineId>,
-    /// Weight type of each backbone with rounded weights, as text, by backbone name.
+    /// Names of the weight types to which weights are rounded, by backbone name. Contains only backbones with rounded
+    /// weights.
     pub rounded: BTreeMap<String, String>,
-    /// Machine on which latencies were measured, as text; empty without latencies.
+    /// Description of the machine on which latencies were measured. Empty if there are none.
     pub machine: String,
 }
 
 impl GridOutcome {
-    /// Returns whether the backbones have different vocabularies, so that their perplexities are not comparable.
+    /// Returns whether the backbones differ in their vocabularies. Their perplexities are then not comparable.
     pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
         self.cells
             .iter()
@@ -51,14 +52,14 @@ impl GridOutcome {
             > 1
     }
 
-    /// Returns the extent of a text as tokenized by a cell's backbone, taken from another cell of the backbone if
-    /// necessary. Returns `None` if the text is not tokenized.
+    /// Returns the extent of a text as tokenized by the backbone of a cell. If necessary, it is taken from another cell
+    /// of that backbone. Returns `None` if the text has not been tokenized.
     pub fn text_read(&self, result: &CellResult, text: &Perplexity) -> Option<TextExtent> {
         let mut others = self.cells.iter().filter(|cell| cell.cell.backbone == result.cell.backbone);
         is_known_text(text, result).or_else(|| others.find_map(|result| is_known_text(text, result)))
     }
 
-    /// Returns the dense model's answers to a task, if its cell is scored.
+    /// Returns the answers of the dense model to a task, or `None` if its cell has no scores.
     pub fn dense_answers(&self, backbone: &str, task: &EvalTask) -> Option<&Answered> {
         let dense = self.cells.iter().find(|cell| cell.cell.is_dense() && cell.cell.backbone == backbone)?;
         dense.task(task)?.sample.as_ref()?.answers.native()
@@ -69,12 +70,12 @@ impl GridOutcome {
         self.cells.iter().filter_map(|cell| cell.text(text)?.extent)
     }
 
-    /// Returns the extent of a task, which is the same for all backbones. Returns `None` if nothing is stored.
+    /// Returns the extent of a task, which is the same for all backbones, or `None` if it is not stored.
     pub fn task(&self, task: &EvalTask) -> Option<TaskExtent> {
         self.cells.first()?.task(task)?.extent
     }
 
-    /// Counts the incomplete cells that have not failed.
+    /// Returns the number of cells that are incomplete but have not failed.
     pub fn unmade(&self) -> usize {
         self.cells.iter().filter(|cell| cell.failure.is_none() && cell.missing.is_some()).count()
     }
@@ -88,36 +89,36 @@ fn is_known_text(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
     result.text(text)?.extent
 }
 
-/// Scores of a variant on one task.
+/// Scores of a variant on a task.
 #[derive(Debug, Clone)]
 pub struct TaskScores {
-    /// Task as written in the grid, with its options.
+    /// Task with its options, as it is written in the grid.
     pub label: String,
-    /// Number of documents in the split, of which `effective` are scored.
+    /// Number of documents in the split. Only `effective` of them are scored.
     pub original: usize,
     pub effective: usize,
-    /// Number of texts with a truncated context.
+    /// Number of texts whose context was truncated.
     pub truncated: usize,
-    /// Number of documents with a non-finite likelihood.
+    /// Number of documents with a likelihood that is not finite.
     pub non_finite: usize,
     /// Number of documents without an answer.
     pub unanswered: usize,
-    /// Scores for every metric of every filter pipeline.
+    /// Scores for each metric and filter pipeline.
     pub scores: Vec<Score>,
     pub answers: Answers,
 }
 
-/// Answers to a task's documents.
+/// Answers to the documents of a task.
 #[derive(Debug, Clone)]
 pub enum Answers {
-    /// Choices of a built-in task.
+    /// Answers to a built-in task.
     Native(Answered),
-    /// Answers by document and request, and values by score and document.
+    /// Answers to a task with a definition, by document and request, and the values of each score, by document.
     Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>> },
 }
 
 impl Answers {
-    /// Returns the answers to a built-in task.
+    /// Returns the answers to a built-in task, or `None` for a task with a definition.
     pub fn native(&self) -> Option<&Answered> {
         match self {
             Self::Native(answered) => Some(answered),
@@ -127,7 +128,7 @@ impl Answers {
 }
 
 impl TaskScores {
-    /// Collects the scores of a built-in task.
+    /// Creates the scores of a built-in task from its answers.
     pub fn native(label: String, answered: Answered) -> Self {
         let TaskResult { task, original, effective, non_finite, unanswered, truncated, .. } = answered.result;
         let score = |kind: &AccuracyKind| {
@@ -140,7 +141,7 @@ impl TaskScores {
     }
 }
 
-/// Formats scores as `acc,none` and `acc_stderr,none`, like lm-evaluation-harness.
+/// Returns the scores with the keys that lm-evaluation-harness uses, such as `acc,none` and `acc_stderr,none`.
 pub fn harness_scores(scores: &[Score]) -> Map<String, Value> {
     let each = scores.iter().flat_map(|score| {
         let error = score.error.filter(|error| error.is_finite()).map_or(json!("N/A"), |error| json!(error));
@@ -152,21 +153,21 @@ pub fn harness_scores(scores: &[Score]) -> Map<String, Value> {
     each.collect()
 }
 
-/// Measurement of a cell, with the request that it answers. [`Identity::with_measure`] combines the identity of the
-/// cell with `measure` to identify the measured values.
+/// Measurement of a cell, with the entry in the grid that requested it. [`Identity::with_measure`] combines the
+/// identity of the cell and `measure` to identify the measured values.
 #[derive(Debug, Clone)]
 pub struct Measured<A, E, S> {
-    /// Text, task or prompt, as requested in the grid.
+    /// Text, task or prompt, as it is requested in the grid.
     pub requested: A,
     pub measure: Arc<MeasureId>,
-    /// Amount of data that the backbone reads, which is the same for all variants; `None` if it is not stored.
+    /// Amount of data that the backbone reads, or `None` if it is not stored. It is the same for all variants.
     pub extent: Option<E>,
-    /// Measured values; `None` if the cell failed or was never computed.
+    /// Measured values, or `None` if the cell failed or was never computed.
     pub sample: Option<S>,
 }
 
 impl Measured<Perplexity, TextExtent, Losses> {
-    /// Returns the losses of the windows, if they are scored.
+    /// Returns the losses of the windows, or `None` if they were not scored.
     pub fn windows(&self) -> Option<TextSample<'_>> {
         let bytes = self.extent.map(|extent| extent.bytes);
         Some(TextSample { losses: self.sample.as_ref()?, length: self.requested.length, bytes, damages: None })
@@ -177,46 +178,47 @@ impl Measured<Perplexity, TextExtent, Losses> {
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CellResult {
     pub cell: Cell,
-    /// Identity, independent of names; `None` if the cell was never planned. `numbers.json` stores it once per run.
+    /// Identity, which does not depend on names, or `None` if the cell was never planned. `numbers.json` stores it once
+    /// per run.
     #[serde(skip)]
     pub identity: Option<Arc<Identity>>,
     /// Number of layers of the dense backbone.
     pub layers: usize,
-    /// Removed layers or sublayers.
+    /// Layers or sublayers that were removed.
     pub removed: Cut,
-    /// Criterion scores as `(candidate, score)`.
+    /// Scores of the criterion as pairs of candidate and score.
     pub scores: Vec<(usize, f64)>,
-    /// Reasons why the selection is meaningless, if any.
+    /// Reasons why the selection may be meaningless, if any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub selection_notes: Vec<String>,
     pub boundaries: Vec<BoundaryResult>,
-    /// Savings relative to the dense model; `None` unless the grid asks for it and all operators are stored.
+    /// Savings relative to the dense model. `None` unless the grid requests them and all operators are stored.
     #[serde(skip)]
     pub savings: Option<Savings>,
-    /// Window losses of each text. The run's record contains only the perplexities.
+    /// Losses of the windows of each text. The run's record contains only the perplexities.
     #[serde(rename = "perplexity", serialize_with = "perplexities")]
     pub texts: Vec<Measured<Perplexity, TextExtent, Losses>>,
-    /// Comparisons with the dense model, by text; `None` for texts without one.
+    /// Comparison with the dense model for each text, or `None` if none was requested.
     #[serde(skip)]
     pub damages: Vec<Option<Damages>>,
-    /// Measured tasks. The run's record contains only some of their values.
+    /// Tasks with their measurements. The run's record contains only some of the values.
     #[serde(skip)]
     pub tasks: Vec<Measured<EvalTask, TaskExtent, TaskScores>>,
     #[serde(rename = "latencies", serialize_with = "prompts")]
     pub prompts: Vec<Measured<Latency, (), LatencyResult>>,
-    /// Loss of each training step; empty if the operator was not trained. Not part of the run's record.
+    /// Loss at each training step. Empty if the operator was not trained. Not part of the run's record.
     #[serde(skip)]
     pub training: Vec<f64>,
-    /// Time spent on the cell's operators and scores, over all runs. The time of shared steps is divided equally among
-    /// cells.
+    /// Time spent on the operators and scores of the cell, added up over all runs. The time for shared steps is divided
+    /// equally among the cells.
     pub seconds: f64,
-    /// Reason for the failure of the cell.
+    /// Reason why the cell failed, if it did.
     pub failure: Option<String>,
-    /// Description of the missing parts of a cell that did not fail. Finished parts keep their values.
+    /// Description of what is missing, if the cell is incomplete but did not fail. Finished parts keep their values.
     pub missing: Option<String>,
-    /// Stored objects that the cell was computed from, with their provenance.
+    /// Stored objects from which the cell was computed, with their provenance.
     pub made_from: Vec<MadeFrom>,
-    /// Paths of the cell's input files, a subset of [`GridOutcome::inputs`](super::GridOutcome::inputs).
+    /// Paths of the input files of the cell, a subset of [`GridOutcome::inputs`](super::GridOutcome::inputs).
     #[serde(skip)]
     pub inputs: BTreeSet<String>,
 }
@@ -225,16 +227,17 @@ pub struct CellResult {
 #[derive(Debug, Clone, Serialize)]
 pub struct MadeFrom {
     pub kind: &'static str,
-    /// Hash of the object's key. `ghostlab explain` and the object's record in the store show the key itself.
+    /// Hash of the key of the object. The key itself is shown by `ghostlab explain` and is in the object's record in
+    /// the store.
     pub key: String,
     pub seconds: f64,
-    /// Program, commit, command line and machine that computed the object.
+    /// Program, commit, command line and machine with which the object was computed.
     pub made: Value,
 }
 
 impl CellResult {
-    /// Creates a cell without results. `layers` is the number of layers of the dense backbone, and `failure` the reason
-    /// if the cell failed.
+    /// Creates a cell without results. `layers` is the number of layers in the dense backbone. If the cell failed,
+    /// `failure` gives the reason.
     pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
         Self { cell, layers, failure, ..Self::default() }
     }
@@ -243,7 +246,7 @@ impl CellResult {
         self.texts.iter().find(|text| text.requested == *requested)
     }
 
-    /// Returns the scores of a text, if any.
+    /// Returns the scores on a text, or `None` if there are none.
     pub fn text_sample(&self, requested: &Perplexity) -> Option<TextSample<'_>> {
         let index = self.texts.iter().position(|text| text.requested == *requested)?;
         let damages = self.damages.get(index).and_then(Option::as_ref);
@@ -258,7 +261,7 @@ impl CellResult {
         self.prompts.iter().find(|prompt| prompt.requested == *requested)
     }
 
-    /// Returns the scores of a group. Returns `None` if one of its tasks has no scores.
+    /// Returns the scores of a group, or `None` if one of its tasks has no scores.
     pub fn group(&self, group_use: &GroupUse) -> Option<Vec<Score>> {
         let tasks = group_use.group.tasks.iter();
         let all = tasks.map(|name| Some(&self.task(&group_use.task(name))?.sample.as_ref()?.scores));
@@ -269,17 +272,17 @@ impl CellResult {
         }))
     }
 
-    /// Iterates over the tasks with scores.
+    /// Iterates over the scores of those tasks that have been scored.
     pub fn task_scores(&self) -> impl Iterator<Item = &TaskScores> {
         self.tasks.iter().filter_map(|task| task.sample.as_ref())
     }
 
-    /// Iterates over the built-in tasks with answers, by label.
+    /// Iterates over the labels and answers of those built-in tasks that have been answered.
     pub fn answered_tasks(&self) -> impl Iterator<Item = (&str, &Answered)> {
         self.task_scores().filter_map(|scores| Some((scores.label.as_str(), scores.answers.native()?)))
     }
 
-    /// Returns the cell's notes without duplicates.
+    /// Returns the notes on the cell, without duplicates.
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.selection_notes.clone();
         for boundary in &self.boundaries {
@@ -331,20 +334,20 @@ fn prompts<S: Serializer>(
     serializer.collect_seq(all.iter().map(|prompt| &prompt.sample))
 }
 
-/// Size of a text.
+/// Amount of text that is scored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextExtent {
-    /// Number of scored windows, out of `all`.
+    /// Number of windows that are scored, out of `all`.
     pub windows: usize,
     pub all: usize,
-    /// Size in bytes of the text covered by the predicted tokens.
+    /// Length in bytes of the part of the text that the predicted tokens cover.
     pub bytes: usize,
 }
 
-/// Number of documents of a task.
+/// Number of documents in a task.
 #[derive(Debug, Clone, Copy)]
 pub struct TaskExtent {
-    /// Number of scored documents, out of `original`.
+    /// Number of documents that are scored, out of `original`.
     pub documents: usize,
     pub original: usize,
 }

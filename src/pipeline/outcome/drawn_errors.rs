@@ -1,5 +1,5 @@
-//! Cache of bootstrapped standard errors, next to the store and keyed by the hash of the input. The 100,000 bootstrap
-//! draws take seconds, and every view of a grid needs them.
+//! Cache of bootstrapped standard errors, stored next to the store and keyed by the hash of the input. It saves seconds
+//! whenever a grid is viewed, because each bootstrap has 100,000 draws.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,20 +13,21 @@ use crate::error::Result;
 use crate::files::sha256;
 use ghostlab_store::{Key, Store};
 
-/// Version of the sampling algorithm. Changing it invalidates the cache.
+/// Version of the sampling algorithm. If it is changed, the cache becomes invalid.
 const VERSION: u32 = 1;
 
-/// Cached standard errors for the scores of one evaluation.
+/// Cached standard errors of the scores of one evaluation.
 pub(super) struct DrawnErrors<'a> {
     store: &'a Store,
-    /// Cache file; `None` if the store has no cache.
+    /// Cache file, or `None` if the store has no cache.
     path: Option<PathBuf>,
     known: RefCell<KnownErrors>,
-    /// Whether new standard errors were computed.
+    /// Whether any standard errors were newly computed.
     drawn: Cell<bool>,
 }
 
-/// Bits of each standard error (`f64::to_bits`), by the hash of its input. Bits are stored because JSON has no NaN.
+/// Bits of each standard error (`f64::to_bits`), by the hash of its input. Bits are stored because JSON cannot
+/// represent NaN.
 type KnownErrors = BTreeMap<String, u64>;
 
 #[derive(Serialize, Deserialize)]
@@ -53,14 +54,15 @@ fn read(store: &Store, path: &Path) -> KnownErrors {
 }
 
 impl<'a> DrawnErrors<'a> {
-    /// Opens the cached standard errors for the scores on some tokens.
+    /// Opens the cache for the scores on the given tokens.
     pub(super) fn of(store: &'a Store, tokens: &Key) -> Self {
         let path = store.cache_dir().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
         let known = path.as_deref().map(|path| read(store, path)).unwrap_or_default();
         Self { store, path, known: RefCell::new(known), drawn: Cell::new(false) }
     }
 
-    /// Computes [`Aggregation::error`] with the sample count of lm-evaluation-harness, using the cache.
+    /// Returns the result of [`Aggregation::error`] for the number of draws that lm-evaluation-harness uses. It is
+    /// taken from the cache if possible.
     ///
     /// # Errors
     /// Propagates errors of [`Aggregation::error`].
@@ -81,10 +83,10 @@ impl<'a> DrawnErrors<'a> {
         Ok(error)
     }
 
-    /// Saves new standard errors. If the write fails, they are recomputed next time.
+    /// Saves newly computed standard errors. If writing fails, they are computed again next time.
     pub(super) fn keep(&self) {
         let Some(path) = self.path.as_deref().filter(|_| self.drawn.get()) else { return };
-        // Merge with standard errors that another process has saved in the meantime.
+        // Merge the standard errors with those that another process may have saved in the meantime.
         let mut errors = read(self.store, path);
         errors.extend(self.known.borrow().iter().map(|(content, bits)| (content.clone(), *bits)));
         if let Ok(text) = serde_json::to_vec(&RememberedErrors::of(errors)) {
@@ -110,7 +112,7 @@ mod tests {
         let errors = DrawnErrors::of(&store, &key);
         assert_eq!(errors.error(aggregation, &sound).unwrap(), Some(expected));
         errors.keep();
-        // Replace the cached value by a wrong one, to show that the cache is used.
+        // Replace the cached value with a wrong one, to show that the cache is used.
         let path = errors.path.clone().unwrap();
         let mut known = read(&store, &path);
         assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);
@@ -119,11 +121,12 @@ mod tests {
         std::fs::write(&path, &text).unwrap();
         let again = DrawnErrors::of(&store, &key);
         assert_eq!(again.error(aggregation, &sound).unwrap(), Some(7.5));
-        // Different documents and a different aggregation have different hashes, including for a non-finite error.
+        // Other documents have another hash, so their error is computed instead of being taken from the cache. This
+        // also works for an error that is not finite.
         assert_eq!(again.error(aggregation, &sound[..2]).unwrap(), aggregation.error(&sound[..2], DRAWS).unwrap());
         let nan = again.error(aggregation, &items).unwrap().unwrap();
         assert!(!nan.is_finite() && again.known.borrow().values().any(|bits| *bits == nan.to_bits()));
-        // A mean needs no draws, and a damaged file is ignored.
+        // A mean needs no draws and thus no cache. A damaged cache file is ignored.
         assert_eq!(again.error(Aggregation::Mean, &sound).unwrap(), Aggregation::Mean.error(&sound, DRAWS).unwrap());
         std::fs::write(&path, text.replace("errors", "error")).unwrap();
         assert_eq!(DrawnErrors::of(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));

@@ -22,11 +22,11 @@ use crate::pipeline::stage::{distilled, latency, operator, scores, selection};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
 impl GridOutcome {
-    /// Reads the stored results of a plan. Cells in `failures` count as failed. Other cells with missing parts are
-    /// incomplete.
+    /// Reads the stored results of a plan. Cells in `failures` are marked as failed. Other cells are incomplete if any
+    /// of their parts are missing.
     ///
     /// # Errors
-    /// Fails if stored objects were damaged after the run checked them.
+    /// Fails if a stored object was damaged after the run had verified it.
     pub fn read(plan: &Plan<'_>, store: &Store, failures: &BTreeMap<usize, String>) -> Result<Self> {
         let inputs = plan.inputs.by_path();
         let mut cells = Vec::new();
@@ -50,7 +50,7 @@ impl GridOutcome {
     }
 }
 
-/// Data about an evaluation's stored tokens, shared by all variants.
+/// Data about the stored tokens of an evaluation, shared by all variants.
 struct TokensRead {
     text: Option<TextExtent>,
     answer_key: Option<AnswerKey>,
@@ -70,12 +70,12 @@ impl TokensRead {
     }
 }
 
-/// Reader of one backbone's results. Data about tokens is read once for all variants.
+/// Reader for the results of one backbone. Data about tokens is read once for all variants.
 struct BackboneReader<'a> {
     grid: &'a Grid,
     backbone: &'a BackbonePlan,
     store: &'a Store,
-    /// Token data of each evaluation.
+    /// Data about the tokens of each evaluation.
     scored: Vec<TokensRead>,
     errors: Vec<DrawnErrors<'a>>,
     /// Paths of the input files, by hash.
@@ -112,7 +112,8 @@ impl<'a> BackboneReader<'a> {
         if is_solved && self.grid.evaluate.metrics.iter().any(|name| metric::is_size(name)) {
             result.savings = self.savings(variant, &result.removed)?;
         }
-        // Only a cell without measurements needs its operator here, because operators may be evicted after scoring.
+        // Operators may be evicted after scoring. A missing operator therefore matters only if the cell has no
+        // measurements.
         if variant.scores.is_empty() && variant.latencies.is_empty() && !is_solved {
             result.missing = Some("operator not computed".to_owned());
         }
@@ -127,7 +128,7 @@ impl<'a> BackboneReader<'a> {
         Ok(result)
     }
 
-    /// Reads the selection and the operators of a variant. Returns whether all operators are stored.
+    /// Reads the selection and the operators of a variant. Returns whether all of its operators are stored.
     fn read_recovery(&self, variant: &Variant, result: &mut CellResult) -> Result<bool> {
         if let Some(artifact) = variant.selection.as_ref().and_then(|key| self.find(key, result)) {
             let selection = selection::read(&artifact)?;
@@ -135,7 +136,7 @@ impl<'a> BackboneReader<'a> {
             result.scores = selection.scores;
             result.selection_notes = selection::notes(&artifact)?;
         }
-        // Sublayer cuts without a repair have no boundaries and need no operator.
+        // A cut in sublayers without a repair has no boundaries and needs no operator.
         let mut is_solved = variant.operator.is_none();
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, result)) {
             result.boundaries = operator::figures(&artifact)?;
@@ -151,7 +152,7 @@ impl<'a> BackboneReader<'a> {
         Ok(is_solved)
     }
 
-    /// Adds the scores of the evaluation at `index`.
+    /// Reads the scores in the evaluation at `index` into `result`.
     fn read_scores(&self, index: usize, key: &Key, result: &mut CellResult) -> Result<()> {
         let evaluation = &self.backbone.evaluations[index];
         let known = &self.scored[index];
@@ -175,7 +176,8 @@ impl<'a> BackboneReader<'a> {
                 let scores = scored.map(|(artifact, key)| self.task_scores(task, key, artifact, &self.errors[index]));
                 let sample = match scores.transpose() {
                     Ok(sample) => sample,
-                    // The metrics of a definition may fail on this variant's answers only, so fail only this cell.
+                    // The metrics of a definition may fail on the answers of this variant only, so only this cell
+                    // fails.
                     Err(error) if task.defined => {
                         result.failure = Some(error.one_line());
                         None
@@ -190,14 +192,14 @@ impl<'a> BackboneReader<'a> {
         Ok(())
     }
 
-    /// Finds a stored measurement and adds its time, or notes that it is missing.
+    /// Looks up a stored measurement. Adds its compute time to the result, or notes that it is missing.
     fn find_measured(
         &self,
         key: &Key,
         result: &mut CellResult,
         missing: impl FnOnce() -> String,
     ) -> Option<StoredObject> {
-        // A failed cell cannot have been measured, so any stored measurement is stale.
+        // A cell that failed cannot have been measured. If a measurement is stored, it is outdated.
         let artifact = if result.failure.is_none() { self.find(key, result) } else { None };
         match &artifact {
             Some(artifact) => result.seconds += artifact.meta().seconds,
@@ -240,7 +242,8 @@ impl<'a> BackboneReader<'a> {
         })
     }
 
-    /// Computes the savings of a variant as deployed. Returns `None` if its selection or an operator is not stored.
+    /// Returns the savings of a variant as it would be deployed, or `None` if its selection or an operator is not
+    /// stored.
     fn savings(&self, variant: &Variant, removed: &Cut) -> Result<Option<Savings>> {
         let config = &self.backbone.config;
         let stored = [&variant.selection, &variant.repair().cloned()];
@@ -269,14 +272,14 @@ impl<'a> BackboneReader<'a> {
 }
 
 impl BackboneReader<'_> {
-    /// Adds the input files whose hashes occur in a key or in its parents. Weights and config share one hash over
-    /// several files, so the files of the backbone's folder count for every cell.
+    /// Adds the input files whose hashes occur in a key or in the keys that it depends on. The weights and the config
+    /// share a single hash, so all files in the folder of the backbone are added for every cell.
     fn read_by(&self, key: &Value, result: &mut CellResult) {
         match key {
             Value::String(hash) => {
                 let files = self.files.get(hash.as_str()).map(Vec::as_slice).unwrap_or_default();
-                // Another backbone's file may have the same content. Skip it if the backbone's own folder contains a
-                // file with this content.
+                // A file of another backbone may have the same content. It is skipped if the folder of this backbone
+                // contains a file with that content.
                 let is_own = files.iter().any(|path| Path::new(path).starts_with(&self.backbone.folder));
                 let others = files.iter().filter(|_| !is_own);
                 result.inputs.extend(others.map(|path| (*path).to_string()));

@@ -1,5 +1,5 @@
-//! Identities of a backbone's cells and evaluations. They depend on contents, file hashes and the engine, but not on
-//! names in the grid.
+//! Identities of the cells and evaluations of a backbone. They depend on the engine and on contents such as file
+//! hashes, but not on the names in the grid.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::rows::format as row_format;
 use ghostlab_store::Key;
 
-/// Builder of the identities for one backbone of a grid.
+/// Builder for the identities that belong to one backbone.
 pub(super) struct BackboneContents<'a> {
     grid: &'a Grid,
     inputs: &'a Inputs,
@@ -67,8 +67,8 @@ impl<'a> BackboneContents<'a> {
         files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect()
     }
 
-    /// Returns the identity of a text. The identity of a streamed text includes the order of the shards, which depends
-    /// on the seed.
+    /// Returns the identity of a text. For a streamed text, it includes the order of the shards, which depends on the
+    /// seed.
     fn text(&self, corpus: &str, seed: u64) -> Result<TextId> {
         let entry = &self.grid.corpora[corpus];
         let files = entry.files_of(seed)?;
@@ -106,13 +106,13 @@ impl<'a> BackboneContents<'a> {
         Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
     }
 
-    /// Returns the token that replaces an empty context.
+    /// Returns the token that is used in place of an empty context.
     fn prefix<'v>(&self, tokenizer_config: &'v Value, config: &'v Value) -> Result<Option<PrefixToken<'v>>> {
         let tokenizer = parts::tokenizer(&self.folder);
         prefix_token(tokenizer_config, config, |text| corpus::token_id(&tokenizer, text))
     }
 
-    /// Returns a note on the token that replaces an empty context, if the grid has tasks and the token is unusual.
+    /// Returns a note on the token used in place of an empty context, if the grid has tasks and the token is unusual.
     pub(super) fn prefix_note(&self) -> Result<Option<String>> {
         let evaluate = &self.grid.evaluate;
         if evaluate.tasks.is_empty() || is_gguf(&self.folder) {
@@ -122,8 +122,8 @@ impl<'a> BackboneContents<'a> {
         Ok(self.prefix(&tokenizer_config, &config)?.and_then(|prefix| prefix.note()))
     }
 
-    /// Returns the identity of a task's measurement and the key of the task's requests. The key does not include the
-    /// metrics and filters of a definition, so a new metric can reuse stored answers.
+    /// Returns the identity of the measurement on a task, and the key of the task's requests. The key does not include
+    /// the metrics and filters of a definition. Stored answers can therefore be reused for a new metric.
     pub(super) fn task(&self, task: &EvalTask) -> Result<(MeasureId, Key)> {
         let data = self.grid.task(task);
         let definition = data.definition()?;
@@ -175,7 +175,7 @@ impl<'a> BackboneContents<'a> {
             batch: self.batch_tokens,
         };
         let mut requests = json!(measure)["defined"].take();
-        // The batch size affects the last digits of scores, but not the requests.
+        // The batch size affects only the last digits of the scores and not the requests.
         requests.as_object_mut().and_then(|object_mut| object_mut.remove("batch"));
         requests["tokenizer"] = json!(self.files.tokenizer);
         if definition.output == Output::Generate {
@@ -206,8 +206,8 @@ fn formats(files: &[PathBuf]) -> Result<Vec<String>> {
     files.iter().map(|file| row_format(file).map(str::to_owned)).collect()
 }
 
-/// Returns the identity of a latency measurement on this machine's device. `among` is the hash of the variants that are
-/// timed together ([`identity::timing_cohort`](crate::pipeline::identity::timing_cohort)).
+/// Returns the identity of a latency measurement with the device of this machine. `among` is the hash of the variants
+/// that are timed together ([`identity::timing_cohort`](crate::pipeline::identity::timing_cohort)).
 pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> MeasureId {
     let Rounds { warmups, timed } = Rounds::PAPER;
     MeasureId::Prefill {
@@ -221,7 +221,7 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
     }
 }
 
-/// Returns the identity of a cut. If the criterion removes layers one by one, the identity includes the repair.
+/// Returns the identity of a cut. It includes the repair if the criterion removes layers one by one.
 pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repair: Option<&RepairId>) -> Result<CutId> {
     Ok(CutId {
         criterion: criterion.name.clone(),

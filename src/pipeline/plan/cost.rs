@@ -1,4 +1,4 @@
-//! Costs of a plan: FLOPs with and without sharing, memory and disk space.
+//! Costs of a plan: number of FLOPs with and without sharing, memory and disk space.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,33 +17,33 @@ use crate::pipeline::stage::{
 use crate::recovery::{self, Place};
 use ghostlab_store::{ObjectKind, Store};
 
-/// Total and remaining costs of a grid.
+/// Costs of a grid, in total or for the work that is left.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Estimate {
     pub cost: Cost,
     /// Peak memory in bytes, including mapped files.
     pub memory: u64,
-    /// Bytes of activations that are written temporarily, in addition to stored ones.
+    /// Number of bytes of activations that are written temporarily, in addition to those that are stored.
     pub spool: u64,
 }
 
-/// Memory of the program itself in bytes, including tokenizers, tables and memory retained by the allocator. Measured
-/// with grids of tiny backbones.
+/// Memory that the program itself uses in bytes. It includes tokenizers, tables and memory that the allocator retains,
+/// and was measured with grids of tiny backbones.
 const PROGRAM: u64 = 92 << 20;
 
-/// Additional memory in bytes that the program uses if it is available. 30 runs with a small backbone used 128 to 160
-/// MB in total (2026-11-27). Pages of the executable took 50 or 57 MB of that, depending on the page cache.
+/// Memory in bytes that the program uses in addition if it is available. 30 runs with a small backbone used 128 to 160
+/// MB in total (2026-11-27). Of this, 50 or 57 MB were pages of the executable, depending on the page cache.
 const AND_MORE: u64 = 30 << 20;
 
-/// Returns a placeholder for an unknown operator. Each index gives a different operator, because a trie merges equal
-/// programs.
+/// Returns a placeholder for an operator that is not known yet. Each index gives a different operator, because a trie
+/// would merge programs that are equal.
 pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
     Operator::diagonal(vec![index as f32])
 }
 
 impl Estimate {
-    /// Estimates the cost of a plan. `spool_bytes` limits the temporary activations of a calibration pass. `memory`
-    /// limits the memory of jobs and weights.
+    /// Estimates the costs of a plan. `spool_bytes` limits the activations that a calibration pass stores temporarily.
+    /// `memory` limits the memory of jobs and weights.
     pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
         let mut total = Self::default();
         for backbone in &plan.backbones {
@@ -56,7 +56,7 @@ impl Estimate {
         Ok(total)
     }
 
-    /// Returns the bytes added to the store, including temporary ones.
+    /// Returns the number of bytes that will be added to the store, including temporary ones.
     pub fn coming(&self) -> u64 {
         self.cost.disk.saturating_add(self.spool)
     }
@@ -71,7 +71,8 @@ pub struct JobCost {
     pub cost: Cost,
 }
 
-/// Estimates the total and remaining cost of each job. Excludes evaluations whose texts are not tokenized yet.
+/// Estimates the cost of each job, in total and for the work that is left. Evaluations whose texts have not been
+/// tokenized yet are excluded.
 ///
 /// # Errors
 /// Fails if a method cannot be built.
@@ -84,20 +85,20 @@ pub fn job_costs(plan: &Plan<'_>, state: &StoreState) -> Result<Vec<JobCost>> {
     Ok(all)
 }
 
-/// Returns the part of `memory` in bytes that is left for the weights of a backbone while its jobs run.
+/// Returns how many bytes of `memory` are left for the weights of a backbone while its jobs run.
 pub fn weights_budget(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let config = &backbone.config;
     let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
-    // Solving holds at most four f64 matrices. Scoring holds an operator per variant.
+    // Solving needs memory for at most four f64 matrices. Scoring needs memory for one operator per variant.
     let matrices = (4 * config.hidden * config.hidden) as u64 * left.max(8) as u64;
     let left = memory.saturating_sub(PROGRAM + batch_bytes(plan, backbone, state, memory) + matrices);
-    // If weights are rounded, the unquantized weights are also held for calibration.
+    // If weights are rounded, the unquantized weights are also in memory, for calibration.
     let left = if backbone.unquantized.is_some() { left / 2 } else { left };
     left.min(backbone.engine.weight_bytes(config))
 }
 
-/// Returns the memory in bytes of the largest batch, including residual streams of trie branches and comparisons, and
-/// KV caches of generation.
+/// Returns how many bytes of memory the largest batch needs. This includes the residual streams of trie branches and
+/// comparisons, and the KV caches for generation.
 pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState, memory: u64) -> u64 {
     let deepest =
         plan.grid.cells.iter().filter(|cell| cell.depth.is_in_layers()).map(|cell| cell.depth.count).max().unwrap_or(0);
@@ -106,7 +107,7 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
         backbone.config.batch_bytes(backbone.batch_tokens.max(length).min(tokens), deepest + 2)
     });
     let evaluations = backbone.evaluations.iter().enumerate().map(|(index, evaluation)| {
-        // A comparison keeps the dense model's stream until the end of a batch.
+        // For a comparison, the stream of the dense model is kept until the end of the batch.
         let streams = if evaluation.target.extent().damage { 5 } else { 4 };
         let load = load(state, &evaluation.tokens);
         let all = load.as_ref().map_or(usize::MAX, |load| load.tokens);
@@ -117,8 +118,8 @@ pub fn batch_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState,
     calibrations.chain(evaluations).max().unwrap_or(0)
 }
 
-/// Returns the size in bytes of the KV caches of concurrent prompts, or 0 without generation. The caches may use a
-/// share of `memory`, but always hold at least one prompt.
+/// Returns the size in bytes of the KV caches for prompts that are processed at the same time. It is 0 if nothing is
+/// generated. The caches may use a share of `memory`, but always have room for at least one prompt.
 fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state: &StoreState, memory: u64) -> u64 {
     let evaluation = &backbone.evaluations[position];
     let Some(load) = load(state, &evaluation.tokens).filter(|_| evaluation.generates) else { return 0 };
@@ -131,28 +132,28 @@ fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state:
     (one * prompts.min(CHUNK) as u64).min(RunSettings::cache_part(memory)).max(one)
 }
 
-/// Estimator of the costs of one backbone of a plan.
+/// Estimator of the costs for one backbone in a plan.
 struct BackboneEstimator<'a> {
     plan: &'a Plan<'a>,
     backbone: &'a BackbonePlan,
     state: &'a StoreState,
 }
 
-/// Costs of all work on one calibration text.
+/// Costs of all work that uses a calibration text.
 #[derive(Default)]
 struct CalibrationCost {
-    /// Cost of the calibration job; `None` if the text is only read by a training.
+    /// Cost of the calibration job, or `None` if the text is used only for training.
     job: Option<Cost>,
-    /// Costs that belong to no job: token ids, and the pass over a text that is only read by a training.
+    /// Costs that belong to no job: the token ids, and the pass over a text that is used only for training.
     unscheduled: Cost,
-    /// Bytes of activations that are written temporarily.
+    /// Number of bytes of activations that are written temporarily.
     spool: u64,
-    /// Bytes of mapped activations; `None` if no operator is missing.
+    /// Number of bytes of activations that are memory-mapped, or `None` if no operator is missing.
     mapped: Option<u64>,
 }
 
 impl BackboneEstimator<'_> {
-    /// Returns the totals of the backbone, and the cost of each job.
+    /// Returns the total costs of the backbone, and the cost of each of its jobs.
     fn estimate(&self, spool_bytes: u64, memory: u64) -> Result<(Estimate, Vec<(Job, Cost)>)> {
         let programs = self.programs()?;
         let all = Trie::scoring(&programs);
@@ -178,7 +179,7 @@ impl BackboneEstimator<'_> {
         backbone.variants.iter().map(|variant| program(plan.grid, backbone, variant, state)).collect()
     }
 
-    /// Returns the costs of evaluations whose texts are tokenized.
+    /// Returns the costs of those evaluations whose texts have been tokenized.
     fn score_jobs(&self, programs: &[Program], all: &Trie) -> Result<Vec<(Job, Cost)>> {
         let Self { backbone, state, .. } = self;
         let mut jobs = Vec::new();
@@ -212,14 +213,14 @@ impl BackboneEstimator<'_> {
         let load = calibration.load();
         let mut costs = CalibrationCost::default();
         if !state.has(&calibration.tokens) {
-            // Token ids and sequence offsets.
+            // Space for the token ids and sequence offsets.
             costs.unscheduled.disk += 4 * load.tokens as u64;
         }
         let calibrated: Vec<&Variant> = backbone.variants.iter().filter(|v| v.calibration == Some(index)).collect();
         let missing: Vec<&Variant> =
             calibrated.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
         let pass = activations::pass_flops(config, &load);
-        // A text that is used only for training has no calibration job, but one pass reads it.
+        // A text that is used only for training has no calibration job, but is read in one pass.
         if calibrated.is_empty() {
             costs.unscheduled.shared += pass;
             return costs;
@@ -243,11 +244,12 @@ impl BackboneEstimator<'_> {
         costs
     }
 
-    /// Adds the costs of training the operators of `variants`. `pass` is the cost of one token through all layers.
+    /// Adds the costs of training the operators of `variants`. `pass` is the cost of passing one token through all
+    /// layers.
     fn add_trainings(&self, cost: &mut Cost, variants: &[&Variant], pass: f64) {
         let Self { backbone, state, .. } = self;
         let config = &backbone.config;
-        // The teacher outputs of a pass are stored once for all methods with the same boundary.
+        // One pass stores the outputs of the teacher for all methods that have the same boundary.
         let mut read = BTreeSet::new();
         for (variant, trained) in variants.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
             let text = &backbone.calibrations[trained.text];
@@ -260,14 +262,14 @@ impl BackboneEstimator<'_> {
         }
     }
 
-    /// Returns the number of files and directories of the missing objects.
+    /// Returns how many files and directories the missing objects need.
     fn inodes(&self) -> Result<u64> {
         let lacking = self.backbone.keys().filter(|key| !self.state.has(key));
         let lacking: BTreeSet<(ObjectKind, &str)> = lacking.map(|key| (key.kind(), key.hash())).collect();
         if lacking.is_empty() {
             return Ok(0);
         }
-        // Assume that an object has at most four operator matrices, one per region of the cut.
+        // An object is assumed to have at most four operator matrices, one per region of the cut.
         let small = 4 * operator::matrix_bytes(&self.backbone.config) <= Store::SMALL;
         // One directory per kind, and one for shared packs.
         let mut inodes = KINDS.len() as u64 + 1;
@@ -277,15 +279,15 @@ impl BackboneEstimator<'_> {
         Ok(inodes)
     }
 
-    /// Returns the peak memory in bytes of the remaining jobs, or 0 if everything is stored. `mapped` is the size of
-    /// mapped activations, if any operator is missing.
+    /// Returns the peak memory in bytes of the jobs that are left, or 0 if everything is stored. `mapped` is the number
+    /// of bytes of mapped activations, if any operator is missing.
     fn peak_memory(&self, memory: u64, mapped: Option<u64>) -> u64 {
         let Self { plan, backbone, state } = self;
         let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
         if left == 0 {
             return 0;
         }
-        // Solving holds at most four f64 matrices and the mapped activations.
+        // Solving needs memory for at most four f64 matrices and for the mapped activations.
         let matrix = operator::matrix_bytes(&backbone.config);
         let solving = mapped.map_or(0, |mapped| 8 * matrix + mapped);
         let weights = backbone.engine.held_bytes(&backbone.config, weights_budget(plan, backbone, state, memory));
@@ -296,8 +298,8 @@ impl BackboneEstimator<'_> {
     }
 }
 
-/// Returns the memory in bytes for merged layers in f32. Assumes one merged layer for each variant whose recovery
-/// merges layers.
+/// Returns how many bytes of memory merged layers need in f32. Assumes one merged layer for each variant with a
+/// recovery that merges layers.
 fn merged_bytes(plan: &Plan, backbone: &BackbonePlan) -> u64 {
     let recoveries = backbone.variants.iter().filter_map(|variant| plan.grid.cells[variant.cell].recovery.as_ref());
     let merging = recoveries.filter(|recovery| recovery.rule.place() == Place::Layer).count();
@@ -312,7 +314,7 @@ fn load(state: &StoreState, key: &ghostlab_store::Key) -> Option<Load> {
     }
 }
 
-/// Returns the load of a sample of a text, assuming that all windows or documents have the same size.
+/// Returns the load for a sample of a text. All windows or documents are assumed to have the same size.
 fn part(all: Load, draw: Draw) -> Load {
     let items = (all.tokens / all.length.max(1)).max(1);
     Load {
@@ -326,7 +328,7 @@ fn drawn_part(draw: &Draw, items: usize, number: usize) -> usize {
     number * draw.count(items) / items
 }
 
-/// Returns the program of a variant. If the selection is not stored, assumes layers in the middle.
+/// Returns the program of a variant. If its selection is not stored, layers in the middle are assumed.
 fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &StoreState) -> Result<Program> {
     let layers = backbone.config.layers;
     let cell = &grid.cells[variant.cell];
@@ -346,23 +348,23 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     Ok(Program::repaired(layers, &removed, &Repairs { sublayers, ..Repairs::default() }))
 }
 
-/// Estimates the FLOPs to solve the operators of a variant. If the selection is not stored, assumes layers in the
-/// middle.
+/// Estimates the number of FLOPs for solving the operators of a variant. If its selection is not stored, layers in the
+/// middle are assumed.
 fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load, state: &StoreState) -> Option<f64> {
     let cell = &grid.cells[variant.cell];
     let recovery = &*cell.recovery.as_ref()?.rule;
     let known = variant.selection.as_ref().and_then(|key| state.selection(key));
     let removed = known.map_or_else(|| cell.depth.middle(backbone.config.layers), |known| known.removed.clone());
     let spans = recovery::spans(recovery, &removed).len();
-    // Removing layers one by one takes additional passes per layer: two to select it, and one to repair it.
+    // If layers are removed one by one, each layer takes additional passes: two to select it, and one to repair it.
     let is_iterative = cell.criterion.as_ref().is_some_and(|method| method.rule.is_iterative());
     let passes = if is_iterative { cell.depth.count * if recovery.repairs() { 3 } else { 2 } } else { 0 };
     let passes = passes as f64 * activations::pass_flops(&backbone.config, load);
     Some(passes + operator::solve_flops(&backbone.config, recovery, load, variant.fitted, spans))
 }
 
-/// Returns the number of activation sites that a pass stores, and the number of other sites that it only spools because
-/// the layers are not selected yet.
+/// Returns the number of activation sites that a pass stores. Also returns the number of other sites that it only
+/// spools because the layers are not selected yet.
 fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
     let [kept, now] = [true, false].map(|guess| {
         Needs::of(variants.iter().filter_map(|variant| {

@@ -1,5 +1,5 @@
-//! Determines which objects plans use, which `cache gc --keep` keeps. Also evicts other objects to keep a store within
-//! its size limit.
+//! Determines which objects are used by plans and are therefore kept by `cache gc --keep`. Also evicts other objects to
+//! keep the size of a store within its limit.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use crate::pipeline::identity::ComputeId;
 use crate::pipeline::stage::{KINDS, Member, Stage};
 use ghostlab_store::{Found, InventoryItem, Key, Store};
 
-/// Hashes of the objects that plans use, including transitive inputs.
+/// Hashes of the objects that plans use, directly or as inputs of other objects.
 #[derive(Debug, Default)]
 pub struct KeepSet {
     used: BTreeSet<String>,
-    /// Hashes of missing objects whose intermediate results are kept.
+    /// Hashes of missing objects whose intermediate results are to be kept.
     unfinished: BTreeSet<String>,
     /// Hashes of the files that the plans read.
     contents: BTreeSet<String>,
@@ -35,12 +35,12 @@ impl KeepSet {
         hashes.is_subset(&self.contents)
     }
 
-    /// Adds the objects needed to complete a plan and read its results.
+    /// Adds the objects that are needed to complete a plan and to read its results.
     pub(super) fn add_needed(&mut self, plan: &Plan<'_>, store: &Store) {
         self.add_plan(plan, store, &|key| !store.has(key));
     }
 
-    /// Adds the objects of a plan. Also adds the inputs of each object for which `goes_on` returns true, recursively.
+    /// Adds the objects of a plan. If `goes_on` returns true for an object, its inputs are also added, recursively.
     fn add_plan(&mut self, plan: &Plan<'_>, store: &Store, goes_on: &dyn Fn(&Key) -> bool) {
         plan.keys().for_each(|key| self.add_key(key, goes_on));
         self.unfinished.extend(
@@ -60,8 +60,8 @@ impl KeepSet {
         }
     }
 
-    /// Returns whether an object is kept. If one member of a [`Family`](crate::pipeline::stage::Family) is used, all
-    /// its members are kept, because cells with other depths or recoveries may use them.
+    /// Returns whether an object is to be kept. If one member of a [`Family`](crate::pipeline::stage::Family) is used,
+    /// all of its members are kept, because cells with other depths or recoveries may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
         let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
         self.used.contains(&entry.hash)
@@ -74,7 +74,7 @@ impl KeepSet {
     }
 }
 
-/// Returns the engines that computed an object and its inputs.
+/// Returns the engines with which an object and its inputs were computed.
 pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     let mut found = BTreeSet::new();
     if let Found::Whole(artifact) = &entry.found {
@@ -83,7 +83,7 @@ pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     found
 }
 
-/// Collects the engines in a key and its ancestors. Keys for the CPU engine do not name the engine.
+/// Collects the engines in a key and in the keys that it depends on. Keys for the CPU engine do not contain its name.
 fn engines_in(key: &Value, found: &mut BTreeSet<ComputeId>) {
     let Some(identity) = key["of"].as_object() else { return };
     let [engine, dtype, device] = ["engine", "dtype", "device"].map(|name| identity.get(name).and_then(Value::as_str));
@@ -105,23 +105,23 @@ fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Evictions required to keep a store within its size limit.
+/// Evictions that are needed to keep the size of a store within its limit.
 #[derive(Debug, Default)]
 pub struct Quota {
     pub limit: u64,
-    /// Bytes of objects that the plan or a running process needs.
+    /// Number of bytes in objects that the plan or a running process needs.
     pub needed: u64,
-    /// Bytes of other objects that are not evicted.
+    /// Number of bytes in other objects that will not be evicted.
     pub kept: u64,
-    /// Objects to evict, cheapest to recompute per byte first.
+    /// Objects to evict, ordered by the cost of recomputing them per byte, cheapest first.
     pub going: Vec<InventoryItem>,
-    /// Bytes that will be written.
+    /// Number of bytes that will be written.
     pub coming: u64,
 }
 
 impl Quota {
-    /// Determines the evictions that make space for `coming` bytes. `in_use` contains the hashes that running processes
-    /// have reserved.
+    /// Determines which objects to evict to make space for `coming` bytes. `in_use` contains the hashes of the objects
+    /// that running processes have reserved.
     pub fn of(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, coming: u64) -> Self {
         let mut needed = KeepSet::default();
         needed.add_needed(plan, store);
@@ -137,9 +137,9 @@ impl Quota {
         let (needed, mut others): (Vec<_>, Vec<_>) = entries.into_iter().partition(needed);
         let needed = sum_of_sizes(&needed);
         let mut kept = sum_of_sizes(&others);
-        // Never evict objects of other program versions.
+        // Objects of other program versions are never evicted.
         others.retain(|entry| !entry.older() && !entry.later());
-        // Damaged objects have no known cost and are evicted first.
+        // The cost of damaged objects is unknown, so they are evicted first.
         others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));
         let mut going = Vec::new();
         for entry in others {
@@ -152,13 +152,13 @@ impl Quota {
         Self { limit, needed, kept, going, coming }
     }
 
-    /// Returns the bytes above the limit after all evictions.
+    /// Returns by how many bytes the store exceeds its limit after all evictions.
     pub fn beyond(&self) -> u64 {
         (self.needed + self.kept + self.coming).saturating_sub(self.limit)
     }
 }
 
-/// Returns the compute time of an entry in seconds per stored byte.
+/// Returns the time it took to compute an object, in seconds per stored byte.
 fn price(entry: &InventoryItem) -> f64 {
     entry.seconds() / entry.bytes().max(1) as f64
 }
@@ -178,7 +178,7 @@ mod tests {
     fn cheapest_objects_are_evicted_first_needed_ones_never() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), stage::WORDS).unwrap();
-        // Compute times per byte: 10, 1, 100 and 2 ms.
+        // The compute times per byte are 10, 1, 100 and 2 ms.
         for (number, (bytes, seconds)) in [(100, 1.0), (1000, 1.0), (10, 1.0), (500, 1.0)].into_iter().enumerate() {
             let key = Key::new(stage::selection::KIND, json!({"number": number}), []);
             store.put(&key, seconds, &[("a", &vec![0; bytes])]).unwrap();

@@ -1,5 +1,5 @@
-//! Plan of a grid (layer 1 of the architecture). It contains the keys of all required objects, their state in the
-//! store, the reasons why objects are missing, and the costs. Planning computes no results.
+//! Plan for a grid (layer 1 of the architecture). It contains the keys of all required objects, which of them are
+//! stored, the reasons why the others are missing, and the costs. Planning does not compute any results.
 
 mod contents;
 mod cost;

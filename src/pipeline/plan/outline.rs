@@ -1,5 +1,5 @@
-//! Stored summary of a plan. With it, `ghostlab status` counts finished objects without reading the grid and its
-//! inputs.
+//! Summary of a plan, which is stored so that `ghostlab status` can count finished objects without reading the grid and
+//! its inputs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::files::sha256;
 use crate::pipeline::stage::{KINDS, Stage};
 use ghostlab_store::{Key, Store};
 
-/// Objects, cells and jobs of a plan. Excludes latencies, which each machine measures itself.
+/// Objects, cells and jobs in a plan. Latencies are excluded, because each machine measures its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outline {
     pub grid: String,
@@ -31,20 +31,20 @@ pub struct Outline {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineCell {
     pub name: String,
-    /// Indices into the outline's objects.
+    /// Indices into the objects of the outline.
     artifacts: Vec<usize>,
 }
 
-/// Job that calibrates a backbone, or scores a text or task.
+/// Job that calibrates a backbone, or that scores it on a text or task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineJob {
-    /// Label in events and records.
+    /// Label of the job in events and records.
     pub label: String,
     pub backbone: String,
     /// Prefix of the job's lease names.
     #[serde(rename = "claim")]
     pub lease_name: String,
-    /// Total work estimated by the cost model, in floating-point operations.
+    /// Total work in floating-point operations, as estimated by the cost model.
     pub flops: f64,
     artifacts: Vec<usize>,
 }
@@ -98,7 +98,7 @@ impl Outline {
         for JobCost { backbone, job, cost } in job_costs(plan, state)? {
             let backbone = &plan.backbones[backbone];
             let keys = backbone.variants.iter().flat_map(|variant| job.produced_keys(variant));
-            // Exclude machine-specific results, because workers do not share them.
+            // Results that depend on the machine are excluded, because workers do not share them.
             let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::is_here(key)).map(&mut at).collect();
             if artifacts.is_empty() {
                 continue;
@@ -123,7 +123,7 @@ impl Outline {
         sha256::of_bytes(all.join("\n"))[..12].to_owned()
     }
 
-    /// Stores the outline and returns its id. Ignores write errors, which only affect `status`.
+    /// Stores the outline and returns its id. Write errors are ignored, because they affect only `status`.
     pub fn keep(&self, store: &Store) -> String {
         let id = self.id();
         let path = store.plans().join(format!("{id}.json"));
@@ -145,7 +145,7 @@ impl Outline {
         self.jobs.iter().find(|job| lease_name.starts_with(&job.lease_name))
     }
 
-    /// Returns the progress of the plan, without verifying objects.
+    /// Returns the progress of the plan. Objects are counted without being verified.
     pub fn progress(&self, store: &Store) -> OutlineProgress {
         let present: BTreeMap<&str, HashSet<String>> =
             KINDS.iter().map(|&kind| (kind.name(), store.present(kind))).collect();

@@ -1,7 +1,7 @@
 //! Explains why an object must be computed.
 //!
-//! The missing object is compared with stored objects that have the same input names. An object that differs in more
-//! than one setting is treated as unrelated.
+//! The missing object is compared with stored objects whose inputs have the same names. A stored object that differs in
+//! more than one setting is treated as unrelated.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -41,7 +41,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns whether the field is a setting, as opposed to a content hash or a version.
+    /// Returns whether the field is a setting, rather than a content hash or a version.
     fn is_setting(&self) -> bool {
         let content = [&self.old, &self.new].into_iter().flatten().any(Canonical::is_hash);
         !content && !self.field.name().ends_with("version")
@@ -83,15 +83,15 @@ struct KeyParts {
 /// Index of the stored objects with which missing objects are compared.
 pub struct Reasons {
     stored: HashMap<&'static str, Vec<KeyParts>>,
-    /// Index of an object in `stored`, by the hash of its input names and all fields except one.
+    /// Index of an object in `stored`, by a hash of its input names and of all fields except one.
     nearly: HashMap<(&'static str, u64), usize>,
 }
 
-/// Maximum number of objects to compare one by one if no single field explains the difference.
+/// Maximum number of objects that are compared one by one, if no single field explains the difference.
 const COMPARED: usize = 400;
 
 impl Reasons {
-    /// Creates the index for a plan, excluding the objects of the plan.
+    /// Creates the index for a plan. Objects of the plan itself are excluded.
     pub fn new(store: &Store, plan: &Plan<'_>) -> Self {
         Self::of_stored(store, &plan.keys().map(|key| key.hash()).collect())
     }
@@ -158,8 +158,8 @@ fn inputs(key: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Returns the fields of a key and its ancestors by path. Paths omit the level `of` of each key, and kinds are omitted.
-/// An ancestor or input hash that occurs several times is listed only at its shortest path.
+/// Returns the fields of a key and of the keys that it depends on, by path. Paths do not contain the level `of`, and
+/// the kinds are left out. A key or input hash that occurs several times is listed only at its shortest path.
 fn flat_key(key: &Value) -> FlatSettings {
     let mut found = FlatSettings::new();
     let mut seen = HashSet::new();
@@ -201,7 +201,7 @@ fn differences(stored: &FlatSettings, wanted: &FlatSettings) -> Vec<Change> {
         old: one,
         new: other,
     });
-    // An input that appears at several paths counts as one change.
+    // An input that occurs at several paths counts as one change.
     let mut merged: Vec<Change> = Vec::new();
     for change in changes {
         match merged.iter_mut().find(|known| (&known.old, &known.new) == (&change.old, &change.new)) {

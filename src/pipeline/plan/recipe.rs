@@ -1,4 +1,4 @@
-//! Derives the keys of all objects that a grid needs, without computing any of the objects.
+//! Derives the keys of all objects that a grid needs. None of the objects are computed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::pipeline::identity::{CutId, Identity, MeasureId, RepairId, timing_coh
 use crate::pipeline::stage::{distilled, generations, latency, operator, scores, selection};
 use ghostlab_store::{Key, Store};
 
-/// Keys of all objects that a grid needs, by backbone.
+/// Plan for a grid, which contains the keys of all objects that the grid needs.
 pub struct Plan<'g> {
     pub grid: &'g Grid,
     pub inputs: Inputs,
@@ -28,8 +28,8 @@ pub struct Plan<'g> {
 }
 
 impl<'g> Plan<'g> {
-    /// Hashes the inputs and builds all keys. The number of tokens per batch is part of the keys of scores, because it
-    /// affects the last digits. By default, this number depends on the engine.
+    /// Hashes the inputs and builds all keys. The number of tokens per batch affects the last digits of scores, so it
+    /// is part of their keys. Its default depends on the engine.
     ///
     /// # Errors
     /// Fails if an input cannot be read or the engine is not available on this machine.
@@ -46,39 +46,39 @@ impl<'g> Plan<'g> {
         GridInputs { grid: self.grid, inputs: &self.inputs }
     }
 
-    /// Formats the distinct engines of the backbones. Usually, there is only one.
+    /// Returns the distinct engines of the backbones as text. There is usually only one.
     pub fn engines(&self) -> String {
         let ids: BTreeSet<String> = self.backbones.iter().map(|backbone| backbone.engine.id().to_string()).collect();
         ids.into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// Formats the machine with each compute device, like [`machine::identity`].
+    /// Returns the machine and each compute device as text, based on [`machine::identity`].
     pub fn machine(&self) -> String {
         let all: BTreeSet<String> =
             self.backbones.iter().map(|backbone| machine::identity(backbone.engine.device()).to_string()).collect();
         all.into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// Iterates over all object keys of all backbones.
+    /// Iterates over the keys of all objects for all backbones.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.backbones.iter().flat_map(BackbonePlan::keys)
     }
 
-    /// Iterates over backbones and variants, in the order of the grid's cells.
+    /// Iterates over the variants with their backbones, in the order of the grid's cells.
     pub fn variants(&self) -> impl Iterator<Item = (&BackbonePlan, &Variant)> {
         self.backbones.iter().flat_map(|backbone| backbone.variants.iter().map(move |variant| (backbone, variant)))
     }
 }
 
-/// Returns the text for training a cell's operator, which comes from the corpus of the cell's calibration. Returns
-/// `None` if the operator is not trained.
+/// Returns the text on which the operator of a cell is trained. It comes from the same corpus as the cell's
+/// calibration. Returns `None` if the operator is not trained.
 fn training_text(cell: &Cell) -> Option<Calibration> {
     let Finetune { sequences, length, seed } = cell.recovery.as_ref()?.training?;
     let corpus = cell.calibration.as_ref()?.corpus.clone();
     Some(Calibration { corpus, sequences, length, seed, operator_sequences: sequences })
 }
 
-/// Rejects pruned cells of an exported backbone.
+/// Rejects cells that prune a backbone that was itself exported from a pruned variant.
 fn reject_cuts_of_export(config: &Config, cells: &[(usize, &Cell)]) -> Result<()> {
     match cells.iter().find(|(_, cell)| !cell.is_dense() && !config.is_plain()) {
         None => Ok(()),
@@ -92,8 +92,8 @@ fn reject_cuts_of_export(config: &Config, cells: &[(usize, &Cell)]) -> Result<()
     }
 }
 
-/// Plans the calibrations and training texts of a backbone's cells, and maps each to its index. Calibrations on the
-/// same tokens share an index.
+/// Plans the calibrations and training texts for the cells of a backbone, and maps each of them to its index.
+/// Calibrations on the same tokens have the same index.
 fn planned_calibrations(
     contents: &BackboneContents<'_>,
     cells: &[(usize, &Cell)],
@@ -201,7 +201,7 @@ impl BackbonePlan {
         Ok(plan)
     }
 
-    /// Returns the plan of the unquantized backbone, with the same calibrations and without cells.
+    /// Returns the plan for the unquantized backbone. It has the same calibrations, but no cells.
     fn as_stored(&self, name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -218,7 +218,7 @@ impl BackbonePlan {
         }
     }
 
-    /// Adds the keys of latencies. They depend on all variants, which are timed together.
+    /// Adds the keys of the latencies. They depend on all variants, because these are timed together.
     fn add_latencies(&mut self) {
         if self.latencies.is_empty() {
             return;
@@ -307,8 +307,8 @@ impl BackbonePlan {
         })
     }
 
-    /// Returns the keys of a variant's scores in all evaluations. `operator` is the operator that the variant runs
-    /// with.
+    /// Returns the keys of a variant's scores, one for each evaluation. `operator` is the operator with which the
+    /// variant runs.
     fn score_keys(&self, identity: &Identity, operator: Option<&Arc<Key>>) -> Vec<Arc<Key>> {
         self.evaluations
             .iter()
@@ -327,7 +327,7 @@ impl BackbonePlan {
             .collect()
     }
 
-    /// Rejects training unless the cut is always a single block of layers.
+    /// Rejects training unless the cut is sure to be a single block of layers.
     fn one_block(&self, cell: &Cell, criterion: &Method<dyn Criterion>) -> Result<()> {
         let regions = criterion.rule.regions(&self.cut(cell.depth));
         if !criterion.rule.is_iterative() && regions.iter().all(|(start, end)| cell.depth == end - start) {
@@ -350,18 +350,18 @@ fn repaired_identity(plan: &CalibrationPlan, cut: &Arc<CutId>, full: &Identity, 
     }
 }
 
-/// Data shared by the cells of a backbone.
+/// Data that the cells of a backbone share.
 struct PlannedParts {
     /// Identity of the dense backbone.
     dense: Identity,
-    /// Identity of the backbone that calibrations run on.
+    /// Identity of the backbone on which calibrations run.
     calibrated: Identity,
     /// Index of each calibration in [`BackbonePlan::calibrations`].
     calibrations: HashMap<Calibration, usize>,
-    /// Cuts with the keys of their selections, by calibration, criterion (including the recovery that it depends on)
-    /// and depth.
+    /// Cuts with the keys of their selections. The keys of the map are the calibration, the criterion (with the
+    /// recovery that it depends on, if any) and the depth.
     cuts: BTreeMap<(usize, String, Depth), Chosen>,
 }
 
-/// Cut with the key of its selection.
+/// Cut, and the key of the selection that it is based on.
 type Chosen = (Arc<CutId>, Arc<Key>);

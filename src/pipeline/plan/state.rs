@@ -1,4 +1,4 @@
-//! State of a plan's objects in the store.
+//! State of the objects of a plan in the store.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use ghostlab_store::{Key, Lookup, ObjectKind, Store, StoredObject};
 #[derive(Debug)]
 pub enum ObjectState {
     Absent,
-    /// Stored but damaged. The next run recomputes the object.
+    /// Stored but damaged. The next run computes the object again.
     Damaged(Error),
     Whole(StoredObject),
 }
@@ -28,12 +28,12 @@ pub struct StoreState {
 }
 
 impl StoreState {
-    /// Looks up all objects of a plan. Verifies the bytes of the objects that a run would read.
+    /// Looks up all objects of a plan. Objects that a run would read are verified.
     pub fn read(plan: &Plan<'_>, store: &Store) -> Self {
         Self::of_keys(plan, store, &|_| true)
     }
 
-    /// Reads the state as if no machine-specific results were stored, for `--retime`.
+    /// Reads the state for `--retime`, that is, as if no results that depend on the machine were stored.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
         Self::of_keys(plan, store, &|key| !Stage::is_here(key))
     }
@@ -45,7 +45,7 @@ impl StoreState {
             wanted.entry(key.hash()).or_insert((key, false));
         }
         let there = present(store, wanted.values().map(|(key, _)| &***key));
-        // An operator is loaded only if a score is missing.
+        // Operators are loaded only if a score is missing.
         for variant in &variants {
             let scoring = variant.scores.iter().chain(&variant.latencies).any(|key| !there.contains(key.hash()));
             if let Some(entry) = variant.repair().and_then(|key| wanted.get_mut(key.hash())) {
@@ -80,7 +80,7 @@ impl StoreState {
         self.selections.get(key.hash())
     }
 
-    /// Returns the result of a stored trial.
+    /// Returns the result of a trial, or `None` if it is not stored.
     pub(super) fn trial(&self, key: &Key, metric: TrialMetric) -> Option<f64> {
         match self.store.look(key) {
             Lookup::Whole(object) => Some(scores::trial_result(metric, scores::read(&object).ok()?)),
@@ -98,7 +98,7 @@ impl StoreState {
             .filter_map(|stored| if let ObjectState::Damaged(error) = stored { Some(error) } else { None })
     }
 
-    /// Returns the variants with missing objects of a job.
+    /// Returns the variants for which objects of a job are missing.
     pub fn missing_variants<'b>(&self, backbone: &'b BackbonePlan, job: Job) -> Vec<&'b Variant> {
         backbone
             .variants
@@ -107,7 +107,7 @@ impl StoreState {
             .collect()
     }
 
-    /// Returns whether a variant is complete except for machine-specific measurements.
+    /// Returns whether a variant is complete, not counting measurements that depend on the machine.
     pub fn complete_elsewhere(&self, variant: &Variant) -> bool {
         variant.shared_keys().all(|key| self.has(key))
     }
@@ -125,7 +125,8 @@ fn is_match(damaged: bool, stored: &ObjectState) -> bool {
     }
 }
 
-/// Returns the hashes of stored objects. Uses directory listings if there are many keys.
+/// Returns the hashes of the objects that are stored. If there are many keys, lists directories instead of looking up
+/// each object.
 fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<String> {
     let mut by_kind: HashMap<ObjectKind, Vec<&Key>> = HashMap::new();
     keys.for_each(|key| by_kind.entry(key.kind()).or_default().push(key));
@@ -140,7 +141,7 @@ fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<St
         .collect()
 }
 
-/// Number of keys above which a directory listing is cheaper than individual lookups.
+/// Number of keys above which listing a directory is cheaper than looking up each object.
 const LISTING_THRESHOLD: usize = 300;
 
 impl ObjectState {

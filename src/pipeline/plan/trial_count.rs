@@ -11,18 +11,19 @@ use crate::model::Cut;
 use crate::pipeline::stage::scores;
 use ghostlab_store::Key;
 
-/// Number of trials of a criterion on one calibration. A trial scores the backbone without some layers or sublayers.
+/// Number of trials that a criterion needs on one calibration. A trial scores the backbone without some of its layers
+/// or sublayers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrialCount {
-    /// Criterion, as written in the grid.
+    /// Criterion, as it is written in the grid.
     pub criterion: String,
     pub needed: usize,
     pub stored: usize,
 }
 
 impl TrialCount {
-    /// Counts the trials on a calibration of a backbone, by criterion. A trial that two criteria share counts for each
-    /// of them.
+    /// Counts the trials of each criterion on one calibration of a backbone. A trial that two criteria share is counted
+    /// for both of them.
     pub fn of(plan: &Plan<'_>, backbone: &BackbonePlan, calibration: usize, state: &StoreState) -> Vec<Self> {
         let trials = CriterionTrials::of(plan.grid, backbone, calibration, state).into_iter();
         trials
@@ -39,16 +40,16 @@ impl TrialCount {
 /// Trials of a criterion on one calibration.
 pub(super) struct CriterionTrials {
     criterion: String,
-    /// Removed sublayers of each trial at the greatest depth, which include the trials of smaller depths. The later
-    /// trials of a greedy criterion depend on earlier results. Only their number and sizes are exact, and their
+    /// Sublayers that each trial removes, for the greatest depth. This includes the trials for smaller depths. In a
+    /// greedy search, later trials depend on earlier results. Only their number and sizes are exact, and their
     /// sublayers are placeholders.
     pub(super) all: Vec<Cut>,
-    /// Removed sublayers of each trial that is not stored.
+    /// Sublayers that each missing trial removes.
     pub(super) missing: Vec<Cut>,
 }
 
 impl CriterionTrials {
-    /// Returns the trials of each criterion and unit of depth on a calibration.
+    /// Returns the trials for each criterion and each unit of depth on a calibration.
     pub(super) fn of(grid: &Grid, backbone: &BackbonePlan, calibration: usize, state: &StoreState) -> Vec<Self> {
         let tokens = &backbone.calibrations[calibration].tokens;
         let stored = |metric: TrialMetric, cut: &Cut| {
@@ -64,14 +65,15 @@ impl CriterionTrials {
     }
 }
 
-/// Cells of a calibration whose selections share their trials.
+/// Cells with the same calibration whose selections share their trials.
 struct CriterionUse<'g> {
     name: String,
     method: &'g Method<dyn Criterion>,
-    /// Selection of an iterative criterion. Its trials depend on the repairs, so selections do not share them.
+    /// Selection of an iterative criterion. Its trials depend on the repairs, so they are not shared with other
+    /// selections.
     selection: Option<Arc<Key>>,
     deepest: Depth,
-    /// Greatest depth of a selection that is not stored.
+    /// Greatest depth among the selections that are not stored.
     missing: Option<Depth>,
 }
 
@@ -105,9 +107,9 @@ fn criterion_uses<'g>(
     uses
 }
 
-/// Returns the trials that are missing for a selection. Follows a greedy selection through its stored trials up to the
-/// first step with a missing trial. All trials of later steps count as missing, because they depend on that step.
-/// Iterative selections do not store trials.
+/// Returns the trials that a selection still needs. A greedy selection is followed through its stored trials up to the
+/// first step with a missing trial. All trials of later steps are missing, because they depend on that step. Iterative
+/// selections do not store trials.
 fn missing_trials(
     rule: &dyn Criterion,
     cut: &PruneSpec<'_>,
@@ -125,7 +127,7 @@ fn missing_trials(
         results.into_iter().collect::<Option<Vec<f64>>>().ok_or_else(|| Error::job("a trial is not stored"))
     };
     let similarities = Similarities::default();
-    // `select` fails at the first step with a missing trial.
+    // `select` fails at the first step for which a trial is missing.
     rule.select(cut, &mut CalibrationStats::new(&similarities, None, &mut trials)).ok();
     missing.extend(rule.trials(cut).into_iter().skip(requested));
     missing

@@ -1,4 +1,4 @@
-//! Data from a calibration pass: the residual stream and sums of similarities, in shards of sequences.
+//! Data from a calibration pass: the residual stream and sums of similarities, both in shards of sequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -20,7 +20,8 @@ use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan};
 use crate::pipeline::env::context::CalibrationJob;
 use ghostlab_store::{Draft, Key, Mapped, ObjectKind, Payload, Store, StoredObject, fault};
 
-// Version 3: multiplication of a single row changes rounding. Version 4: one object per shard.
+// Version 3: the multiplication of single rows changed its rounding. Version 4: there is one object per shard. Version
+// 5: see version 4 of `tokens`.
 pub const KIND: ObjectKind = ObjectKind::new("activations", 5);
 
 pub const STAGE: Stage = Stage {
@@ -30,27 +31,27 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Key fields of activations (site and sequences) and of similarity sums (pairs and sequences).
+/// Fields in the keys of activations (site and sequences) and of similarity sums (pairs and sequences).
 const SITE: &str = "site";
 const PAIRS: &str = "pairs";
 const SEQUENCES: &str = "sequences";
 
-/// Payload with a site's rows as f32.
+/// Payload that contains the rows of a site as f32.
 pub const ROWS: &str = "rows.f32";
-/// Payload with the similarity sums, in the order of their pairs.
+/// Payload that contains the similarity sums, in the order of their pairs.
 pub const SUMS: &str = "sums.f64";
 
-/// Returns the key family of a calibration pass. The required sites are only known once layers are selected.
+/// Returns the key family of a calibration pass. Which sites are required is known only once layers have been selected.
 pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, backbone.on_engine(), tokens, backbone)
 }
 
-/// Returns the key of the residual stream at one site.
+/// Returns the key of the residual stream at one site, for a range of sequences.
 pub fn rows_key(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, site: HookPoint, sequences: &Range<usize>) -> Key {
     family(backbone, tokens).member([(SITE, json!(site.to_string())), (SEQUENCES, range(sequences))])
 }
 
-/// Returns the key of similarity sums.
+/// Returns the key of similarity sums for a range of sequences.
 pub fn sums_key(
     backbone: BackboneKeyParts<'_>,
     tokens: &Arc<Key>,
@@ -64,7 +65,7 @@ pub(super) fn range(sequences: &Range<usize>) -> Value {
     json!([sequences.start, sequences.end])
 }
 
-/// Prefix of calibration lease names.
+/// Prefix of the names of calibration leases.
 const CALIBRATING: &str = "calibrate-";
 
 pub fn lease_name(backbone: BackboneKeyParts<'_>, tokens: &Key) -> String {
@@ -82,27 +83,27 @@ pub(super) fn is_lease(name: &str) -> bool {
     name.starts_with(CALIBRATING)
 }
 
-/// Estimates the operations of a pass through all layers.
+/// Estimates the number of FLOPs for a pass through all layers.
 pub fn pass_flops(config: &Config, load: &Load) -> f64 {
     Trie::new(&[Program::trunk(config.layers)]).flops(config, load).shared
 }
 
 /// Cost of hashing and writing a byte, in floating-point operations. Measured with two cores at 90 GFLOP/s and a disk
-/// of 160 MB/s.
+/// that writes 160 MB/s.
 pub(super) const KEPT_BYTE: f64 = 550.0;
 
 pub fn site_bytes(config: &Config, load: &Load) -> u64 {
     (4 * load.tokens * config.hidden) as u64
 }
 
-/// Estimates the cost of storing `kept` and spooling `spooled` sites.
+/// Estimates the cost of storing the activations of `kept` sites and spooling those of `spooled` sites.
 pub fn cost(config: &Config, shape: ActivationShape, load: &Load, [kept, spooled]: [usize; 2]) -> Cost {
     let inodes = (kept + spooled) as u64 * shape.shard_count() as u64 * (STAGE.inodes)(false);
     let flops = KEPT_BYTE * ((kept + spooled) as u64 * site_bytes(config, load)) as f64;
     Cost { separate: flops, shared: flops, left: flops, disk: kept as u64 * site_bytes(config, load), inodes }
 }
 
-/// Reads stored sums. Returns `None` if the number of sums differs from `pairs`.
+/// Reads stored sums. Returns `None` if their number is not `pairs`.
 pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
     let sums: Vec<f64> = object.read(SUMS).ok()?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
     (sums.len() == pairs).then_some(sums)
@@ -110,8 +111,8 @@ pub fn read_sums(object: &StoredObject, pairs: usize) -> Option<Vec<f64>> {
 
 /// Plans the first pass.
 ///
-/// The pass collects all sites if they fit the spool limit or if nothing has to be selected. Otherwise, it collects the
-/// sites that the selection reads, if they fit.
+/// The pass collects all sites if they fit in the spool limit, or if nothing has to be selected. Otherwise, it collects
+/// only the sites that the selection reads, provided that these fit.
 pub(crate) fn first_pass(
     job: &CalibrationJob<'_>,
     pairs: BTreeSet<Pair>,
@@ -139,7 +140,7 @@ pub(crate) fn first_pass(
     request
 }
 
-/// Runs the dense backbone over every shard with missing objects.
+/// Runs the dense backbone on every shard for which objects are missing.
 pub(crate) fn run(
     job: &CalibrationJob<'_>,
     label: &str,
@@ -176,7 +177,7 @@ pub(crate) fn run(
     let mut measured: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     let mut next = 0;
     while next < shards.len() {
-        // Process adjacent shards with the same missing parts together, up to the engine's limit.
+        // Process adjacent shards together if the same parts of them are missing, up to the limit of the engine.
         let like = (next..shards.len()).take_while(|&index| work[index] == work[next]);
         let tokens = like.map(|index| shards[index].len() * job.shape.length);
         let end = next + together(tokens, job.engine.pass_tokens(work[next].streams()));
@@ -192,7 +193,7 @@ pub(crate) fn run(
     job.run.finish(id);
     let mut similarities = Similarities::new(&request.pairs);
     for (index, shard) in shards.iter().enumerate() {
-        // Add the sums in shard order, so that the rounding does not depend on interruptions.
+        // Add the sums in the order of the shards, so that the rounding does not depend on interruptions.
         let sums = stored[index].as_ref().or_else(|| measured.get(&index));
         similarities.add_sums(sums.map_or(&[], Vec::as_slice), shard.len());
     }
@@ -207,7 +208,7 @@ fn shard_sums_key(job: &CalibrationJob<'_>, pairs: &BTreeSet<Pair>, shard: &Rang
     self::sums_key(job.backbone.key_parts(), job.tokens, pairs, shard)
 }
 
-/// Results of one shard: rows by site, and similarity sums.
+/// Results for one shard: the rows by site, and the similarity sums.
 type OfShard = (BTreeMap<HookPoint, StoredObject>, Vec<f64>);
 
 fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &PassRequest) -> Result<Vec<OfShard>> {
@@ -239,7 +240,7 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     job.engine.notes().into_iter().for_each(|note| job.run.note(format!("{}: {note}", job.label)));
     let similarities = similarities.map_err(|error| error.at(job.label.clone()))?;
     job.unchanged()?;
-    // Divide the time of the pass evenly among its objects.
+    // Divide the time for the pass evenly among its objects.
     let seconds = started.elapsed().as_secs_f64() / (shards.len() * (work.sites.len() + 1)) as f64;
     let mut stored = Vec::new();
     for ((shard, drafts), similarities) in shards.iter().zip(drafts).zip(similarities) {
@@ -257,7 +258,7 @@ fn measure(job: &CalibrationJob<'_>, id: usize, shards: &[Range<usize>], work: &
     Ok(stored)
 }
 
-/// Commits the rows of all sites in parallel, because each commit hashes its data and waits for the disk.
+/// Commits the rows of all sites. This is done in parallel, because each commit hashes its data and waits for the disk.
 fn commit_rows(
     store: &Store,
     drafts: Vec<(HookPoint, Key, (Draft, Payload))>,
@@ -273,7 +274,7 @@ fn commit_rows(
     committed.into_iter().collect()
 }
 
-/// Uncommitted rows of some sites. Dropping this value discards the rows.
+/// Rows of some sites that have not been committed yet. If this value is dropped, the rows are discarded.
 struct Drafts(BTreeMap<HookPoint, (Draft, Payload)>);
 
 impl Drafts {
@@ -306,7 +307,7 @@ pub(super) fn no_room(what: &str, error: &std::io::Error) -> Error {
     Error::missing(what).found(error.to_string()).hint("free some disk space, or use another folder with --store")
 }
 
-/// Verified stored shards of each site.
+/// Stored and verified shards of each site.
 #[derive(Default)]
 pub(crate) struct KeptActivations(BTreeMap<HookPoint, Vec<Option<StoredObject>>>);
 
@@ -338,10 +339,10 @@ impl KeptActivations {
         }
     }
 
-    /// Memory-maps the rows of some sites.
+    /// Memory-maps the rows of the given sites.
     ///
     /// # Errors
-    /// Fails if a site is not stored completely.
+    /// Fails if any shard of a site is not stored.
     pub(crate) fn open(&self, shape: ActivationShape, sites: &BTreeSet<HookPoint>) -> Result<Activations> {
         Activations::new(
             shape,
@@ -368,8 +369,8 @@ fn vanished_error() -> Error {
     Error::job("activations are missing from the store")
 }
 
-/// Deletes the activations of sites that no selection chose, and the similarity sums. Keeps activations that other
-/// calibrations use as training inputs.
+/// Deletes the similarity sums and the activations at sites that no selection chose. Activations that other
+/// calibrations need as inputs for training are kept.
 pub(crate) fn clear(job: &CalibrationJob<'_>, pass: &PassRequest, chosen: &BTreeSet<HookPoint>) -> Result<()> {
     let mut keys = Vec::new();
     for shard in job.shape.shards() {

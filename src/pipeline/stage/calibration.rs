@@ -20,7 +20,7 @@ use crate::quantity::counted;
 use crate::recovery;
 use ghostlab_store::{Key, Lookup};
 
-/// Group of calibration jobs. Each computes all selections and operators of a backbone on one calibration.
+/// Group of calibration jobs. Each job computes all selections and operators of a backbone for one calibration.
 pub const GROUP: Group = Group {
     kind: WorkKind::Calibrate,
     places: |backbone| backbone.calibrations.len(),
@@ -31,7 +31,7 @@ pub const GROUP: Group = Group {
     bytes: |backbone, variants| {
         let training = variants.iter().filter_map(|variant| variant.trained.as_ref());
         let training = training.map(|plan| backbone.config.training_bytes(plan.finetune.length)).max();
-        // Solving holds at most four f64 matrices.
+        // Solving needs memory for at most four f64 matrices.
         (8 * operator::matrix_bytes(&backbone.config)).max(training.unwrap_or(0))
     },
     order: Order::First,
@@ -39,8 +39,8 @@ pub const GROUP: Group = Group {
     report: |_, _, _, _| {},
 };
 
-/// Computes the missing selections and operators of some variants of a calibration. An error that concerns one
-/// variant fails only that variant.
+/// Computes the selections and operators that some variants of a calibration are missing. An error that concerns only
+/// one variant fails only that variant.
 ///
 /// # Errors
 /// Fails on errors that stop the run or concern all variants.
@@ -57,7 +57,7 @@ fn make(
     let name = plan.lease_name(backbone);
     let Some(lease) = run.lease(&name, &label)? else { return Ok(JobStatus::Contended) };
     let hold = LeaseGuard::new(run, lease, &name);
-    // Another process may have computed the objects before this one acquired the lease.
+    // Another process may have computed the objects before this one got the lease.
     if run.store_cache.has_all(run.store, variants.iter().flat_map(|variant| variant.repairs())) {
         return Ok(JobStatus::Done);
     }
@@ -74,7 +74,7 @@ fn make(
     if let Some(reason) = run.given_up(&name) {
         return Ok(JobStatus::Abandoned(reason));
     }
-    // Record failures while the lease is held, so that no other process repeats work that is known to fail.
+    // Record failures while the lease is still held, so that no other process repeats work that is known to fail.
     let done = caught(|| calibrate(run, models, backbone, plan, &left, &label, &hold));
     if done.is_err() && hold.is_lost() {
         run.check_stop()?;
@@ -120,7 +120,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     kept.find(job, &possible);
     let request = activations::first_pass(job, pairs, &read, kept.missing_sites(&possible));
     let similarities = activations::run(job, &job.label, &request, &mut kept)?;
-    // Compute the selections that need data from the pass.
+    // Compute those selections that need data from the pass.
     let all_kept = kept.missing_sites(&read).is_empty();
     let activations = all_kept.then(|| kept.open(job.shape, &read)).transpose()?;
     selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;
@@ -128,7 +128,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     let chosen = selected_variants(job.run, variants, &selections);
     let sites = selections.needs(job, variants).exact;
     activations::clear(job, &request, &sites)?;
-    // Collect the activations at the sites of the selected layers that are not stored yet.
+    // Collect the activations that are not stored yet, at the sites of the selected layers.
     let rest = kept.missing_sites(&sites);
     kept.find(job, &rest);
     let second = PassRequest { sites: rest, ..PassRequest::default() };
@@ -138,7 +138,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     distilled::train(job, &chosen, &activations)
 }
 
-/// Solves the operators that are not stored. A failure concerns only its own cell.
+/// Solves the operators that are not stored. If one fails, only its own cell fails.
 fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activations: &Activations) -> Result<()> {
     let run = job.run;
     let mut lacking = Vec::new();
@@ -180,7 +180,7 @@ fn solve_all(job: &CalibrationJob<'_>, chosen: &[(&Variant, &Selection)], activa
     Ok(())
 }
 
-/// Returns the variants with selected layers, and records a failure for the others.
+/// Returns the variants whose layers have been selected. Records a failure for the others.
 fn selected_variants<'s>(
     run: &RunContext<'_>,
     variants: &[&'s Variant],

@@ -1,4 +1,4 @@
-//! Computes the remaining chunks of a scoring job that no other process has leased.
+//! Computes those remaining chunks of a scoring job that no other process has leased.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,23 +10,23 @@ use crate::model::{Program, Trie};
 use crate::pipeline::env::progress::{JobStatus, caught};
 use ghostlab_store::{Journal, JournalRecord, Lease, LeaseResult, fault};
 
-/// Minimum time between flushes. A killed run loses about this much finished work.
+/// Minimum time between flushes. If a run is killed, about this much finished work is lost.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 impl ChunkRun<'_> {
-    /// Visits the remaining chunks once and computes those without a lease. Returns `Done` if fewer chunks remain than
-    /// before, and `Contended` if other processes hold the leases of all of them.
+    /// Visits the remaining chunks once, and computes those that are not leased. Returns `Done` if fewer chunks are
+    /// left than before. Returns `Contended` if all of them are leased to other processes.
     pub(super) fn pass(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         let ChunkState { job, journal, candidates, left, caught_up } = scoring;
         let before = left.len();
         let Some(journal) = journal else { return Ok(JobStatus::Contended) };
-        // Most chunks without a lease are finished. Reading the journal once is cheaper than leasing each of them.
+        // Most chunks that are not leased are finished. Reading the journal once is cheaper than leasing each of them.
         let free = |leases: &BTreeSet<String>| left.iter().any(|chunk| !leases.contains(&self.lease_name(*chunk)));
         if !std::mem::take(caught_up) && self.run.store.with_leases(free)? {
             self.catch_up(journal, candidates);
         }
         let mut sweep = Sweep::default();
-        // Workers that start together begin at different chunks, to avoid contention.
+        // Workers that start at the same time begin with different chunks, to avoid contention.
         let first = if self.run.worker_limits.is_some() { self.run.store.start_offset(left.len()) } else { 0 };
         left.rotate_left(first);
         for chunk in std::mem::take(left) {
@@ -48,7 +48,7 @@ impl ChunkRun<'_> {
                 continue;
             }
             let tokens = self.eval_set.tokens(chunk);
-            // Load the backbone only when the first chunk has to be computed.
+            // Load the backbone only now, because the first chunk has to be computed.
             let most = self.eval_set.pass_tokens(&*self.models.get(self.backbone)?, members.len());
             if members != sweep.group.members || sweep.group.tokens + tokens > most {
                 self.compute(job, journal, candidates, &mut sweep)?;
@@ -57,7 +57,7 @@ impl ChunkRun<'_> {
             sweep.group.chunks.push(chunk);
             sweep.group.leases.push(lease);
             sweep.group.tokens += tokens;
-            // Compute without leasing more chunks if one chunk fills a batch.
+            // If the chunks fill a batch, compute them before leasing more.
             if sweep.group.tokens >= most {
                 self.compute(job, journal, candidates, &mut sweep)?;
             }
@@ -75,7 +75,7 @@ impl ChunkRun<'_> {
         format!("{}-{chunk}", self.journal)
     }
 
-    /// Acquires the lease of a chunk, unless all candidates have it.
+    /// Acquires the lease on a chunk, unless all candidates already have the chunk.
     fn lease(
         &self,
         job: Option<usize>,
@@ -89,7 +89,7 @@ impl ChunkRun<'_> {
                 return Ok(ChunkLease::Others);
             }
             let LeaseResult::Mine(lease) = self.run.store.lease(&name)? else { return Ok(ChunkLease::Others) };
-            // The previous holder wrote its records before releasing the lease.
+            // The previous holder wrote its records before it released the lease.
             self.catch_up(journal, candidates);
             let members: Vec<usize> =
                 (0..candidates.len()).filter(|&index| candidates[index].lacks_chunk(chunk)).collect();
@@ -106,8 +106,8 @@ impl ChunkRun<'_> {
         Ok(ChunkLease::Done)
     }
 
-    /// Computes a group of chunks, if it is not empty. Flushes their records if enough time has passed since the last
-    /// flush. Chunks whose leases were lost in the meantime are left to other processes.
+    /// Computes a group of chunks, if there are any, and flushes their records if the last flush was long enough ago.
+    /// Chunks whose leases have been lost in the meantime are left to other processes.
     fn compute(
         &self,
         job: usize,
@@ -120,7 +120,7 @@ impl ChunkRun<'_> {
             return Ok(());
         }
         self.run.wait_while_timed()?;
-        // Record failures while the leases are held, so that no other process repeats work that is known to fail.
+        // Record failures while the leases are still held, so that no other process repeats work that is known to fail.
         let result = caught(|| self.record(&group, journal, candidates, &mut sweep.trie));
         if let Err(error) = &result
             && error.kind() == ErrorKind::Job
@@ -151,9 +151,9 @@ impl ChunkRun<'_> {
         Ok(())
     }
 
-    /// Computes a group of chunks for candidates that lack all of them, and records the results, except for chunks
-    /// whose leases were lost. Returns the lost chunks. For generation, which may end early, also returns the number of
-    /// processed tokens of each chunk.
+    /// Computes a group of chunks for candidates that lack all of them. Records the results, except for chunks whose
+    /// leases were lost. Returns these chunks. When text is generated, which may end early, also returns how many
+    /// tokens were processed in each chunk.
     fn record(
         &self,
         group: &ChunkGroup,
@@ -196,7 +196,7 @@ impl ChunkRun<'_> {
         Ok((lost, ran))
     }
 
-    /// Writes the records to disk, if the backbone has not changed since hashing.
+    /// Writes the records to disk, if the backbone has not changed since it was hashed.
     fn flush(&self, sweep: &mut Sweep, journal: &mut Journal) -> Result<()> {
         let store = self.run.store;
         let started = self.run.store.now();
@@ -216,17 +216,17 @@ impl ChunkRun<'_> {
     }
 }
 
-/// Result of an attempt to lease a chunk.
+/// Result of trying to lease a chunk.
 enum ChunkLease {
-    /// Lease acquired, with the candidates that lack the chunk.
+    /// The lease was acquired. Gives the candidates that lack the chunk, and the lease.
     Mine(Vec<usize>, Lease),
-    /// All candidates have the chunk.
+    /// All candidates already have the chunk.
     Done,
     Others,
     GivenUp(String),
 }
 
-/// Chunks to compute together.
+/// Chunks that are computed together.
 #[derive(Default)]
 struct ChunkGroup {
     chunks: Vec<usize>,
@@ -236,19 +236,19 @@ struct ChunkGroup {
     tokens: usize,
 }
 
-/// State of one sweep over the remaining chunks.
+/// State of a sweep, which visits the remaining chunks once.
 #[derive(Default)]
 struct Sweep {
-    /// Next group of chunks to compute.
+    /// Chunks that will be computed next.
     group: ChunkGroup,
-    /// Chunks leased by other processes.
+    /// Chunks that are leased to other processes.
     others: Vec<usize>,
-    /// Trie of the candidates of the last group, reused if the next group has the same candidates.
+    /// Trie of the candidates in the last group. It is reused if the next group has the same candidates.
     trie: Option<(Vec<usize>, Trie)>,
-    /// Leases of chunks whose records are not on disk yet; released after the next flush.
+    /// Leases on chunks whose records are not on disk yet. They are released after the next flush.
     unwritten: Vec<Lease>,
-    /// Time of the last flush; `None` before the first, which happens immediately.
+    /// Time of the last flush, or `None` before the first one. The first flush happens immediately.
     since: Option<Duration>,
-    /// Time needed to check that the backbone is unchanged. It is long if the system does not report file changes.
+    /// Time it takes to check that the backbone is unchanged. It is long if the system does not report file changes.
     looking: Duration,
 }

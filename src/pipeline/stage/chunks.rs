@@ -1,5 +1,5 @@
-//! Scores variants on a text or a task in chunks. The results of each chunk are stored immediately, so that an
-//! interrupted run can resume and several processes can share the work.
+//! Scores variants on a text or task in chunks. The results of each chunk are stored immediately. An interrupted run
+//! can thus resume, and several processes can share the work.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,19 +22,20 @@ pub(crate) struct ChunkRun<'a> {
     pub(crate) backbone: &'a BackbonePlan,
     pub(crate) eval_set: &'a dyn EvalSet,
     pub(crate) label: &'a str,
-    /// Loads the program of a variant by the key of its scores. Returns `None` after reporting that there is none.
+    /// Function that returns the program of the variant with the given score key. If there is no program, it reports
+    /// this and returns `None`.
     pub(crate) program: &'a dyn Fn(&Key) -> Result<Option<Program>>,
-    /// Name of the journal and prefix of the leases. All processes that score this backbone on this text use the same
-    /// name.
+    /// Name of the journal, and prefix of the lease names. It is the same in all processes that score this backbone on
+    /// this text.
     pub(crate) journal: String,
-    /// Lease of the calibration that these scores belong to.
+    /// Lease on the calibration to which these scores belong, if any.
     pub(crate) within: Option<&'a LeaseGuard<'a>>,
-    /// Chunks to score; `None` for all.
+    /// Chunks to score, or `None` to score all of them.
     pub(crate) sample: Option<&'a [usize]>,
 }
 
 impl ChunkRun<'_> {
-    /// Starts or resumes scoring: opens the journal and reads the results so far.
+    /// Starts or resumes scoring. Opens the journal and reads the results obtained so far.
     pub(crate) fn begin(&self, keys: Vec<Arc<Key>>) -> Result<ChunkState> {
         let mut journal = self.run.store.journal(&self.journal)?;
         let chunks = self.eval_set.chunks();
@@ -50,14 +51,15 @@ impl ChunkRun<'_> {
         Ok(ChunkState { job: None, journal: Some(journal), candidates, left, caught_up: true })
     }
 
-    /// Returns the chunks that at least one candidate lacks.
+    /// Returns the chunks that are missing for at least one candidate.
     fn missing_chunks(&self, candidates: &[ScoredVariant]) -> Vec<usize> {
         let mut chunks = self.sample.map_or_else(|| (0..self.eval_set.chunks()).collect(), <[usize]>::to_vec);
         chunks.retain(|&chunk| candidates.iter().any(|candidate| candidate.lacks_chunk(chunk)));
         chunks
     }
 
-    /// Loads the programs and reports the start of the job before the first chunk is computed here. Returns the job id.
+    /// Loads the programs and reports the start of the job when the first chunk is about to be computed here. Returns
+    /// the job id.
     pub(super) fn started(&self, job: &mut Option<usize>, candidates: &mut [ScoredVariant]) -> Result<usize> {
         if let Some(job) = *job {
             return Ok(job);
@@ -75,7 +77,7 @@ impl ChunkRun<'_> {
         Ok(*job.insert(self.run.start(work, self.label, tokens, candidates.len(), flops)))
     }
 
-    /// Computes the chunks that no other process has leased, and stores finished variants.
+    /// Computes the chunks that are not leased to other processes, and stores the variants that are finished.
     pub(crate) fn advance(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         while !scoring.left.is_empty() {
             match self.pass(scoring)? {
@@ -92,7 +94,8 @@ impl ChunkRun<'_> {
         Ok(JobStatus::Done)
     }
 
-    /// Computes the sample of some variants and stores nothing but the journal, which later samples reuse.
+    /// Computes the sample of chunks for the variants with these keys. Stores only the journal, which later samples
+    /// reuse.
     pub(crate) fn compute_sample(&self, keys: Vec<Arc<Key>>) -> Result<Vec<ScoredVariant>> {
         let mut scoring = self.begin(keys)?;
         self.finish(&mut scoring)?;
@@ -110,7 +113,7 @@ impl ChunkRun<'_> {
         }
     }
 
-    /// Stores the scores of all variants. One process stores them, and the others wait until they are in the store.
+    /// Stores the scores of all variants. One process stores them, while the others wait until they are in the store.
     fn store(&self, scoring: &mut ChunkState) -> Result<JobStatus> {
         let store = self.run.store;
         let store_cache = &self.run.store_cache;
@@ -147,7 +150,7 @@ impl ChunkRun<'_> {
         Ok(JobStatus::Done)
     }
 
-    /// Stores the scores of some candidates together.
+    /// Stores the scores of several candidates in a single write.
     fn put(&self, mut candidates: Vec<&mut ScoredVariant>) -> Result<()> {
         let store = self.run.store;
         let mut packed = Vec::new();
@@ -176,7 +179,7 @@ impl ChunkRun<'_> {
     }
 
     /// Reads the records of all processes, and checks which candidates have been stored. The scores of all variants are
-    /// stored together, so one lookup suffices for hundreds of them.
+    /// stored together, so a single lookup usually suffices for hundreds of them.
     pub(super) fn catch_up(&self, journal: &mut Journal, candidates: &mut [ScoredVariant]) {
         let (records, damages) = journal.read();
         for error in damages {
@@ -198,15 +201,15 @@ impl ChunkRun<'_> {
     }
 }
 
-/// State of a scoring job, kept while other processes work on the rest.
+/// State of a scoring job. It is kept while other processes work on the remaining chunks.
 pub(crate) struct ChunkState {
-    /// Job id; `None` until something is computed here.
+    /// Job id, or `None` if nothing has been computed here yet.
     pub(super) job: Option<usize>,
-    /// Journal; `None` once the scores are stored.
+    /// Journal, or `None` once the scores have been stored.
     pub(super) journal: Option<Journal>,
     pub(super) candidates: Vec<ScoredVariant>,
-    /// Chunks that at least one candidate lacks.
+    /// Chunks that are missing for at least one candidate.
     pub(super) left: Vec<usize>,
-    /// Whether the other processes' results have just been read.
+    /// Whether the results of other processes have just been read.
     pub(super) caught_up: bool,
 }

@@ -1,4 +1,4 @@
-//! Trained operators of variants, and the checkpoints of their training.
+//! Trained operators of variants, and checkpoints taken during the training.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,16 +42,16 @@ pub const STAGE: Stage = Stage {
 /// Name under which the key of a checkpoint refers to its training.
 const TRAINED: &str = "trained";
 
-/// Payload with the training losses, one per step, stored next to the operator's files.
+/// Payload that contains the loss at each step. It is stored next to the files of the operator.
 const LOSSES: &str = "losses.f64";
 /// Payload of a checkpoint.
 pub const STATE: &str = "state.bin";
 
-/// Returns the key of a trained operator. It depends on the initial operator and on the training text.
+/// Returns the key of a trained operator. It depends on the operator before training and on the training text.
 pub fn key(backbone: BackboneKeyParts<'_>, operator: &Arc<Key>, text: &Arc<Key>, what: &Arc<Identity>) -> Key {
     let identity = json!({
         "learning_rate": Finetune::LEARNING_RATE, "weight_decay": Finetune::WEIGHT_DECAY,
-        // Training always runs on the CPU in f32, regardless of the engine that computed its inputs.
+        // Training always runs on the CPU in f32, whichever engine computed its inputs.
         "likeliest": Finetune::TOP_TOKENS, "dtype": CPU.dtype, "device": CPU.device,
     });
     let teacher = Arc::new(teacher::family(backbone, text).key());
@@ -60,13 +60,13 @@ pub fn key(backbone: BackboneKeyParts<'_>, operator: &Arc<Key>, text: &Arc<Key>,
     Key::new(KIND, identity, parents).with_description(what)
 }
 
-/// Returns the key of a training checkpoint after `steps` steps.
+/// Returns the key of the checkpoint taken after `steps` training steps.
 pub fn checkpoint(trained: &Arc<Key>, steps: usize) -> Key {
     Key::new(KIND, json!({"checkpoint": steps}), [(TRAINED, Arc::clone(trained))])
 }
 
-/// Estimates the cost of training on a text through the layers after the boundary, assumed to be a quarter of all
-/// layers. `pass` is the cost of one token through all layers.
+/// Estimates the cost of training on a text. The gradient passes through the layers after the boundary, which are
+/// assumed to be a quarter of all layers. `pass` is the cost of passing one token through all layers.
 pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
     let head = 2.0 * config.hidden as f64 * config.vocab as f64;
     let products = (pass / 4.0 + head) * text.tokens as f64;
@@ -74,20 +74,20 @@ pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
     Cost { separate: steps, shared: steps, left: if left { steps } else { 0.0 }, ..Cost::default() }
 }
 
-/// Training cost of the elementwise operations between matrix products, forward and backward, in floating-point
-/// operations per value. It is high because unfused operations read and write each value many times. Measured in nine
-/// trainings with a hidden size of 128.
+/// Cost of the elementwise operations between matrix products during training, in floating-point operations per value.
+/// It covers the forward and the backward pass. It is high because the operations are not fused, so each value is read
+/// and written many times. Measured in nine trainings with a hidden size of 128.
 const NUMBER: f64 = 650.0;
 
-/// Returns the cost of training through the given layers: the forward pass, and twice as much for the backward pass.
-/// `products` is the cost of the matrix products of the forward pass.
+/// Returns the cost of training through the given number of layers: the forward pass, and twice as much for the
+/// backward pass. `products` is the cost of the matrix products in the forward pass.
 fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64 {
     let widths = 8 * (config.hidden + config.intermediate) + 6 * config.heads * text.length;
     3.0 * products + NUMBER * (widths * layers * text.tokens) as f64
 }
 
-/// Estimates the cost of the inputs that all trainings at one boundary share: the residual stream and the teacher
-/// outputs of a text.
+/// Estimates the cost of the inputs that all trainings at one boundary share. These are the residual stream of a text
+/// and the outputs of the teacher.
 pub fn lessons_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
     Cost {
         left: teacher::read_flops(config, text),
@@ -116,7 +116,7 @@ pub fn store(
     store.put(key, seconds, &payloads).map(drop)
 }
 
-/// Reads the loss of each step of a stored training.
+/// Reads the loss at each step of a stored training.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -124,10 +124,10 @@ pub fn losses(object: &StoredObject) -> Result<Vec<f64>> {
     Ok(object.read(LOSSES)?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
 }
 
-/// Number of checkpoints during a training. Each checkpoint replaces the previous one.
+/// Number of checkpoints during training. Each one replaces the previous one.
 const CHECKPOINTS: usize = 20;
 
-/// Trains the operators of variants without a stored trained operator. A failed training fails only its own variant.
+/// Trains the operators whose trained form is not stored yet. If a training run fails, only its own variant fails.
 ///
 /// # Errors
 /// Fails on errors that stop the run.
@@ -138,7 +138,7 @@ pub(crate) fn train(
 ) -> Result<()> {
     for (variant, selection) in chosen {
         let Some(plan) = variant.trained.as_ref().filter(|plan| job.run.get(&plan.key).is_none()) else { continue };
-        // Skip cells whose operator could not be solved.
+        // The operator of a failed cell could not be solved.
         if job.run.failed(variant.cell) {
             continue;
         }
@@ -152,7 +152,7 @@ pub(crate) fn train(
     Ok(())
 }
 
-/// Trains the operator of one variant, resuming from its latest checkpoint.
+/// Trains the operator of one variant. Resumes from the latest checkpoint if there is one.
 fn train_one(
     job: &CalibrationJob<'_>,
     variant: &Variant,
@@ -201,7 +201,7 @@ fn train_one(
         .try_for_each(|number| run.store.discard(&checkpoint(&plan.key, number * checkpoint_interval(plan))))
 }
 
-/// Returns the cost of training on `load` through the layers from `end` on.
+/// Returns the cost of training on `load` through the layers that start at `end`.
 fn remaining_flops(config: &Config, load: &Load, end: usize) -> f64 {
     let program = Program::pruned(config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
     let products = Trie::new(&[program]).flops(config, load).shared;
@@ -213,7 +213,7 @@ fn checkpoint_interval(plan: &TrainingPlan) -> usize {
     plan.finetune.sequences.div_ceil(CHECKPOINTS)
 }
 
-/// Stores a checkpoint after `steps` steps, and removes the previous one.
+/// Stores the checkpoint taken after `steps` steps, and removes the previous one.
 fn replace_checkpoint(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,
@@ -228,7 +228,7 @@ fn replace_checkpoint(
     store.discard(&checkpoint(&plan.key, steps - checkpoint_interval(plan)))
 }
 
-/// Returns the latest checkpoint of a training with its accumulated seconds, or the initial state.
+/// Returns the latest checkpoint of a training with the number of seconds spent so far, or the initial state.
 fn latest_checkpoint(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,
@@ -244,7 +244,7 @@ fn latest_checkpoint(
     Ok((start()?, 0.0))
 }
 
-/// Stores a trained operator in the format of a solved one, with its own measurements and the loss of each step.
+/// Stores a trained operator in the same format as a solved one, with its own measurements and the loss at each step.
 fn store_trained(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,

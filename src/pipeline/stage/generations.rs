@@ -1,4 +1,4 @@
-//! Generated answers of a variant to a task, one text per prompt.
+//! Answers that a variant generates for a task, one text per prompt.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,22 +9,22 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 
-/// Stage of generated answers. Each variant is stored separately, because the length of its texts is not known in
-/// advance.
+/// Stage of generated answers. The answers of each variant are stored separately, because the length of their texts is
+/// not known in advance.
 pub const STAGE: Stage = Stage {
     inodes: |_| 2,
     words: Some(Words { part: "generations", about: "Answers to a task.", what: "answers to", ..scores::WORDS }),
     ..Stage::new(KIND)
 };
 
-/// Payload with the texts, in prompt order.
+/// Payload that contains the texts, in the order of the prompts.
 const ANSWERS: &str = "answers.json";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GeneratedText {
     pub text: String,
-    /// Number of generated tokens, including the stop sequence.
+    /// Number of tokens that were generated, including the stop sequence.
     pub tokens: usize,
     pub end: End,
 }

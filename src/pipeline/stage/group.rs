@@ -1,5 +1,6 @@
-//! Groups of objects that are computed in one job, and leased, scheduled and reported together. For example, all scores
-//! on a text share one trie. This module also provides the variants' programs to jobs, with their operators in memory.
+//! Groups of objects that are computed in one job. These objects are leased, scheduled and reported together. For
+//! example, all scores on a text share one trie. This module also provides jobs with the programs of variants, whose
+//! operators are in memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,43 +19,44 @@ use crate::pipeline::env::models::Models;
 use crate::pipeline::env::progress::{JobStatus, lock};
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Properties of all jobs of one kind, for generic code. A backbone may have several such jobs, numbered from 0.
+/// Properties that all jobs of one kind share, for use in generic code. A backbone may have several such jobs, which
+/// are numbered from 0.
 pub struct Group {
     pub kind: WorkKind,
     /// Returns the number of jobs of this kind that a backbone has.
     pub places: fn(&BackbonePlan) -> usize,
     /// Returns the label of a job in events and records.
     pub label: fn(&BackbonePlan, usize) -> String,
-    /// Returns the prefix of a job's leases, or its label if it is not shared with other processes.
+    /// Returns the prefix of a job's lease names, or the label of the job if other processes cannot share it.
     pub lease_name: fn(&BackbonePlan, usize) -> String,
-    /// Returns the text, task or prompt of the job; `None` if it has none.
+    /// Returns the text, task or prompt of the job, or `None` if it has none.
     pub on: fn(&BackbonePlan, usize) -> Option<String>,
-    /// Returns the keys of the objects that the job computes for a variant, in order.
+    /// Returns the keys of the objects that the job computes for a variant, in the order of computation.
     pub made: for<'v> fn(&'v Variant, usize) -> Vec<&'v Arc<Key>>,
-    /// Returns the memory in bytes that some variants need, besides the weights and a batch.
+    /// Returns how many bytes of memory the given variants need, in addition to the weights and a batch.
     pub bytes: fn(&BackbonePlan, &[&Variant]) -> u64,
     pub order: Order,
     pub(crate) make: Make,
-    /// Reports the results of some variants.
+    /// Reports the results of the given variants.
     pub(crate) report: fn(&RunContext<'_>, &BackbonePlan, usize, &[&Variant]),
 }
 
-/// Scheduling order of a group's jobs.
+/// Order in which the jobs of a group are scheduled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Runs before all other jobs of the backbone. Each job has a single lease. Disk space is freed after each job,
-    /// because the next one may write as many bytes.
+    /// Jobs run before all other jobs of the backbone, and each job has a single lease. Disk space is freed after each
+    /// job, because the next one may write as many bytes.
     First,
     Then,
-    /// Runs while no other job runs. If one variant is missing, all variants run again. Workers never run these jobs.
-    /// The string gives the reason.
+    /// Jobs run while no other job is running. If one variant is missing, all variants run again. Workers never run
+    /// these jobs. The string gives the reason.
     Alone(&'static str),
 }
 
-/// Computes the missing objects of some variants in the job with the given number.
+/// Function that computes the missing objects of some variants in the job with the given number.
 type Make = fn(&JobContext<'_>, &BackbonePlan, usize, &[&Variant], &mut ResumeState) -> Result<JobStatus>;
 
-/// State from which a job resumes after waiting for other processes.
+/// State from which a job resumes after it has waited for other processes.
 pub(crate) type ResumeState = Option<(Text, ChunkState)>;
 
 /// State that all jobs of a run share.
@@ -92,12 +94,13 @@ impl Job {
 }
 
 impl BackbonePlan {
-    /// Iterates over the backbone's jobs in scheduling order.
+    /// Iterates over the jobs of the backbone, in the order in which they are scheduled.
     pub fn jobs(&self) -> impl Iterator<Item = Job> {
         GROUPS.into_iter().flat_map(|group| (0..(group.places)(self)).map(move |index| Job { group, index }))
     }
 
-    /// Iterates over the objects of a variant in order of computation. Yields the job, the object's names, and its key.
+    /// Iterates over the objects of a variant, in the order in which they are computed. Each item consists of the job,
+    /// the names of the object, and its key.
     pub fn inputs_of<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
         let made = self.jobs().flat_map(|job| job.produced_keys(variant).into_iter().map(move |key| (job, key)));
         made.filter_map(|(job, key)| Some((job, Stage::of(key.kind()).ok()?.words?, key)))
@@ -105,7 +108,7 @@ impl BackbonePlan {
 }
 
 impl Variant {
-    /// Iterates over the keys of objects that any machine can compute, which excludes timings.
+    /// Iterates over the keys of the objects that any machine can compute. Latencies are not among them.
     pub fn shared_keys(&self) -> impl Iterator<Item = &Arc<Key>> {
         self.keys().filter(|key| !Stage::is_here(key))
     }
@@ -144,8 +147,8 @@ fn find_required(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject>
     find(key)?.ok_or_else(|| Error::job(format!("the {what} is not in the store")))
 }
 
-/// Cache of programs and selections, so that each is read once for all texts. Programs are cached by the hash of their
-/// operator. The program of a backbone's files is cached by the backbone's content hash.
+/// Cache of programs and selections, which are thus read only once for all texts. Programs are cached by the hash of
+/// their operator. The program that the files of a backbone describe is cached by the backbone's content hash.
 #[derive(Default)]
 pub(crate) struct Programs {
     programs: Mutex<HashMap<String, Program>>,
@@ -180,7 +183,7 @@ impl Programs {
         Ok(program)
     }
 
-    /// Returns the program, or records the failure of its cell.
+    /// Returns the program of a variant. If there is none, records that the cell failed, and returns `None`.
     ///
     /// # Errors
     /// Fails on errors that stop the run.
@@ -212,7 +215,7 @@ impl Programs {
         Ok(program)
     }
 
-    /// Drops the programs of a backbone whose jobs are done.
+    /// Drops the programs of a backbone whose jobs are all done.
     pub(crate) fn forget(&self, backbone: &BackbonePlan) {
         let mut programs = lock(&self.programs);
         for operator in backbone.variants.iter().filter_map(Variant::repair) {

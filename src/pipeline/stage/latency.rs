@@ -1,4 +1,4 @@
-//! Prefill and decode latency of a variant on one machine.
+//! Latency of a variant on one machine, for the prompt and for decoding.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::pipeline::env::progress::{self, JobStatus, timing_lease};
 use crate::pipeline::identity::{Identity, MeasureId};
 use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 
-// Version 2: tied embeddings count once if stored once, and operators are f32. Version 4: rounds continue until the
-// times are stable, and ten of them count.
+// Version 2: tied embeddings count once if they are stored once, and operators are f32. Version 4: rounds are repeated
+// until the times are stable, and ten of them count.
 pub const KIND: ObjectKind = ObjectKind::new("latency", 4);
 
 pub const STAGE: Stage = Stage {
@@ -39,11 +39,11 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Payload with times and memory sizes.
+/// Payload that contains times and memory sizes.
 pub const LATENCY: &str = "latency.json";
 
-/// Returns the key of a variant's latency. It contains the cohort (`among`) of variants timed together, the machine (in
-/// `measure`), and the prompt with its number of decoded tokens (`what`).
+/// Returns the key of a variant's latency. It contains the machine (in `measure`), and the prompt with the number of
+/// tokens to decode (`what`). It also contains the cohort of variants that are timed together (`among`).
 pub fn key(
     backbone: BackboneKeyParts<'_>,
     operator: Option<&Arc<Key>>,
@@ -66,15 +66,15 @@ pub fn key(
     Key::new(KIND, identity, operator).with_input_name(backbone.name).with_description(what)
 }
 
-/// Estimates the fixed cost of a decoding step, as an equivalent number of prefill rows. A step reads all weights, and
-/// its matrix products are too small to fill the tiles of the kernels and to use all cores. Fitted to times with hidden
-/// sizes of 128, 256 and 4096.
+/// Estimates the fixed cost of a decoding step, as the number of prefill rows that cost as much. A step reads all
+/// weights, and its matrix products are too small to fill the tiles of the kernels or to use all cores. Fitted to times
+/// measured with hidden sizes of 128, 256 and 4096.
 fn beside_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }
 
-/// Estimates the cost of timing a cohort, where each variant runs separately. If a latency is missing (`left`), the
-/// whole cohort is timed again. Additional rounds for noisy timings are not included.
+/// Estimates the cost of timing a cohort, in which each variant runs separately. If any latency is missing (`left`),
+/// the whole cohort is timed again. Additional rounds because of noise are not included.
 pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
     let pass_flops = |length: usize| flops(config, all, length * prompt.batch, length);
     let pass = pass_flops(prompt.length)
@@ -98,7 +98,7 @@ pub fn read(object: &StoredObject) -> Result<LatencyResult> {
     from_json(object, LATENCY)
 }
 
-/// Variant to be timed. `by_channel` is its program with channel-wise operators, if there are any.
+/// Variant to be timed. `by_channel` is its program with channel-wise operators, if it has any.
 struct TimedVariant {
     key: Arc<Key>,
     is_dense: bool,
@@ -106,7 +106,7 @@ struct TimedVariant {
     by_channel: Option<Program>,
 }
 
-/// Describes the timings that `--retime` will repeat.
+/// Describes which timings `--retime` will repeat.
 pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
     let timed: Vec<String> = backbones
         .iter()
@@ -136,7 +136,7 @@ pub(crate) fn announced(backbones: &[BackbonePlan]) -> String {
     }
 }
 
-/// Job group that times all variants of a backbone on a prompt.
+/// Group of the jobs that time all variants of a backbone on a prompt.
 pub const GROUP: Group = Group {
     kind: WorkKind::Time,
     places: |backbone| backbone.latencies.len(),
@@ -144,7 +144,7 @@ pub const GROUP: Group = Group {
     lease_name: label,
     on: |backbone, index| Some(backbone.latencies[index].to_string()),
     made: |variant, index| variant.latencies.get(index).into_iter().collect(),
-    // Reserve no memory, because running out of memory is recorded as a result.
+    // No memory is reserved, because running out of memory is recorded as a result.
     bytes: |_, _| 0,
     order: Order::Alone("workers do not measure latencies; use `ghostlab run`"),
     make,
@@ -155,8 +155,8 @@ fn label(backbone: &BackbonePlan, position: usize) -> String {
     format!("time {} over {}", backbone.name, backbone.latencies[position])
 }
 
-/// Times all variants of a backbone together, because times of different sessions are not comparable. A variant without
-/// a program only fails its own cells.
+/// Times all variants of a backbone together, because timings from different sessions are not comparable. If a variant
+/// has no program, only its own cells fail.
 ///
 /// # Errors
 /// Fails on errors that stop the run or affect all variants.
@@ -206,7 +206,7 @@ fn make(
     }
     let sessions = results.first().map_or(1, |result| result.sessions);
     let seconds = started.elapsed().as_secs_f64() / (sessions * candidates.len().max(1)) as f64;
-    // Discard the old times first, so that a crash cannot mix two sessions.
+    // Discard the old times first. Otherwise, times from two sessions could be mixed after a crash.
     backbone.variants.iter().try_for_each(|variant| run.store.discard(&variant.latencies[position]))?;
     for (candidate, result) in candidates.iter().zip(results) {
         run.store.put(&candidate.key, seconds, &[(LATENCY, &to_json(&result)?)])?;
@@ -227,7 +227,7 @@ fn candidates(
         let Some(program) = programs.or_failed(run, backbone, variant)? else { continue };
         let program = deployed(&program, &backbone.config).program;
         let key = Arc::clone(&variant.latencies[position]);
-        // Cells with the same key are timed once.
+        // Cells that share a key are timed only once.
         if !seen.insert(key.hash().to_string()) {
             continue;
         }
@@ -238,23 +238,23 @@ fn candidates(
     Ok(candidates)
 }
 
-/// Timing session of the variants of a backbone on one prompt.
+/// Timing session in which all variants of a backbone run on one prompt.
 struct TimedComparison<'a> {
     run: &'a RunContext<'a>,
     config: &'a Config,
     choice: EngineChoice,
     engine: &'a dyn Engine,
     prompt: Prompt,
-    /// Same prompt as `prompt`, with the number of tokens to decode.
+    /// The prompt in the form used by the grid, with the number of tokens to decode.
     latency: Latency,
     label: &'a str,
     /// Memory available for weights and intermediates, in bytes.
     memory: u64,
 }
 
-/// Results of a session, in the order of its variants.
+/// Times measured in a session, in the order of its variants.
 struct SessionTimes {
-    /// Index of the first counted round.
+    /// Index of the first round that counts.
     first: usize,
     timed: std::vec::IntoIter<Timed>,
 }
@@ -265,7 +265,7 @@ impl From<Session> for SessionTimes {
     }
 }
 
-/// Adds the times and memory of the dense backbone, if it is one of the variants, to all results.
+/// Adds the times and the memory of the dense backbone to all results, if it is one of the variants.
 fn add_dense_times(results: &mut [LatencyResult], candidates: &[TimedVariant]) {
     let position = candidates.iter().position(|candidate| candidate.is_dense);
     let dense = position.map(|position| results[position].clone());
@@ -308,7 +308,7 @@ impl TimedComparison<'_> {
         Ok(results)
     }
 
-    /// Takes the times of the next variant from each session.
+    /// Takes the times of the next variant from each session, and returns them as its result.
     fn result(
         &self,
         candidate: &TimedVariant,
@@ -341,8 +341,8 @@ impl TimedComparison<'_> {
         })
     }
 
-    /// Returns the next times of the session, which belong to `program`. Returns `None` if the program ran out of
-    /// memory. Does not advance the session if the program does not fit in memory.
+    /// Takes the next times from the session, which belong to `program`. Returns `None` if the program ran out of
+    /// memory. If the program does not fit in memory, it was not timed, so nothing is taken.
     fn next_times(&self, session: &mut SessionTimes, program: &Program) -> Option<Vec<f64>> {
         match self.fits(program).then(|| session.timed.next())?? {
             Timed::Milliseconds(times) => Some(times),
@@ -350,7 +350,7 @@ impl TimedComparison<'_> {
         }
     }
 
-    /// Times all variants that fit in interleaved rounds. `tokens` is the progress per pass.
+    /// Times all variants that fit in memory, in interleaved rounds. `tokens` is the progress made by each pass.
     fn session(
         &self,
         label: &str,
@@ -362,7 +362,7 @@ impl TimedComparison<'_> {
             if is_requested {
                 return self.run.advanced(job, tokens, None);
             }
-            // Additional rounds do not count towards the announced progress.
+            // Additional rounds are not part of the progress that was announced.
             if !std::mem::replace(&mut goes_on, true) {
                 let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
                 self.run.note(format!(
@@ -375,7 +375,7 @@ impl TimedComparison<'_> {
         rounds(&mut after).map_err(|error| error.at(self.label.to_string()))
     }
 
-    /// Returns whether weights and intermediates are in host memory. Other devices report running out of memory.
+    /// Returns whether weights and intermediates are in host memory. Other devices report when they run out of memory.
     fn in_memory(&self) -> bool {
         self.engine.id().is_on_cpu()
     }
@@ -389,10 +389,10 @@ impl TimedComparison<'_> {
         !self.in_memory() || wanted <= self.memory
     }
 
-    /// Measures the peak memory besides the weights, on one new thread, so that thread-local caches are counted and the
-    /// number of threads does not matter.
+    /// Measures the peak memory in excess of the weights. A single new thread is used, so that thread-local caches are
+    /// counted and the number of threads does not matter.
     fn intermediates(&self, program: &Program) -> Result<Option<u64>> {
-        // Weights that are built on demand would count as intermediates.
+        // Weights that are built on demand would be counted as intermediates.
         let by_need = self.choice.weight_bytes(self.config) > self.memory;
         if !self.in_memory() || by_need {
             return Ok(None);

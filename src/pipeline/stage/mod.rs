@@ -1,5 +1,5 @@
-//! Kinds of stored objects (layer 1 of the architecture). Each kind has its own file, with its key, inputs, cost,
-//! format and reader. Planning, cost estimation and garbage collection are generic over [`Stage`].
+//! Kinds of stored objects (layer 1 of the architecture). Each kind has its own file, which defines its key, inputs,
+//! cost, format and reader. Planning, cost estimation and garbage collection are generic over [`Stage`].
 
 pub mod activations;
 pub mod calibration;
@@ -32,57 +32,58 @@ use crate::pipeline::env::backbone::{BackbonePlan, Variant};
 use crate::pipeline::env::event::WorkKind;
 use ghostlab_store::{Key, ObjectKind, StoreWords, StoredObject};
 
-/// Properties of one kind of stored object, for generic code.
+/// Properties of one kind of stored object, for use in generic code.
 pub struct Stage {
     pub kind: ObjectKind,
     pub check: Check,
-    /// Returns the maximum number of files and folders of an object, including the folder named after the first digits
-    /// of its hash. `small` is whether an operator of the backbone fits into one file with its record.
+    /// Returns the maximum number of files and folders that an object needs, including the folder named after the first
+    /// digits of its hash. `small` says whether an operator of the backbone and its record fit in one file.
     pub inodes: fn(small: bool) -> u64,
-    /// Rules that relate objects outside of any plan to objects in a plan, so that garbage collection keeps both.
+    /// Rules that relate objects outside of all plans to objects in a plan. Garbage collection keeps the related
+    /// objects.
     pub members: &'static [Member],
-    /// Whether objects are valid on one machine only. Outlines do not count such objects, and workers do not compute
-    /// them.
+    /// Whether objects are valid on one machine only. Such objects are not counted in outlines and not computed by
+    /// workers.
     pub here: bool,
-    /// Names of the object as an input of a cell; `None` for intermediate objects.
+    /// Names of the object as an input of a cell, or `None` for intermediate objects.
     pub words: Option<Words>,
 }
 
-/// Names of an input of a cell, for messages and for JSON.
+/// Names for an input of a cell, in messages and in JSON.
 #[derive(Clone, Copy)]
 pub struct Words {
     /// Kind of the jobs that compute the input.
     pub group: WorkKind,
-    /// Name in JSON output, and its description in the schema.
+    /// Name in JSON output. `about` describes it in the schema.
     pub part: &'static str,
     pub about: &'static str,
-    /// Name in messages, followed by the text or task, if any.
+    /// Name in messages. It is followed by the text or task, if any.
     pub what: &'static str,
     /// Returns the tokens that the job reads.
     pub reads: fn(&BackbonePlan, &Variant, usize) -> Option<Read>,
 }
 
-/// Label of tokens, with their key.
+/// Label and key of tokens.
 pub type Read = (String, Arc<Key>);
 
-/// Rule for verifying a stored object before a run uses it.
+/// Rule for which parts of a stored object are verified before a run uses it.
 #[derive(Debug, Clone, Copy)]
 pub enum Check {
-    /// Verifies all payloads.
+    /// All payloads are verified.
     Whole,
-    /// Verifies all payloads if an object derived from this one is missing. Otherwise, verifies only the named payload,
-    /// because the others are large.
+    /// If an object derived from this one is missing, all payloads are verified. Otherwise, only the named payload is
+    /// verified, because the others are large.
     Only(&'static str),
-    /// Verifies nothing, because the reader verifies the object.
+    /// Nothing is verified, because the reader verifies the object.
     Never,
 }
 
 /// Rule that relates an object outside of any plan to an object in a plan.
 #[derive(Debug, Clone, Copy)]
 pub enum Member {
-    /// Member of a [`Family`]. Its key has these fields in addition to those of the family key.
+    /// The object is a member of a [`Family`]. Its key has these fields in addition to those of the family key.
     Of(&'static [&'static str]),
-    /// Intermediate result for the parent with this name, needed until the parent is stored.
+    /// The object is an intermediate result for the parent with this name, and is needed until the parent is stored.
     Toward(&'static str),
 }
 
@@ -99,10 +100,11 @@ const STAGES: &[Stage] = &[
     latency::STAGE,
 ];
 
-/// Groups in the order in which their jobs start.
+/// Groups, in the order in which their jobs start.
 pub const GROUPS: [&Group; 3] = [&calibration::GROUP, &scoring::GROUP, &latency::GROUP];
 
-/// Kinds of all stages. A stage whose output changes must increase its version. Otherwise, `tests/golden.rs` fails.
+/// Kinds of objects in all stages. If the output of a stage changes, its version must be increased. Otherwise,
+/// `tests/golden.rs` fails.
 pub const KINDS: [ObjectKind; STAGES.len()] = {
     let mut kinds = [STAGES[0].kind; STAGES.len()];
     let mut index = 0;
@@ -116,26 +118,26 @@ pub const KINDS: [ObjectKind; STAGES.len()] = {
 /// Settings with which this program opens stores.
 pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
 
-/// Returns whether the death of a lease's owner counts towards the crash limit. Only leases of calibrations and chunks
-/// count.
+/// Returns whether the death of a lease's owner counts as a crash. This is the case only for leases on calibrations and
+/// chunks.
 fn counts_death(lease_name: &str) -> bool {
     activations::is_lease(lease_name) || scores::is_lease(lease_name)
 }
 
 impl Stage {
-    /// Creates a stage of small objects that are always verified completely.
+    /// Creates a stage with small objects, which are always verified completely.
     const fn new(kind: ObjectKind) -> Self {
         Self { kind, check: Check::Whole, inodes: |_| 2, members: &[], here: false, words: None }
     }
 
-    /// Returns the names of all inputs of cells, in job order.
+    /// Returns the names of all inputs of cells, in the order of the jobs.
     pub fn input_names() -> Vec<Words> {
         let mut parts: Vec<Words> = STAGES.iter().filter_map(|stage| stage.words).collect();
         parts.sort_by_key(|words| words.group);
         parts
     }
 
-    /// Returns the stage of a kind.
+    /// Returns the stage for a kind of object.
     ///
     /// # Errors
     /// Fails with kind `Job` if no stage creates such objects.
@@ -153,7 +155,7 @@ impl Stage {
         Self::of(key.kind()).is_ok_and(|stage| stage.here)
     }
 
-    /// Verifies the parts of an object that a run uses. `loaded` is whether an object derived from it is missing.
+    /// Verifies those parts of an object that a run uses. `loaded` says whether an object derived from it is missing.
     ///
     /// # Errors
     /// Fails if the object is damaged.
@@ -166,7 +168,7 @@ impl Stage {
     }
 }
 
-/// Group of related objects, of which a run computes only those that it needs. Keys of derived objects refer to the
+/// Group of related objects, of which a run computes only those that it needs. The keys of derived objects refer to the
 /// family key, which represents all members. No object is stored under the family key.
 #[derive(Debug, Clone)]
 pub struct Family {
@@ -181,12 +183,12 @@ impl Family {
         Self { kind, identity, tokens: Arc::clone(tokens), backbone: backbone.name.to_owned() }
     }
 
-    /// Returns the key that represents all members.
+    /// Returns the key that represents all members of the family.
     fn key(self) -> Key {
         Key::new(self.kind, self.identity, [("tokens", self.tokens)]).with_input_name(&self.backbone)
     }
 
-    /// Returns the key of the member with these fields, as declared in [`Member::Of`].
+    /// Returns the key of the member that has these fields. They are declared in [`Member::Of`].
     fn member<const N: usize>(mut self, fields: [(&str, Value); N]) -> Key {
         fields.into_iter().for_each(|(name, value)| self.identity[name] = value);
         self.key()
@@ -216,15 +218,15 @@ fn from_json<T: DeserializeOwned>(artifact: &StoredObject, name: &str) -> Result
 /// Cost of objects that are computed together.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cost {
-    /// Floating-point operations if each object is computed separately.
+    /// Number of floating-point operations if each object is computed separately.
     pub separate: f64,
-    /// Floating-point operations with shared work counted once.
+    /// Number of floating-point operations if shared work is counted once.
     pub shared: f64,
-    /// Part of `shared` that is not stored yet.
+    /// Part of `shared` that is still to be done.
     pub left: f64,
-    /// Bytes that will be written to the store.
+    /// Number of bytes that will be written to the store.
     pub disk: u64,
-    /// Number of additional files and folders, besides those of planned objects.
+    /// Number of files and folders that are needed in addition to those of planned objects.
     pub inodes: u64,
 }
 
@@ -296,7 +298,8 @@ mod tests {
         }));
     }
 
-    /// The operator is solved before rounding, so its key does not depend on the weight type.
+    /// Checks that rounded weights have scores with keys of their own. The operator is solved before rounding, so its
+    /// key does not depend on the weight type.
     #[test]
     fn what_rounded_weights_score_has_keys_of_its_own() {
         use crate::model::WeightType;

@@ -1,4 +1,4 @@
-//! Operators of a variant in the store: their format, and the conversion to a program.
+//! Operators of a variant in the store: their format, and their conversion to a program.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::pipeline::identity::RepairId;
 use crate::recovery::{self, Boundary, F64_COST, Place, Recovery, Repair, RepairMetrics, Solution, Span, System};
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
-// Version 2: keys name the activations and contain every option. Version 3: the key gives the number of sequences for
-// solving, also if several layers form one block.
+// Version 2: keys name the activations and contain every option. Version 3: the key gives the number of sequences used
+// for solving, even if several layers form one block. Version 4: see version 4 of `tokens`.
 pub const KIND: ObjectKind = ObjectKind::new("operator", 4);
 
 pub const STAGE: Stage = Stage {
@@ -38,11 +38,11 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Payload with the measurements of each boundary.
+/// Payload that contains the measurements at each boundary.
 pub(super) const FIGURES: &str = "figures.json";
 
-/// Returns the key of an operator. It depends on the selection, the activations, and the number of sequences on which
-/// the operator is solved.
+/// Returns the key of an operator. It depends on the selection, on the activations, and on the number of sequences used
+/// to solve the operator.
 pub fn key(backbone: BackboneKeyParts<'_>, selection: &Arc<Key>, repair: &RepairId, tokens: &Arc<Key>) -> Key {
     let RepairId { recovery, version, options, fitted, training: _ } = repair;
     let identity = json!({
@@ -52,7 +52,7 @@ pub fn key(backbone: BackboneKeyParts<'_>, selection: &Arc<Key>, repair: &Repair
     Key::new(KIND, identity, [("selection", Arc::clone(selection)), ("activations", activations)])
 }
 
-/// Returns all spans that a recovery may have to repair, over all possible selections of a criterion.
+/// Returns all spans that a recovery may have to repair, taken over all selections that a criterion may make.
 fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &PruneSpec<'_>) -> Vec<Span> {
     if recovery.sublayer().is_some() {
         return recovery::spans(recovery, &cut.unit.candidates(cut.layers).into_iter().collect());
@@ -61,22 +61,22 @@ fn possible_spans(criterion: &dyn Criterion, recovery: &dyn Recovery, cut: &Prun
     regions.flat_map(|region| recovery.spans(region)).collect()
 }
 
-/// Variant without stored operators.
+/// Variant whose operators are not stored yet.
 pub struct WantedRepair<'a> {
     pub criterion: &'a dyn Criterion,
     pub recovery: &'a dyn Recovery,
     pub cut: PruneSpec<'a>,
-    /// Removed layers or sublayers; `None` until they are selected.
+    /// Layers or sublayers that are removed, or `None` if they have not been selected yet.
     pub removed: Option<Cut>,
 }
 
-/// Inputs that some variants need from a shared calibration pass, before and after the selection of layers. Used by
-/// planning, cost estimation and runs.
+/// Inputs that variants need from a shared calibration pass, before and after layers are selected. Used by planning,
+/// cost estimation and runs.
 #[derive(Debug, Default)]
 pub struct Needs {
-    /// Sites whose activations the recoveries read, for the selected layers.
+    /// Sites whose activations the recoveries read, given the selected layers.
     pub exact: BTreeSet<HookPoint>,
-    /// Sites whose activations the recoveries might read, over all possible selections.
+    /// Sites whose activations the recoveries may read, taken over all possible selections.
     pub perhaps: BTreeSet<HookPoint>,
     /// Sites whose activations the criteria read.
     pub looks: BTreeSet<HookPoint>,
@@ -104,8 +104,8 @@ impl Needs {
     }
 }
 
-/// Estimates the cost of repairing variants on one calibration, which takes one pass and the solving. `all` holds the
-/// cost of solving each variant, and `missing` the cost of solving each variant that is not stored.
+/// Estimates the cost of repairing the variants of a calibration, which is the cost of one pass and of all solving.
+/// `all` gives the cost of solving each variant, and `missing` the cost of solving each variant that is not stored.
 pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     let [every, left] = [all, missing].map(|solves| solves.iter().sum::<f64>());
     Cost {
@@ -117,8 +117,8 @@ pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     }
 }
 
-/// Estimates the cost of solving and measuring operators at `spans` spans, in floating-point operations. Each operator
-/// is solved on `fitted` sequences of `load`.
+/// Estimates the number of FLOPs for solving and measuring operators at `spans` spans. Each operator is solved on
+/// `fitted` of the sequences in `load`.
 pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted: usize, spans: usize) -> f64 {
     let c = config.hidden as f64;
     let tokens = load.tokens as f64;
@@ -127,17 +127,17 @@ pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted
         + match recovery.place() {
             Place::Nothing => 0.0,
             Place::Branch | Place::Stream => product,
-            // The layer before the cut runs again.
+            // The layer before the cut runs once more.
             Place::Rows | Place::Layer => activations::pass_flops(config, load) / config.layers as f64,
         };
     spans as f64 * (recovery.operations(config.hidden, fitted * load.length) + measured)
 }
 
-/// Cost of measuring a repair, in floating-point operations per value at the input of its region. Fitted to the solve
-/// times of 18 operators.
+/// Cost of measuring a repair, in floating-point operations per value at the input of the repaired region. Fitted to
+/// the solve times of 18 operators.
 const MEASURED: f64 = 450.0;
 
-/// Returns the size in bytes of a square f32 matrix with as many rows as the hidden size.
+/// Returns the size in bytes of a square f32 matrix whose side is the hidden size.
 pub fn matrix_bytes(config: &Config) -> u64 {
     4 * (config.hidden * config.hidden) as u64
 }
@@ -161,33 +161,33 @@ pub enum PlacedRepair {
 /// Result of repairing one span.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BoundaryResult {
-    /// Removed layers `[start, end)`. For a removed attention, `start` is its layer.
+    /// Removed layers `[start, end)`. If attention was removed, `start` is its layer.
     pub region: (usize, usize),
-    /// Content key of the operator or of the merged layer; `None` if the layers were removed without a repair.
+    /// Content key of the operator or of the merged layer, or `None` if the layers were removed without a repair.
     pub operator: Option<String>,
-    /// Position of the operator; `None` if there is no repair.
+    /// Position of the operator in the model, or `None` if there is no repair.
     pub placed: Option<PlacedRepair>,
-    /// Merged layer before the cut.
+    /// Merged layer before the cut, if the repair merges layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub merged: Option<MergedLayer>,
-    /// Remarks on the repair, shown to users.
+    /// Remarks on the repair that are shown to the user.
     pub notes: Vec<String>,
-    /// Whether the calibration data cannot determine a repair, so that the results are meaningless.
+    /// Whether the calibration data is insufficient to determine a repair, which makes the results meaningless.
     #[serde(default)]
     pub undetermined: bool,
     /// Rank of the least-squares matrix, if a least-squares problem was solved.
     pub rank: Option<usize>,
-    /// Condition number of the least-squares matrix; `None` if it is infinite.
+    /// Condition number of the least-squares matrix, or `None` if it is infinite.
     pub condition: Option<f64>,
-    /// Mean loss of each epoch, if the method is iterative.
+    /// Mean loss in each epoch. Empty if the method is not iterative.
     pub losses: Vec<f64>,
-    /// Time for solving, without measuring.
+    /// Time for solving in seconds, not including measurements.
     pub solve_seconds: f64,
     #[serde(flatten)]
     pub numbers: RepairMetrics,
 }
 
-/// Encodes the operator at a boundary as payload name and bytes.
+/// Returns the payload name and the encoded bytes for the operator at a boundary.
 ///
 /// # Errors
 /// Propagates errors of [`Operator::parts`].
@@ -196,7 +196,7 @@ pub fn payload(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)
     Ok((format!("{boundary:04}.{form}.f32"), values.iter().flat_map(|value| value.to_le_bytes()).collect()))
 }
 
-/// Stores a variant's operators, encoded by [`payload`].
+/// Stores the operators of a variant, encoded by [`payload`].
 ///
 /// # Errors
 /// Fails with kind `Job` if a measured value is not finite. Also fails if the store cannot be written.
@@ -213,7 +213,7 @@ pub fn store(
     store.put(key, seconds, &payloads).map(drop)
 }
 
-/// Encodes the results of the boundaries.
+/// Encodes the results at the boundaries.
 ///
 /// # Errors
 /// Fails with kind `Job` if a measured value is not finite.
@@ -229,7 +229,7 @@ pub(super) fn figures_payload(results: &[BoundaryResult]) -> Result<Vec<u8>> {
     }
 }
 
-/// Reads the results of a stored variant's boundaries.
+/// Reads the results at the boundaries of a stored variant.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -237,7 +237,7 @@ pub fn figures(artifact: &StoredObject) -> Result<Vec<BoundaryResult>> {
     from_json(artifact, FIGURES)
 }
 
-/// Reads the operator of a variant's only boundary as a dense matrix.
+/// Reads the operator at the only boundary of a variant as a dense matrix.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -259,8 +259,8 @@ pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) ->
     program?.ok_or_else(misfit)
 }
 
-/// Builds the program of a repaired cut. `operator` returns the operator of a result, given its index and key. Returns
-/// `None` if a repair of an MLP branch has no layer before it.
+/// Builds the program for a repaired cut. `operator` returns the operator that belongs to a result, given the index and
+/// the content key. Returns `None` if a repair on an MLP branch has no layer before the cut.
 ///
 /// # Errors
 /// Propagates errors of `operator`.
@@ -311,10 +311,10 @@ pub(crate) fn recovery_of(cell: &Cell) -> Result<&dyn Recovery> {
     method.ok_or_else(|| Error::job("the dense cell has no recovery").at(cell.to_string()))
 }
 
-/// Solves a variant's operators and stores them.
+/// Solves and stores the operators of a variant.
 ///
 /// # Errors
-/// Fails with kind `Job` and a reason if the cell cannot be repaired.
+/// Fails with kind `Job` if the cell cannot be repaired. The error gives the reason.
 pub(crate) fn solve(
     job: &CalibrationJob<'_>,
     variant: &Variant,
@@ -349,8 +349,8 @@ pub(crate) fn solve(
     results.keep(job, key, started)
 }
 
-/// Removes the layers of a selection one by one. After each removal, the operator is solved on the model pruned so far.
-/// Stores all operators.
+/// Removes the selected layers one by one. After each removal, the operator is solved on the model as pruned so far. In
+/// the end, all operators are stored.
 ///
 /// # Errors
 /// Fails under the same conditions as [`solve`].
@@ -377,7 +377,7 @@ pub(crate) fn solve_one_by_one(
     results.keep(job, key, started)
 }
 
-/// Reports the start of several passes over a calibration, with trials in some of them. Returns the job id.
+/// Reports the start of several passes over a calibration text, some of which include trials. Returns the job id.
 pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize, trials: &[Cut]) -> usize {
     let tokens = job.shape.sequences * job.shape.length;
     let load = Load::windows(tokens, job.shape.length);
@@ -387,7 +387,7 @@ pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize,
     job.run.start(job.hold.name(), label, passes * tokens, 0, flops)
 }
 
-/// Operators of a cut, encoded for the store.
+/// Operators for a cut, encoded for the store.
 #[derive(Default)]
 struct SolvedCut {
     results: Vec<BoundaryResult>,

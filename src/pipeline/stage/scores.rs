@@ -1,5 +1,5 @@
-//! Scores of variants on a text or task, and of leave-one-out trials on a calibration text: their format, and the names
-//! of journals and leases for partial results.
+//! Scores of variants on a text or task, and of leave-one-out trials on a calibration text. Defines their format, and
+//! the names of journals and leases for partial results.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::pipeline::identity::Identity;
 use crate::tasks::{Answered, Score, Solutions};
 use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 
-// Version 2: the softmax divides last, which changes rounding. Version 3: multiplication of a single row changes
-// rounding. Version 4: candle does not round logits in half precision.
+// Version 2: the softmax divides last, which changes the rounding. Version 3: the multiplication of single rows changed
+// its rounding. Version 4: candle does not round logits in half precision. Version 5: see version 4 of `tokens`.
 pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
-/// Stage of scores, which are packed: one file contains many scores.
+/// Stage of scores. Scores are packed, so that one file contains many of them.
 pub const STAGE: Stage = Stage {
     inodes: |_| 0,
     members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE])],
@@ -47,14 +47,14 @@ pub(super) const WORDS: Words = Words {
 
 /// Key field that distinguishes a trial from the dense backbone on the same tokens.
 const REMOVED: &str = "removed";
-/// Key field that distinguishes trials that measure logit distances from those that measure perplexities.
+/// Key field that distinguishes trials that measure logit distances from trials that measure perplexities.
 const DISTANCE: &str = "distance";
 
-/// Value of the key field `compared` for comparisons with the dense program of the same backbone.
+/// Value of the key field `compared` if scores are compared with the dense program of the same backbone.
 const COMPARED: &str = "dense";
 
-/// Payload with scores as little-endian `f64`: one value per window, two values per choice, or the values of
-/// [`Damages`] per window.
+/// Payload that contains scores as little-endian `f64`: one value per window or two values per choice. If variants are
+/// compared with the dense model, each window has several values ([`Damages`]).
 pub(super) const VALUES: &str = "values.f64";
 
 fn dense(backbone: BackboneKeyParts<'_>) -> Value {
@@ -63,8 +63,9 @@ fn dense(backbone: BackboneKeyParts<'_>) -> Value {
     identity
 }
 
-/// Returns the part of a key that describes the scored variant. With an operator, the engine is omitted, because the
-/// operator's key includes it. The weight type is kept, because weights may be rounded after solving.
+/// Returns the part of a key that describes the scored variant. If there is an operator, the engine is left out,
+/// because the key of the operator contains it. The weight type is kept, because weights may be rounded after the
+/// operator is solved.
 pub(super) fn variant_key_part(backbone: BackboneKeyParts<'_>, operator: Option<&Arc<Key>>) -> Value {
     if operator.is_none() {
         return dense(backbone);
@@ -76,7 +77,7 @@ pub(super) fn variant_key_part(backbone: BackboneKeyParts<'_>, operator: Option<
     identity
 }
 
-/// Returns the key of a variant's scores on a set of tokens, or on a subset of that set.
+/// Returns the key of a variant's scores on a set of tokens or on a subset of them.
 pub fn key(
     kind: ObjectKind,
     backbone: BackboneKeyParts<'_>,
@@ -97,8 +98,8 @@ pub fn key(
     Key::new(kind, identity, parents).with_input_name(backbone.name).with_description(what)
 }
 
-/// Estimates the cost of scoring the `missing` variants of the trie `all`. With a `reference`, includes the cost of
-/// running it, because the variants are compared with it.
+/// Estimates the cost of scoring the `missing` variants of the trie `all`. If there is a `reference`, the variants are
+/// compared with it, so the cost of running it is included.
 pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &[Program], load: &Load) -> Cost {
     let TrieCost { shared, separate } = all.flops(config, load);
     let mut cost = Cost { separate, shared, ..Cost::default() };
@@ -118,7 +119,8 @@ pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Famil
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of a leave-one-out trial: the perplexity or logit distance of the backbone without `removed`.
+/// Returns the key of a leave-one-out trial. Its result is the perplexity or the logit distance of the backbone without
+/// `removed`.
 pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
     let removed = (REMOVED, json!(removed));
     match metric {
@@ -127,7 +129,7 @@ pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMet
     }
 }
 
-/// Computes the quantity that a trial measures from its stored values.
+/// Returns the quantity that a trial measures, computed from its stored values.
 pub fn trial_result(metric: TrialMetric, windows: Vec<f64>) -> f64 {
     match metric {
         TrialMetric::Perplexity => Losses { windows }.perplexity(),
@@ -135,7 +137,7 @@ pub fn trial_result(metric: TrialMetric, windows: Vec<f64>) -> f64 {
     }
 }
 
-/// Estimates the cost of all trials of a criterion. `missing` contains the trials that are not stored.
+/// Estimates the cost of all trials of a criterion. `missing` contains those that are not stored.
 pub fn trial_cost(config: &Config, all: &[Cut], missing: &[Cut], load: &Load) -> Cost {
     let flops = step_flops(config, all, load).iter().sum();
     let left = step_flops(config, missing, load);
@@ -143,8 +145,8 @@ pub fn trial_cost(config: &Config, all: &[Cut], missing: &[Cut], load: &Load) ->
     Cost { separate: flops, shared: flops, left: left.iter().sum(), inodes, disk: 0 }
 }
 
-/// Returns the operations of each step of a selection. A greedy search runs its steps in sequence, so the trials of each
-/// size are scored separately.
+/// Returns the number of FLOPs for each step of a selection. A greedy search runs its steps one after the other, so the
+/// trials of each size are scored separately.
 fn step_flops(config: &Config, trials: &[Cut], load: &Load) -> Vec<f64> {
     let steps = trials.chunk_by(|a, b| a.len() == b.len()).map(|step| {
         let programs: Vec<Program> = step.iter().map(|cut| Program::without(config.layers, cut)).collect();
@@ -153,7 +155,8 @@ fn step_flops(config: &Config, trials: &[Cut], load: &Load) -> Vec<f64> {
     steps.collect()
 }
 
-/// Returns the name of the journal and the prefix of the leases for scoring on some tokens, or on a subset of them.
+/// Returns the name of the journal for scoring on a set of tokens or on a subset of them. The name is also the prefix
+/// of the lease names.
 pub fn journal(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: ScoredExtent) -> String {
     let BackboneKeyParts { content, batch_tokens, .. } = backbone;
     let draw = extent.draw.map_or_else(String::new, |draw| format!(" {draw}"));
@@ -161,12 +164,12 @@ pub fn journal(backbone: BackboneKeyParts<'_>, tokens: &Key, extent: ScoredExten
     sha256::of_bytes(format!("{content} {} {batch_tokens}{}{draw}{compared}", tokens.hash(), backbone.other_engine()))
 }
 
-/// Returns whether a lease is for a chunk. Such a lease is named after a journal, followed by a number.
+/// Returns whether a lease is on a chunk. The name of such a lease is that of a journal, followed by a number.
 pub(super) fn is_lease(name: &str) -> bool {
     name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
 }
 
-/// Returns the number of pack files for `scores` scores.
+/// Returns the number of pack files needed for `scores` scores.
 fn files(scores: usize) -> u64 {
     scores.div_ceil(Store::TOGETHER) as u64
 }
@@ -180,7 +183,7 @@ pub fn read(object: &StoredObject) -> Result<Vec<f64>> {
     Ok(bits.into_iter().map(|bits| f64::from_bits(u64::from_le(bits))).collect())
 }
 
-/// Splits values into the losses of a text's windows and, if requested, their comparison with the dense model.
+/// Splits values into the losses of a text's windows and, if requested, the comparison with the dense model.
 ///
 /// # Errors
 /// Fails with kind `Damaged` if the values do not form complete windows.
@@ -198,7 +201,7 @@ pub(crate) fn window_scores(values: Vec<f64>, text: &Perplexity) -> Result<(Loss
     Ok((damages.losses.clone(), Some(damages)))
 }
 
-/// Encodes the payload for [`read`].
+/// Encodes values as a payload that [`read`] can decode.
 pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_bits().to_le_bytes()).collect()
 }
@@ -206,12 +209,12 @@ pub(super) fn bytes(values: &[f64]) -> Vec<u8> {
 /// Variant whose scores are being computed.
 pub(crate) struct ScoredVariant {
     pub(crate) key: Arc<Key>,
-    /// Program of the variant, loaded when the first chunk is computed here, because operators are large.
+    /// Program of the variant. It is loaded only when the first chunk is computed here, because operators are large.
     pub(super) program: Option<Program>,
-    /// Values by chunk; `None` for missing chunks.
+    /// Values of each chunk, or `None` for chunks that are missing.
     pub(crate) chunks: Vec<Option<Vec<f64>>>,
     pub(super) seconds: f64,
-    /// Whether the variant needs no more work: another process stored it, or it has no program.
+    /// Whether the variant needs no more work, because another process has stored it or because it has no program.
     pub(super) settled: bool,
 }
 
@@ -228,12 +231,12 @@ impl ScoredVariant {
     }
 }
 
-/// Returns the factor for displaying a metric of a defined task. Proportions are shown in percent.
+/// Returns the factor by which values of a metric are multiplied for display. Proportions are shown in percent.
 pub(crate) fn scale(metric: &Metric) -> f64 {
     if metric.unit == Unit::Percent { 100.0 } else { 1.0 }
 }
 
-/// Evaluates the answers to a task from the scores of its choices.
+/// Evaluates the answers to a task, based on the scores of its choices.
 pub(crate) fn evaluate_answers(values: &[f64], solutions: &Arc<Solutions>) -> Result<Answered> {
     let scored = choices::scores_of_choices(values);
     let scores = scored.iter().map(|entry| Score { log_likelihood: entry.log_likelihood, greedy: entry.greedy });

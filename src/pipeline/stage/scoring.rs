@@ -1,4 +1,4 @@
-//! Scores variants on a text or a task, and reports the results.
+//! Scores variants on a text or task, and reports the results.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::pipeline::env::progress::JobStatus;
 use ghostlab_definitions::metric::Output;
 use ghostlab_store::{Key, Lookup};
 
-/// Group of scoring jobs. Each scores all variants on one text or task, in one trie.
+/// Group of scoring jobs. Each job scores all variants on one text or task, using a single trie.
 pub(crate) const GROUP: Group = Group {
     kind: WorkKind::Score,
     places: |backbone| backbone.evaluations.len(),
@@ -26,14 +26,14 @@ pub(crate) const GROUP: Group = Group {
     lease_name: |backbone, index| backbone.evaluations[index].journal.clone(),
     on: |backbone, index| Some(backbone.evaluations[index].target.to_string()),
     made: |variant, index| variant.scores.get(index).into_iter().collect(),
-    // One operator per variant.
+    // Memory for one operator per variant.
     bytes: |backbone, variants| variants.len() as u64 * operator::matrix_bytes(&backbone.config),
     order: Order::Then,
     make,
     report: report_scores,
 };
 
-/// Scores some variants on an evaluation. A variant without a program fails only its own cells.
+/// Scores the given variants in an evaluation. If a variant has no program, only its own cells fail.
 ///
 /// # Errors
 /// Fails on errors that stop the run or concern all variants.
@@ -49,7 +49,7 @@ fn make(
     let variants: Vec<&Variant> = variants.iter().copied().filter(|variant| !run.failed(variant.cell)).collect();
     let stored = || run.store_cache.has_all(run.store, variants.iter().map(|variant| &variant.scores[index]));
     if going.is_none() {
-        // Skip reading the inputs if other processes have stored everything.
+        // If other processes have stored everything, the inputs need not be read.
         if stored() {
             return Ok(JobStatus::Cached);
         }
@@ -72,7 +72,7 @@ fn make(
         let mut scoring = match begun {
             Some(scoring) => scoring,
             None => {
-                // Several cells may be the same variant and share a key. Score each key once.
+                // Several cells may have the same variant and thus the same key. Each key is scored once.
                 let mut seen = BTreeSet::new();
                 let keys = variants.iter().map(|variant| &variant.scores[index]).filter(|key| seen.insert(key.hash()));
                 job.begin(keys.cloned().collect())?
@@ -86,8 +86,9 @@ fn make(
     Ok(step)
 }
 
-/// Stores the scores of a subset for variants whose scores of the complete evaluation are already stored. Applies only
-/// to the f32 CPU engine, whose scores do not depend on the batch. Returns whether there were any such variants.
+/// Stores the scores on a subset for those variants whose scores in the complete evaluation are already stored. This is
+/// possible only with the f32 CPU engine, whose scores do not depend on the batch. Returns whether there were any such
+/// variants.
 fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) -> Result<bool> {
     let evaluation = &backbone.evaluations[index];
     let extent = evaluation.target.extent();
@@ -130,8 +131,8 @@ fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, varian
     Ok(true)
 }
 
-/// Reports the scores computed here: perplexities, and accuracies in percent. Unreadable scores are ignored, because
-/// damage is reported when the results are read.
+/// Reports the perplexities, and the accuracies in percent, that were computed here. Scores that cannot be read are
+/// ignored, because damage is reported when the results are read.
 fn report_scores(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) {
     let evaluation = &backbone.evaluations[index];
     if let Ok(answer_key) = AnswerKey::read(evaluation, run.store) {
@@ -149,8 +150,8 @@ fn report_scores(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, va
     run.forget_scores(variants.iter().map(|variant| &variant.scores[index]));
 }
 
-/// Computes the value of a score for the progress output. Reads the score from the store only if another process stored
-/// it or if it consists of generated answers.
+/// Returns the value of a score for the progress output. The score is read from the store only if another process
+/// stored it or if it consists of generated answers.
 fn reported_value(
     run: &RunContext<'_>,
     evaluation: &Evaluation,
@@ -182,7 +183,7 @@ fn reported_value(
     Ok(Some(value))
 }
 
-/// Returns the program of the variant with a given score key, or records the failure of its cell.
+/// Returns the program of the variant with the given score key. If there is none, records that the cell failed.
 fn program(
     run: &RunContext<'_>,
     programs: &Programs,

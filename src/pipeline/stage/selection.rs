@@ -1,5 +1,5 @@
-//! Layers selected by a criterion, with the criterion's scores. Also measures the trials on which a selection is based:
-//! perplexities or logit distances of the backbone without some layers.
+//! Layers that a criterion selects, with the scores of the criterion. Also measures the trials on which a selection is
+//! based. A trial gives the perplexity or the logit distance of the backbone without some of its layers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::pipeline::identity::CutId;
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 // Version 3: keys name the inputs of the criterion and contain every option. Version 4: the bound of `cca` no longer
-// counts rounding errors as directions.
+// counts rounding errors as directions. Version 5: see version 4 of `tokens`.
 pub const KIND: ObjectKind = ObjectKind::new("selection", 5);
 
 pub const STAGE: Stage = Stage {
@@ -41,16 +41,17 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Divisor of the memory limit. The quotient limits the activations that an iterative criterion reads in one pass.
+/// Divisor of the memory limit. The result is the limit on the activations that an iterative criterion reads in one
+/// pass.
 const ACTIVATION_SHARE: u64 = 8;
 
-/// Payload with layers and scores.
+/// Payload that contains the layers and scores.
 const LAYERS: &str = "selection.json";
-/// Payload with warnings, if any.
+/// Payload that contains the warnings, if any.
 const NOTES: &str = "notes.json";
 
-/// Returns the key of a selection. It refers to families of similarities and trials, because the members that a
-/// criterion reads are not known in advance.
+/// Returns the key of a selection. It refers to the families of similarities and trials, because it is not known in
+/// advance which members a criterion reads.
 pub fn key(
     backbone: BackboneKeyParts<'_>,
     cut: &CutId,
@@ -98,7 +99,7 @@ pub fn read(object: &StoredObject) -> Result<Selection> {
     from_json(object, LAYERS)
 }
 
-/// Returns the reasons why a selection is meaningless, if any.
+/// Returns the reasons why a selection may be meaningless, if any.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -107,14 +108,14 @@ pub fn notes(object: &StoredObject) -> Result<Vec<String>> {
     if noted { from_json(object, NOTES) } else { Ok(Vec::new()) }
 }
 
-/// Selections of some variants. Each selection is computed once.
+/// Selections for some variants. Selections that are the same are computed only once.
 pub(crate) struct Selections<'a> {
     by_key: BTreeMap<String, SelectionSlot<'a>>,
 }
 
 struct SelectionSlot<'a> {
     key: Arc<Key>,
-    /// Criterion as written in the grid.
+    /// Criterion, as it is written in the grid.
     label: String,
     cut: PruneSpec<'a>,
     criterion: Arc<dyn Criterion>,
@@ -133,7 +134,7 @@ impl<'a> Selections<'a> {
     /// Reads the stored selections, and computes those that need no pass.
     ///
     /// # Errors
-    /// Fails if the run was stopped. A selection that fails by itself is recorded as failed.
+    /// Fails if the run was stopped. If a single selection fails, this is recorded and is not an error.
     pub(crate) fn before_pass(
         job: &CalibrationJob<'a>,
         variants: &[&Variant],
@@ -166,8 +167,8 @@ impl<'a> Selections<'a> {
         Ok(Self { by_key })
     }
 
-    /// Returns the inputs that some variants need from the dense pass, given the selections so far. Failed selections
-    /// need no inputs, and neither do variants whose layers are removed one by one.
+    /// Returns the inputs that some variants need from the dense pass, given the selections made so far. Nothing is
+    /// needed for selections that failed or for variants whose layers are removed one by one.
     pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> Needs {
         Needs::of(variants.iter().filter_map(|variant| {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
@@ -183,7 +184,7 @@ impl<'a> Selections<'a> {
         }))
     }
 
-    /// Computes the selections that waited for the pass.
+    /// Computes the selections that have been waiting for the pass.
     pub(crate) fn after_pass(
         &mut self,
         similarities: &Similarities,
@@ -209,7 +210,7 @@ impl SelectionSlot<'_> {
         matches!(self.picked, Picked::Waiting)
     }
 
-    /// Computes and stores a selection. A failed selection is not stored, and the next run retries it.
+    /// Computes and stores a selection. If it fails, it is not stored, and the next run tries again.
     fn pick(
         &mut self,
         similarities: &Similarities,
@@ -218,7 +219,7 @@ impl SelectionSlot<'_> {
         job: &CalibrationJob<'_>,
         started: Instant,
     ) -> Result<()> {
-        // A criterion may use trials only if it declares them, because otherwise the selection's key does not refer to
+        // A criterion may use trials only if it declares them. Otherwise, the key of the selection would not refer to
         // them.
         let announced = !self.criterion.trials(&self.cut).is_empty();
         let mut measure = |metric: TrialMetric, cuts: &[Cut]| match announced {
@@ -231,7 +232,7 @@ impl SelectionSlot<'_> {
         self.keep(selected, job, started)
     }
 
-    /// Selects layers by removing them one by one, each with the variant's repair.
+    /// Selects layers by removing them one by one. Each removal is followed by the repair of the variant.
     fn pick_one_by_one(&mut self, variant: &Variant, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         let recovery = operator::recovery_of(&job.run.grid.cells[variant.cell])?;
         let label =
@@ -248,7 +249,7 @@ impl SelectionSlot<'_> {
         self.keep(selected, job, started)
     }
 
-    /// Stores a selection, or records the reason of a failure.
+    /// Stores a selection, or records why it failed.
     fn keep(&mut self, selected: Result<Selection>, job: &CalibrationJob<'_>, started: Instant) -> Result<()> {
         self.picked = match selected {
             Ok(selection) => {
@@ -267,7 +268,7 @@ impl SelectionSlot<'_> {
     }
 }
 
-/// Cache of trials. Several criteria or depths may request the same trial.
+/// Cache of trials. The same trial may be requested by several criteria or for several depths.
 pub(crate) struct Trials<'a> {
     job: &'a CalibrationJob<'a>,
     known: BTreeMap<(TrialMetric, Cut), f64>,
@@ -278,7 +279,7 @@ impl<'a> Trials<'a> {
         Self { job, known: BTreeMap::new() }
     }
 
-    /// Returns the value of each trial. `label` names the criterion.
+    /// Returns the value of each trial. `label` is the name of the criterion.
     pub(crate) fn measure(&mut self, label: &str, metric: TrialMetric, cuts: &[Cut]) -> Result<Vec<f64>> {
         let new: Vec<&Cut> = cuts.iter().filter(|cut| !self.known.contains_key(&(metric, (*cut).clone()))).collect();
         if !new.is_empty() {
@@ -291,8 +292,8 @@ impl<'a> Trials<'a> {
         Ok(cuts.iter().map(|cut| self.known[&(metric, cut.clone())]).collect())
     }
 
-    /// Returns the distance of the logits without each cut from the logits of the dense backbone. Missing distances are
-    /// measured in one trie and stored, so that a resumed run continues after the last complete step.
+    /// Returns for each cut how far the logits without it are from the logits of the dense backbone. Missing distances
+    /// are measured in a single trie and stored, so that a resumed run continues after the last complete step.
     fn distances(&self, distance: LogitDistance, cuts: &[&Cut]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;
         let metric = TrialMetric::Distance(distance);
@@ -317,7 +318,7 @@ impl<'a> Trials<'a> {
         Ok(values.into_iter().flatten().map(|windows| scores::trial_result(metric, windows)).collect())
     }
 
-    /// Measures the perplexities of all cuts in one trie, and stores each.
+    /// Measures the perplexities for all cuts in a single trie, and stores each of them.
     fn perplexities(&self, label: &str, cuts: &[&Cut]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = backbone.batch_tokens;
@@ -344,13 +345,13 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Returns the values of each variant, after scoring and storing missing ones.
+/// Returns the values of each variant. Those that are missing are scored and stored first.
 fn score_missing(run: &ChunkRun<'_>, keys: &[Arc<Key>]) -> Result<Vec<Vec<f64>>> {
     let stored = |key: &&Arc<Key>| run.run.get(key).is_some_and(|object| scores::read(&object).is_ok());
     let missing: Vec<_> = keys.iter().filter(|key| !stored(key)).cloned().collect();
     if !missing.is_empty() {
         run.finish(&mut run.begin(missing)?)?;
-        // Trials are not reported.
+        // The scores of trials are not reported.
         run.run.forget_scores(keys.iter());
     }
     keys.iter()

@@ -1,4 +1,4 @@
-//! Most likely tokens that the dense backbone predicts for sequences of a text.
+//! Tokens that the dense backbone considers most likely, for sequences of a text.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::pipeline::env::backbone::TrainingPlan;
 use crate::pipeline::env::context::CalibrationJob;
 use ghostlab_store::{Key, ObjectKind, Payload, Pin, StoredObject, fault};
 
-// Version 2: candle does not round logits in half precision.
+// Version 2: candle does not round logits in half precision. Version 3: see version 4 of `tokens`.
 pub const KIND: ObjectKind = ObjectKind::new("teacher", 3);
 
 pub const STAGE: Stage =
@@ -26,15 +26,16 @@ pub const STAGE: Stage =
 
 const SEQUENCES: &str = "sequences";
 
-/// Payloads with the most likely tokens at a shard's positions, and their logits.
+/// Payloads that contain the most likely tokens at the positions of a shard, and their logits.
 const TOKENS: &str = "likeliest.u32";
 const LOGITS: &str = "logits.f32";
 
-/// Cost of top-k selection per logit, in floating-point operations. Measured on three texts with a vocabulary of 2,048.
+/// Cost of the top-k selection for each logit, in floating-point operations. Measured on three texts with a vocabulary
+/// of 2,048 tokens.
 const CHOSEN: f64 = 1400.0;
 
-/// Estimates the operations of a pass that computes the output head, selects the top tokens, and stores these tokens
-/// and the residual stream.
+/// Estimates the number of FLOPs for a pass that computes the output head, selects the top tokens, and stores them and
+/// the residual stream.
 pub(super) fn read_flops(config: &Config, load: &Load) -> f64 {
     let pass = Trie::new(&[Program::dense(config.layers)]).flops(config, load).shared;
     pass + CHOSEN * (load.tokens * config.vocab) as f64 + KEPT_BYTE * read_bytes(config, load.tokens) as f64
@@ -44,7 +45,7 @@ pub(super) fn read_bytes(config: &Config, tokens: usize) -> u64 {
     ((4 * config.hidden + 8 * Finetune::TOP_TOKENS) * tokens) as u64
 }
 
-/// Returns the key family of the teacher's predictions for a text.
+/// Returns the key family of the teacher's predictions on a text.
 pub(super) fn family(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     let mut identity = backbone.on_engine();
     identity["likeliest"] = json!(Finetune::TOP_TOKENS);
@@ -55,7 +56,7 @@ pub fn shard(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, sequences: &Rang
     family(backbone, tokens).member([(SEQUENCES, range(sequences))])
 }
 
-/// Returns the lease name of a shard, shared by all trainings on the text.
+/// Returns the name of the lease on a shard. All trainings on the text share it.
 pub fn lease_name(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, sequences: &Range<usize>) -> String {
     format!("teach-{}", shard(backbone, tokens, sequences).hash())
 }
@@ -64,7 +65,7 @@ pub fn payloads<'a>(tokens: &'a [u32], logits: &'a [f32]) -> [(&'static str, &'a
     [(TOKENS, bytemuck::cast_slice(tokens)), (LOGITS, bytemuck::cast_slice(logits))]
 }
 
-/// Reads the teacher's top tokens at `positions` of a shard. `all` is the shard's number of positions.
+/// Reads the teacher's top tokens at `positions` in a shard. `all` is the total number of positions in the shard.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -86,10 +87,10 @@ fn damaged_error() -> Error {
     Error::damaged("a shard of teacher outputs has the wrong length")
 }
 
-/// Number of rows whose logits are in memory at a time.
+/// Number of rows whose logits are in memory at the same time.
 const LOGIT_ROWS: usize = 256;
 
-/// Stored teacher predictions and residual streams of a text, by shard.
+/// Predictions of the teacher and residual streams that are stored for a text, by shard.
 struct TeacherOutputs<'t, 'a> {
     text: &'t CalibrationJob<'a>,
     site: HookPoint,
@@ -106,7 +107,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
         Self { text, site, shards, rows, tops }
     }
 
-    /// Computes missing shards by a dense pass, and waits for shards that other processes compute.
+    /// Computes the missing shards in a dense pass, and waits for shards that other processes are computing.
     fn complete(&mut self, tail: &LayersAfter) -> Result<()> {
         let Self { text, site, .. } = *self;
         let length = text.shape.length;
@@ -138,7 +139,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
     fn complete_shard(&mut self, id: usize, at: usize, tail: &LayersAfter) -> Result<bool> {
         let Self { text, site, .. } = *self;
         let shard = &self.shards[at];
-        // The lease ensures that only one training computes a shard.
+        // The lease ensures that a shard is computed by only one training.
         let name = lease_name(text.backbone.key_parts(), text.tokens, shard);
         let Some(_lease) = text.run.lease(&name, &format!("{}, shard {}", text.label, at + 1))? else {
             return Ok(false);
@@ -163,15 +164,15 @@ pub(super) struct TrainingData {
     shape: ActivationShape,
     site: HookPoint,
     streams: Activations,
-    /// Teacher predictions by shard.
+    /// Predictions of the teacher, by shard.
     tops: Vec<StoredObject>,
     shards: Vec<Range<usize>>,
-    /// Pin that keeps a cleanup from removing the inputs in use.
+    /// Pin on the inputs in use, which protects them from a cleanup.
     _pin: Pin,
 }
 
 impl TrainingData {
-    /// Loads the inputs of training, computing missing shards by a dense pass.
+    /// Loads the inputs for training. Missing shards are computed in a dense pass.
     pub(super) fn load_inputs(
         job: &CalibrationJob<'_>,
         plan: &TrainingPlan,
@@ -189,7 +190,7 @@ impl TrainingData {
         let engine = Arc::clone(&job.engine);
         let text = CalibrationJob { engine, tokens, windows, label, shape, ..*job };
         let shards: Vec<Range<usize>> = shape.shards().collect();
-        // Pin the rows: another calibration may use the same text, and would delete the rows when it cleans up.
+        // Pin the rows, because another calibration may use the same text and would delete them when it cleans up.
         let pin = run.store.pin(shards.iter().map(|shard| shard_rows_key(&text, site, shard)));
         let mut outputs = TeacherOutputs::find(&text, site, shards);
         outputs.complete(tail)?;
@@ -198,7 +199,7 @@ impl TrainingData {
         Ok(Self { shape, site, streams, tops: tops.into_iter().flatten().collect(), shards, _pin: pin })
     }
 
-    /// Returns the input of the first removed layer, `[positions, C]`.
+    /// Returns the input of the first removed layer for a sequence, with shape `[positions, C]`.
     pub(super) fn stream(&self, sequence: usize) -> Result<&[f32]> {
         self.streams.rows(self.site, sequence * self.shape.length..(sequence + 1) * self.shape.length)
     }
@@ -222,8 +223,8 @@ impl CalibrationJob<'_> {
         self::shard(self.backbone.key_parts(), self.tokens, shard)
     }
 
-    /// Runs a dense pass over one shard. Stores the residual stream at `site` and, without `top`, the teacher's
-    /// predictions.
+    /// Runs a dense pass on one shard. Stores the residual stream at `site` and, if `top` is not given, the predictions
+    /// of the teacher.
     fn lesson(
         &self,
         id: usize,
@@ -265,7 +266,7 @@ impl CalibrationJob<'_> {
     }
 }
 
-/// Writer that stores the stream at the boundary and collects the input of the final norm.
+/// Writer that stores the stream at the boundary and also collects the input of the final norm.
 struct Both {
     site: HookPoint,
     payload: Payload,

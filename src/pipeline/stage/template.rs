@@ -1,5 +1,5 @@
-//! Example stage that counts how often each token id occurs. Copy this file and replace the counts with your own
-//! output.
+//! Example of a stage, which counts how often each token id occurs. To add a stage, copy this file and replace the
+//! counts with your own output.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
-/// Increase the version when the output changes.
+/// Kind of the stored objects. Increase the version whenever the output changes.
 pub const KIND: ObjectKind = ObjectKind::new("my-stage", 1);
 
-/// Stage whose objects are verified before use and belong to no family. [`Stage`] has other options.
+/// Stage whose objects are verified before use and belong to no family. [`Stage`] lists the other options.
 pub const STAGE: Stage = Stage { inodes: |_| 2, ..Stage::new(KIND) };
 
-/// Payload with a little-endian `u32` for each token id.
+/// Payload that contains a little-endian `u32` for each token id.
 const COUNTS: &str = "counts.u32";
 
-/// Returns the key, which contains everything that affects the output, and the keys of the inputs.
+/// Returns the key. It contains everything that affects the output, and the keys of the inputs.
 pub fn key(tokens: &Arc<Key>, vocab: usize) -> Key {
     Key::new(KIND, json!({"vocab": vocab}), [("tokens", Arc::clone(tokens))])
 }
 
-/// Estimates the cost for `tokens` tokens, if the object is missing (`left`).
+/// Estimates the cost for `tokens` tokens. `left` says whether the object is missing.
 pub fn cost(tokens: usize, vocab: usize, left: bool) -> Cost {
     let flops = tokens as f64;
     let disk = 4 * vocab as u64;
@@ -35,7 +35,7 @@ pub fn cost(tokens: usize, vocab: usize, left: bool) -> Cost {
 /// Computes and stores the counts.
 ///
 /// # Errors
-/// Fails with kind `Job` if a token is outside the vocabulary, and if the store cannot be written.
+/// Fails with kind `Job` if a token is outside the vocabulary. Also fails if the store cannot be written.
 pub fn make(store: &Store, key: &Key, windows: &Windows, vocab: usize) -> Result<()> {
     let mut counts = vec![0_u32; vocab];
     for &id in &windows.ids {

@@ -1,4 +1,4 @@
-//! Token ids in the store: the windows of a text, the requests of a task, and the prompts of generations.
+//! Token ids in the store: the windows of a text, the requests of a task, or the prompts for generating answers.
 
 use std::ops::Range;
 
@@ -26,12 +26,13 @@ mod make;
 pub use answer_key::{AnswerKey, Documents};
 pub(crate) use make::{full_text, text, tokenise_missing, windows};
 
-// Version 2: keys name the file format. Version 3: windows record the bytes that they predict. Version 4: tokens are
-// unchanged, but all kinds were incremented together when keys began to identify a backbone by the inputs of its
-// forward pass, a task by the backbone's files that it reads, and a method by its version.
+// Version 2: keys name the file format. Version 3: windows record the number of bytes that they predict. Version 4: the
+// versions of all kinds were incremented together, because keys now identify a backbone by the inputs of its forward
+// pass. Keys also identify a task by the files of the backbone that it reads, and a method by its version. The tokens
+// themselves are unchanged.
 pub const KIND: ObjectKind = ObjectKind::new("tokens", 4);
 
-/// Stage of tokens, which are verified completely because results are evaluated with them.
+/// Stage of tokens. They are verified completely, because results are evaluated with them.
 pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 
 const IDS: &str = "ids.u32";
@@ -40,7 +41,7 @@ const REQUESTS: &str = "requests.json";
 /// Payload with the [`Load`] of the tokens.
 const LOAD: &str = "load.json";
 
-/// Returns the key of a text's windows. `corpus` is its name in the grid.
+/// Returns the key of the windows of a text. `corpus` is the name of the text in the grid.
 pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value) -> Key {
     let TextId { bytes, format, column, rule, shards } = text;
     let mut identity = json!({
@@ -52,8 +53,8 @@ pub fn of_windows(corpus: &str, text: &TextId, tokenizer: &str, windows: &Value)
     Key::new(KIND, identity, []).with_input_name(corpus)
 }
 
-/// Returns the key of a task's requests. `identity` contains all inputs of the requests, and `name` is the task's name
-/// in the grid.
+/// Returns the key of the requests of a task. `identity` contains everything that the requests depend on, and `name` is
+/// the name of the task in the grid.
 pub fn of_requests(name: &str, identity: Value) -> Key {
     Key::new(KIND, identity, []).with_input_name(name)
 }
@@ -75,9 +76,9 @@ fn load_bytes(load: &Load) -> Vec<u8> {
 struct WindowsRecord {
     length: usize,
     corpus_tokens: usize,
-    /// Size in bytes of the text covered by the predicted tokens.
+    /// Length in bytes of the part of the text that the predicted tokens cover.
     bytes: usize,
-    /// Document and token at which each window begins.
+    /// Document and token at which each window starts.
     starts: Vec<(usize, usize)>,
 }
 
@@ -116,7 +117,7 @@ pub fn read_windows(artifact: &StoredObject) -> Result<Windows> {
     Ok(windows)
 }
 
-/// Returns the numbers of windows, tokens and predicted bytes of a stored text.
+/// Returns the number of windows, of tokens and of predicted bytes in a stored text.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -132,15 +133,15 @@ fn check(artifact: &StoredObject, fits: bool) -> Result<()> {
     Err(Error::damaged("stored tokens do not match their record").at(artifact.folder().display().to_string()))
 }
 
-/// Token ids of a task's requests.
+/// Token ids in the requests of a task.
 pub struct TaskTokens {
     ids: Vec<u32>,
-    /// Ranges of the input and the continuation in `ids`, indexed by document and choice.
+    /// Ranges in `ids` of each input and continuation, by document and choice.
     places: Vec<Vec<[Range<usize>; 2]>>,
 }
 
-/// Stores the requests of a task: token ids, lengths of input and continuation, and the named payload for evaluating
-/// the answers.
+/// Stores the requests of a task: their token ids, and the lengths of inputs and continuations. Also stores the named
+/// payload that is needed to evaluate the answers.
 fn store_requests(
     to: defined::TokensTarget<'_>,
     (ids, lengths): (Vec<u32>, &Vec<Vec<[usize; 2]>>),
@@ -167,7 +168,7 @@ fn places(lengths: &[Vec<[usize; 2]>]) -> Vec<Vec<[Range<usize>; 2]>> {
 }
 
 impl TaskTokens {
-    /// Reads the requests of a stored task.
+    /// Reads the stored requests of a task.
     ///
     /// # Errors
     /// Fails if the object is damaged.
@@ -196,12 +197,12 @@ impl TaskTokens {
     }
 }
 
-/// Creates the error for subsets of generated answers, which the grid rejects.
+/// Returns the error for subsets of generated answers, which a grid is not allowed to request.
 fn undrawn() -> Error {
     Error::job("generated answers cannot be sampled")
 }
 
-/// Stored tokens of a text, a task or a generation.
+/// Stored tokens of a text, of a task, or of prompts.
 pub enum Text {
     Windows(Windows),
     Task(TaskTokens),
@@ -218,7 +219,7 @@ impl Text {
         }
     }
 
-    /// Returns the number of scored tokens of each choice of a task.
+    /// Returns the number of scored tokens in each choice of a task.
     pub(crate) fn scored_tokens(&self) -> Vec<usize> {
         match self {
             Self::Task(tokens) => tokens.places.iter().flatten().map(|[_, continuation]| continuation.len()).collect(),
@@ -226,8 +227,7 @@ impl Text {
         }
     }
 
-    /// Returns, for each item of a subset, the range of its values in the list of all values. A window has one value,
-    /// and a choice has two.
+    /// Returns the range of values that belongs to each item in a subset. A window has one value, and a choice has two.
     ///
     /// # Errors
     /// Propagates errors of [`Draw::of`].
@@ -245,17 +245,17 @@ impl Text {
         Ok(draw.of(all.len())?.into_iter().map(|item| all[item].clone()).collect())
     }
 
-    /// Returns a subset, in the order of the draw.
+    /// Returns the items in a subset, in the order in which they were drawn.
     ///
     /// # Errors
-    /// Fails for generations, and propagates errors of [`Draw::of`].
+    /// Fails for prompts. Also propagates errors of [`Draw::of`].
     pub fn subset(self, draw: Draw) -> Result<Self> {
         let drawn = draw.of(self.items())?;
         Ok(match self {
             Self::Windows(all) => Self::Windows(Windows {
                 ids: drawn.iter().flat_map(|&at| all.window(at)).copied().collect(),
                 starts: drawn.iter().map(|&at| all.starts[at]).collect(),
-                // The size in bytes is not needed for a subset.
+                // The number of bytes is not needed for a subset.
                 bytes: 0,
                 ..all
             }),
@@ -266,10 +266,10 @@ impl Text {
         })
     }
 
-    /// Returns the evaluation set that these tokens form for a backbone, with the backbone's batch size.
+    /// Returns these tokens as an evaluation set with the batch size of the backbone.
     ///
     /// # Errors
-    /// Fails if a choice does not fit the context of the backbone, or the dense program is unknown.
+    /// Fails if a choice does not fit in the context of the backbone, or if the dense program is unknown.
     pub(crate) fn eval_set(&self, backbone: &BackbonePlan, target: &EvalTarget) -> Result<Box<dyn EvalSet + '_>> {
         let batch_tokens = backbone.batch_tokens;
         Ok(match self {
@@ -285,18 +285,18 @@ impl Text {
 
 const PROMPTS: &str = "prompts.json";
 
-/// Prompts of a generation, with the tokenizer that decodes the answers.
+/// Prompts for which answers are generated, and the tokenizer that decodes the answers.
 pub struct Prompts {
     prompts: Vec<Prompt>,
     settings: Settings,
     tokenizer: Tokenizer,
 }
 
-/// Stored data of prompts, except for their token ids.
+/// Stored data about prompts, except for their token ids.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PromptsRecord {
-    /// Seed identity and number of tokens of each prompt.
+    /// Seed identity and number of tokens for each prompt.
     prompts: Vec<(String, usize)>,
     max_new_tokens: usize,
     context: usize,
@@ -320,7 +320,7 @@ impl Prompts {
         GenerationEval::new(&self.prompts, self.settings.clone(), &self.tokenizer)
     }
 
-    /// Stores the prompts with additional payloads.
+    /// Stores the prompts, together with additional payloads.
     pub(super) fn store(&self, store: &Store, key: &Key, more: Vec<(&str, Vec<u8>)>, seconds: f64) -> Result<()> {
         let Settings { max_new_tokens, context, stops, end_of_text, processors, sampling, .. } = &self.settings;
         let record = PromptsRecord {
@@ -339,7 +339,7 @@ impl Prompts {
         put(store, key, seconds, &files.into_iter().chain(more).collect::<Vec<_>>())
     }
 
-    /// Reads stored prompts. The KV cache holds at most `cache_bytes` bytes.
+    /// Reads stored prompts. `cache_bytes` limits the size of the KV cache.
     ///
     /// # Errors
     /// Fails if the object is damaged.

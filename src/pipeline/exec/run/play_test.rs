@@ -1,7 +1,7 @@
-//! Simulates hundreds of workers on a grid in virtual time.
+//! Simulates hundreds of workers that run a grid in virtual time.
 //!
-//! Only the arithmetic is simulated: the engine advances the clock by the cost model's time for a backbone with 8
-//! billion weights.
+//! Only the arithmetic is simulated. Instead of computing, the engine advances the clock by the time that the cost
+//! model gives for a backbone with 8 billion weights.
 //!
 //! `GHOSTLAB_PLAY=1,8,64 cargo test --release --lib workers_share_backbones -- --nocapture` prints the table in
 //! benches/results/simulated/workers.csv for these numbers of workers.
@@ -33,8 +33,8 @@ use simulated::played_time::Time;
 const LENGTH: usize = 8;
 const CHANNELS: usize = 8;
 
-/// Grid of 10,001 cells. Each of its 73 backbones is evaluated unpruned and with 8 depths × 17 recoveries. Calibration
-/// uses 128 × 2,048 tokens, and scoring uses 64 windows of 2,048 tokens.
+/// Grid with 10,001 cells. Each of its 73 backbones is evaluated unpruned and with 8 depths × 17 recoveries.
+/// Calibration uses 128 × 2,048 tokens, and scoring uses 64 windows of 2,048 tokens.
 const LARGE: GridDimensions = GridDimensions {
     backbones: 73,
     ridges: 12,
@@ -48,13 +48,13 @@ const LARGE: GridDimensions = GridDimensions {
 const FLOPS: f64 = 200e12;
 const LOADING: Duration = Duration::from_secs(8);
 
-/// Delay until an ended worker is rescheduled.
+/// Delay before a worker that has ended is started again.
 const AGAIN: Duration = Duration::from_secs(60);
 
 struct SimulatedGrid {
     _folder: tempfile::TempDir,
     grid: Grid,
-    /// Model shape that determines the simulated times.
+    /// Shape of the model that determines the simulated times.
     shape: Config,
     scale: usize,
 }
@@ -62,7 +62,7 @@ struct SimulatedGrid {
 /// Outcome of a simulation.
 struct Played {
     server: Arc<Server>,
-    /// Time until the last worker ended.
+    /// Time until the last worker had ended.
     took: Duration,
     computed: f64,
     loaded: usize,
@@ -86,7 +86,7 @@ impl SimulatedGrid {
         Self { _folder: folder, grid, shape, scale: dimensions.scale }
     }
 
-    /// Plans the grid on a server that already has all tokens.
+    /// Returns the plan for the grid on a server that already stores all tokens.
     fn plan(&self, server: &Arc<Server>) -> Plan<'_> {
         let store = Store::on(Client::new(server, Network::default(), 1_000_000), Path::new(ROOT), stage::WORDS);
         let plan = Plan::new(&self.grid, &store, settings().engine, Some(LENGTH)).unwrap();
@@ -101,7 +101,7 @@ impl SimulatedGrid {
         plan
     }
 
-    /// Returns the plan's total time in seconds, as estimated by the cost model.
+    /// Returns the total time for the plan in seconds, as estimated by the cost model.
     fn planned(&self, server: &Arc<Server>) -> f64 {
         let mut plan = self.plan(server);
         let store = Store::on(Client::new(server, Network::default(), 1_000_001), Path::new(ROOT), stage::WORDS);
@@ -110,7 +110,7 @@ impl SimulatedGrid {
         job_costs(&plan, &state).unwrap().iter().map(|job| job.cost.shared).sum::<f64>() / FLOPS
     }
 
-    /// Returns the estimated FLOPs for solving each operator, by key hash.
+    /// Returns the estimated number of FLOPs for solving each operator, by key hash.
     fn solves(&self, plan: &Plan<'_>) -> BTreeMap<String, f64> {
         let sequences = plan.backbones[0].calibrations[0].calibration.sequences;
         let load = Load::windows(sequences * LENGTH * self.scale, LENGTH * self.scale);
@@ -159,7 +159,7 @@ impl SimulatedGrid {
         }
     }
 
-    /// Runs one worker process, and returns whether it found no work left.
+    /// Runs one worker process. Returns whether it found no work left.
     fn work(&self, plan: &Plan<'_>, process: &WorkerProcess, draws: &mut Draws) -> bool {
         let WorkerProcess { disk, pace, stop, rates, .. } = process;
         let _preempted = process.at_random(draws, rates.preempted, process.preemption());
@@ -209,7 +209,7 @@ impl Reporter for Failing {
     }
 }
 
-/// Reads the payloads of all planned objects, which must be the same in every simulation.
+/// Reads the payloads of all objects in the plan. They must be the same in every simulation.
 fn results(stage: &SimulatedGrid, played: &Played) -> Vec<(PathBuf, Vec<u8>)> {
     let plan = stage.plan(&played.server);
     let store = Store::on(Client::new(&played.server, Network::default(), 2_000_000), Path::new(ROOT), stage::WORDS);
@@ -233,7 +233,7 @@ fn plan_predicts_one_worker_and_workers_share_the_time() {
     let stage = SimulatedGrid::new(SMALL);
     let alone = stage.play(1, FailureRates::default());
     let planned = stage.planned(&alone.server);
-    // The plan assumes a full pass and separate steps for folded maps, so it slightly overestimates.
+    // The estimate is slightly too high, because it assumes a full pass and separate steps for folded maps.
     assert!((0.95..1.05).contains(&(alone.computed / planned)), "{} s of {planned}", alone.computed);
     assert_eq!(alone.loaded, 2);
     let expected = results(&stage, &alone);
@@ -254,7 +254,7 @@ fn suspended_workers_resume_and_take_no_jobs_back() {
     let expected = results(&stage, &stage.play(1, FailureRates::default()));
     let mut robbed = 0;
     for seed in 1..=4 {
-        // Each worker is paused about every two minutes.
+        // At this rate, each worker is paused about every two minutes.
         let played = stage.play(5, FailureRates { halted: 3000.0, seed, ..FailureRates::default() });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
         assert_eq!(played.server.removed(), 0, "seed {seed}: a resumed process removed another process's lease");
@@ -274,7 +274,7 @@ fn results_survive_faulty_network_and_dying_workers() {
     let expected = results(&stage, &alone);
     for seed in 1..=3 {
         let network = Network { cache: 60, lies: 5 };
-        // Each worker is interrupted about every three minutes and killed about every six.
+        // At these rates, each worker is interrupted about every three minutes and killed about every six minutes.
         let played = stage.play(6, FailureRates { network, preempted: 2000.0, killed: 1000.0, halted: 0.0, seed });
         assert!(results(&stage, &played) == expected, "seed {seed}: the result differs");
         assert_eq!(played.server.robbed(), 0, "seed {seed}: the lease of a live process was taken");
@@ -286,12 +286,13 @@ fn results_survive_faulty_network_and_dying_workers() {
             played.took.as_secs_f64(),
             alone.took.as_secs_f64()
         );
-        // A worker may rescore a text that its cached listing, up to a minute old, does not show as done.
+        // A worker may score a text again if the scores are not in its listing of the store yet. The listing is cached
+        // for up to a minute.
         assert!(times < 6.0, "seed {seed}: {times}");
     }
 }
 
-/// Simulates [`LARGE`] with the numbers of workers given in `GHOSTLAB_PLAY`. `64/9` stands for 64 workers and nine
+/// Simulates [`LARGE`] with each number of workers given in `GHOSTLAB_PLAY`. `64/9` stands for 64 workers and nine
 /// backbones.
 #[test]
 fn workers_share_backbones_with_little_waste() {
@@ -322,7 +323,8 @@ fn workers_share_backbones_with_little_waste() {
             assert!(played.computed < 1.02 * alone.computed, "{} s of {}", played.computed, alone.computed);
             let speed = alone.took.as_secs_f64() / played.took.as_secs_f64();
             assert!(speed > 4.0, "{speed}");
-            // Workers do not read each other's scores, so file operations grow with the work only.
+            // Workers do not read each other's scores. The number of file operations therefore grows only with the
+            // work.
             let [one, six] = [&alone, &played].map(|run| run.server.operations());
             assert!(six < one * 3 / 2, "{six} operations of six workers, {one} of one");
         }

@@ -1,4 +1,4 @@
-//! Data in stored tokens for scoring the answers to a task.
+//! Data for scoring the answers to a task, which is stored with its tokens.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use crate::pipeline::stage::{from_json, generations, scores};
 use crate::tasks::Solutions;
 use ghostlab_store::{Lookup, Store, StoredObject};
 
-/// Payload with the correct choices of a built-in task.
+/// Payload that contains the correct choices of a built-in task.
 pub(super) const SHEET: &str = "sheet.json";
-/// Payload with the documents of a definition.
+/// Payload that contains the documents of a task with a definition.
 pub(super) const DOCUMENTS: &str = "documents.json";
 
-/// Documents of a defined task, with the number of scored texts of each.
+/// Documents of a task with a definition, and the number of texts that are scored for each of them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Documents {
-    /// Number of documents before the limit is applied.
+    /// Number of documents before the limit was applied.
     pub original: usize,
     rows: Vec<Value>,
-    /// Number of scored texts per document.
+    /// Number of texts that are scored for each document.
     counts: Vec<usize>,
     /// Number of texts whose context was truncated.
     pub truncated: usize,
@@ -38,7 +38,7 @@ pub struct Documents {
 pub enum AnswerKey {
     /// Correct choices of a built-in task. Documents without a finite score count as wrong.
     Native(Arc<Solutions>),
-    /// Documents whose answers a definition scores.
+    /// Documents of a task whose answers are scored according to its definition.
     Defined(Documents),
 }
 
@@ -63,7 +63,7 @@ impl AnswerKey {
         Ok(Some(Self::Native(Arc::new(solutions))))
     }
 
-    /// Returns the number of scored documents and the number of all documents in the split.
+    /// Returns the number of documents that are scored, and the total number of documents in the split.
     pub(crate) fn documents(&self) -> [usize; 2] {
         match self {
             Self::Native(solutions) => [solutions.documents(), solutions.original],
@@ -100,7 +100,7 @@ impl Documents {
         })
     }
 
-    /// Converts scores to answers by document.
+    /// Converts scores to answers, by document.
     ///
     /// # Errors
     /// Fails if the number of scores differs from the number of texts.
@@ -124,10 +124,10 @@ impl Documents {
         }
     }
 
-    /// Reads a variant's answers, and counts the documents with a non-finite one.
+    /// Reads the answers of a variant, and counts the documents with non-finite answers.
     ///
     /// # Errors
-    /// Fails if the object is damaged or has a wrong number of answers.
+    /// Fails if the object is damaged or contains the wrong number of answers.
     pub fn read_answers(&self, definition: &Definition, object: &StoredObject) -> Result<(Vec<Vec<Answer>>, usize)> {
         if definition.output != Output::Generate {
             let answers = self.answers(definition.output, &scores::read(object)?)?;
@@ -142,7 +142,7 @@ impl Documents {
         Ok((self.generated(definition, &texts)?, non_finite))
     }
 
-    /// Converts generated texts to answers by document.
+    /// Converts generated texts to answers, by document.
     ///
     /// # Errors
     /// Fails if the number of texts differs from the number of prompts.
@@ -155,7 +155,7 @@ impl Documents {
         Ok(each.collect())
     }
 
-    /// Scores answers according to a definition. `error` computes standard errors.
+    /// Scores answers according to the definition of their task. `error` computes standard errors.
     ///
     /// # Errors
     /// Fails like [`score_task`].

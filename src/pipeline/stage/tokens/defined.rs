@@ -21,7 +21,7 @@ use crate::pipeline::stage::to_json;
 use crate::tasks::{self, DocumentLimit, Tokenised};
 use ghostlab_store::{Key, Store};
 
-/// Loads a task with its evaluated rows.
+/// Loads a task with the rows to evaluate.
 ///
 /// # Errors
 /// Fails if rows are missing or do not fit the definition.
@@ -34,10 +34,10 @@ pub(crate) fn task(given: GridInputs<'_>, used: &EvalTask) -> Result<Task> {
     given.inputs.guarded(&files, || Task::limited(definition.clone(), &*rows, limit))
 }
 
-/// Builds all requests of a definition, in document order.
+/// Builds all requests of a task, in the order of its documents.
 ///
 /// # Errors
-/// Fails like [`Task::requests`], and if a required chat template is missing.
+/// Fails like [`Task::requests`], or if a chat template is required but missing.
 pub(crate) fn requests(
     given: GridInputs<'_>,
     backbone: &BackbonePlan,
@@ -75,7 +75,7 @@ impl<'a> TokensTarget<'a> {
     }
 }
 
-/// Stores the tokens of a task and its answer key.
+/// Stores the tokens of a task, and its answer key.
 pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: impl Fn() -> f64) -> Result<()> {
     if task.definition.output == Output::Generate {
         return store_prompts(to, used, task, seconds);
@@ -89,7 +89,8 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     let mut lengths = Vec::new();
     let mut rest = all.as_slice();
     while !rest.is_empty() {
-        // Score documents of built-in tasks and windows one by one, because they share no few-shot examples or prefix.
+        // The documents of built-in tasks, and windows, are scored one by one, because they share no few-shot examples
+        // or other prefix.
         let (now, later) = rest.split_at(if windows || native.is_some() { 1 } else { together(rest) });
         rest = later;
         let joined = together_with(&mut ids, now.iter().flatten());
@@ -109,7 +110,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     store_requests(to, (ids, &lengths), judged_by, seconds())
 }
 
-/// Appends the ids of texts, and returns the lengths of their inputs and continuations.
+/// Appends the ids of texts to `ids`, and returns the lengths of their inputs and continuations.
 fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenised>) -> Vec<[usize; 2]> {
     texts
         .map(|text| {
@@ -120,13 +121,13 @@ fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenis
         .collect()
 }
 
-/// Maximum number of tokens scored together.
+/// Maximum number of tokens to score together.
 const TOGETHER: usize = 2048;
 
-/// Returns the number of leading documents to score together, so that common few-shot examples run only once.
+/// Returns how many of the first documents to score together, so that few-shot examples that they share run only once.
 fn together(documents: &[Vec<Tokenised>]) -> usize {
     let Some(first) = documents.first().and_then(|document| document.first()) else { return 1 };
-    // Distinct inputs, their total length, and the length of their common prefix.
+    // Number of distinct inputs, their total length, and the length of their common prefix.
     let measure = |tokeniseds: &[Tokenised]| {
         let inputs: BTreeSet<&[u32]> = tokeniseds.iter().map(|text| text.input_ids.as_slice()).collect();
         let shared = inputs
@@ -197,9 +198,9 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
         top_k: sampling.top_k,
         seed: used.how.seed,
     });
-    // lm-evaluation-harness also stops at the text of the EOS token.
+    // Like lm-evaluation-harness, also stop at the text of the EOS token.
     let stops = until.into_iter().chain(end).collect();
-    // Truncate prompts to leave space for `max_tokens`, as lm-evaluation-harness does.
+    // Like lm-evaluation-harness, truncate prompts to leave space for `max_tokens`.
     let max_new_tokens = generation.max_new_tokens.unwrap_or(max_tokens);
     let plain = Settings::greedy(max_new_tokens, context - max_tokens + max_new_tokens);
     let settings = Settings { stops, end_of_text, processors: generation.processors, sampling, ..plain };
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(together(&[row(&[&a, &a]), row(&[&b, &b]), row(&[&c])]), 3);
         let other: Vec<u32> = (100..140).collect();
         assert_eq!(together(&[row(&[&a]), row(&[&other]), row(&[&b])]), 1);
-        // Together, the long question of the second document would run twice.
+        // If both documents were scored together, the long question of the second one would run twice.
         let long: Vec<u32> = (200..290).collect();
         let [one, two] = [[&[0][..], &long, &[1]].concat(), [&[0][..], &long, &[2]].concat()];
         assert_eq!(together(&[row(&[&[0, 5]]), row(&[&one, &two])]), 1);

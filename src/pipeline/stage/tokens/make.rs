@@ -26,7 +26,7 @@ use crate::quantity::counted;
 use crate::sandbox;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Key of tokens to compute for one backbone, and their source.
+/// Key of tokens that are to be computed for a backbone, and their source.
 type WantedTokens<'a> = (&'a Arc<Key>, What<'a>);
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ enum What<'a> {
     Evaluation(&'a EvalTarget),
 }
 
-/// Tokenizes the missing or damaged texts of all backbones.
+/// Tokenizes the texts of all backbones whose tokens are missing or damaged.
 ///
 /// # Errors
 /// Fails if a corpus or task cannot be tokenized, or if `stop` is set.
@@ -53,7 +53,7 @@ pub(crate) fn tokenise_missing(
     if look().is_empty() {
         return Ok(());
     }
-    // Use one lease for all texts. With one per text, a thread could deadlock with itself.
+    // Use a single lease for all texts. With one lease per text, a thread could deadlock with itself.
     let _lease = progress::lease(store, "tokenising", "tokenizing", reporter, stop)?;
     // Another process may have computed the tokens in the meantime.
     let missing = look();
@@ -85,7 +85,8 @@ pub(crate) fn tokenise_missing(
     Ok(())
 }
 
-/// Returns the tokens of a text or task, or of its scored sample. Tokenizes again if they are damaged.
+/// Returns the tokens of a text or task, or of the sample that is scored. If the tokens are damaged, the text is
+/// tokenized again.
 pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
     let full_tokens = full_text(run, backbone, target, key)?;
     match target.draw() {
@@ -94,7 +95,7 @@ pub(crate) fn text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalT
     }
 }
 
-/// Returns the tokens of a text or task, ignoring any sampling.
+/// Returns the tokens of a complete text or task, even if only a sample is scored.
 pub(crate) fn full_text(run: &RunContext<'_>, backbone: &BackbonePlan, target: &EvalTarget, key: &Key) -> Result<Text> {
     tokens(run, backbone, key, |artifact: &StoredObject| match target {
         EvalTarget::Windows(_) => read_windows(artifact).map(Text::Windows),
@@ -127,7 +128,7 @@ fn tokens<T>(
     }
 }
 
-/// Tokenizes a text or task again because its tokens are damaged.
+/// Tokenizes a text or task again, because its stored tokens are damaged.
 fn remake(given: GridInputs<'_>, backbone: &BackbonePlan, key: &Key, store: &Store) -> Result<()> {
     let wanted: Vec<WantedTokens<'_>> =
         wanted_tokens(backbone).into_iter().filter(|(wanted, _)| ***wanted == *key).take(1).collect();
@@ -153,7 +154,7 @@ fn missing<'a>(backbone: &'a BackbonePlan, store: &Store, reporter: &dyn Reporte
     missing
 }
 
-/// Returns whether all bytes of the tokens are intact, including the answer key.
+/// Returns whether all bytes of the tokens are intact, including those of the answer key.
 fn is_intact(key: &Key, store: &Store, reporter: &dyn Reporter) -> bool {
     match store.get(key) {
         Lookup::Absent => false,
@@ -180,10 +181,10 @@ fn tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer
     Ok(tokenizer.limit_ids(backbone.config.vocab))
 }
 
-/// Corpora and tasks to tokenize, read once for all backbones.
+/// Corpora and tasks that are to be tokenized. They are read once for all backbones.
 struct Sources {
     rows: BTreeMap<String, Vec<String>>,
-    /// Documents of tasks, by [`source_name`].
+    /// Tasks with their documents, by [`source_name`].
     tasks: BTreeMap<String, ghostlab_definitions::Task>,
 }
 
@@ -196,8 +197,8 @@ impl Sources {
                 What::Evaluation(EvalTarget::Windows(text)) => &text.corpus,
                 What::Evaluation(EvalTarget::Task(task)) => {
                     let entry = sources.tasks.entry(source_name(task));
-                    // Probe the task in the sandbox: once per backbone if it uses a chat template, otherwise once per
-                    // task.
+                    // Probe the task in the sandbox. If it uses a chat template, this is needed once per backbone, and
+                    // otherwise once per task.
                     if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
                         sandbox::check(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
                     }
@@ -208,12 +209,12 @@ impl Sources {
                 }
             };
             let entry = &given.grid.corpora[corpus];
-            // Streamed texts are read during tokenization, only as far as needed.
+            // Streamed texts are read during tokenization, and only as far as needed.
             if entry.stream.is_some() {
                 continue;
             }
             if let Entry::Vacant(free) = sources.rows.entry(corpus.clone()) {
-                // Reject texts that exceed memory before the system kills the process.
+                // Reject texts that do not fit in memory. Otherwise, the system might kill the process.
                 let limit = TextLimit::current().at_most(machine::free_memory());
                 free.insert(given.inputs.guarded(&[&entry.path], || {
                     corpus::read_rows_within(&entry.path, entry.column.as_deref(), limit)
@@ -227,8 +228,8 @@ impl Sources {
         self.tasks.iter().filter_map(|(name, task)| Some(format!("task {name}: {}", task.unlabelled()?))).collect()
     }
 
-    /// Returns notes about texts with a single row whose rule joins rows, because published perplexities of WikiText-2 use
-    /// joined rows.
+    /// Returns notes about texts that have only one row although their rule joins rows. Published perplexities on
+    /// WikiText-2 are computed on joined rows.
     fn notes_of_single_rows<'a>(
         &self,
         given: GridInputs<'_>,
@@ -254,12 +255,12 @@ impl Sources {
     }
 }
 
-/// Returns a name that distinguishes a built-in task from a defined task of the same name.
+/// Returns a name that distinguishes a built-in task from a task with a definition that has the same name.
 fn source_name(task: &EvalTask) -> String {
     format!("{task}{}", if task.defined { ", by its definition" } else { "" })
 }
 
-/// Tokenizes one text or task. Returns a note for the user, if any.
+/// Tokenizes one text or task. Returns a note for the user, if there is any.
 fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<Option<String>> {
     let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();

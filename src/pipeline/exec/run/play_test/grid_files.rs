@@ -14,13 +14,13 @@ const LAYERS: usize = 32;
 #[derive(Clone, Copy)]
 pub(super) struct GridDimensions {
     pub(super) backbones: usize,
-    /// Number of ridge penalties (`alpha`). Each adds one recovery.
+    /// Number of ridge penalties (`alpha`). Each one adds a recovery.
     pub(super) ridges: usize,
     pub(super) depths: &'static str,
     pub(super) sequences: usize,
-    /// Windows per text.
+    /// Number of windows per text.
     pub(super) windows: usize,
-    /// Number of real tokens that a token of the small test files stands for.
+    /// Number of real tokens that each token in the small test files stands for.
     pub(super) scale: usize,
 }
 
@@ -35,7 +35,7 @@ fn config(hidden: usize, heads: [usize; 3], intermediate: usize, vocab: usize) -
     })
 }
 
-/// Returns placeholder weights that differ between backbones.
+/// Returns placeholder weights, which differ between backbones.
 fn weights(number: usize) -> Vec<u8> {
     let mut shapes =
         vec![("model.embed_tokens.weight".to_owned(), vec![300, 8]), ("lm_head.weight".into(), vec![300, 8])];
@@ -55,7 +55,7 @@ fn weights(number: usize) -> Vec<u8> {
             shapes.push((format!("model.layers.{layer}.{name}.weight"), shape));
         }
     }
-    // The tensors identify a backbone, so the first value must differ.
+    // Backbones are identified by their tensors, so the first value must differ.
     let mut zeros = vec![0; 4 * 300 * 8];
     zeros[..4].copy_from_slice(&(number as f32).to_le_bytes());
     let number = [("number".to_owned(), number.to_string())].into_iter().collect();
@@ -69,8 +69,8 @@ fn weights(number: usize) -> Vec<u8> {
     .unwrap()
 }
 
-/// Writes a grid with its backbones and texts into a folder. `shape.json` has the dimensions of Llama-3.1-8B, which
-/// determine the simulated times.
+/// Writes the files of a grid, including its backbones and texts, to a folder. `shape.json` has the dimensions of
+/// Llama-3.1-8B, which determine the simulated times.
 pub(super) fn write(folder: &Path, dimensions: GridDimensions) {
     let path = |name: &str| folder.join(name);
     let vocab: serde_json::Map<String, Value> = (0..300).map(|i| (format!("w{i}"), json!(i))).collect();
@@ -88,7 +88,7 @@ pub(super) fn write(folder: &Path, dimensions: GridDimensions) {
         fs::write(file("model.safetensors"), weights(number)).unwrap();
         names.push(name);
     }
-    // Sizes of Llama-3.1-8B.
+    // Dimensions of Llama-3.1-8B.
     fs::write(path("shape.json"), config(4096, [32, 8, 128], 14336, 128_256).to_string()).unwrap();
     for (text, step) in [("one.txt", 31), ("two.txt", 37)] {
         let words: Vec<String> = (0..4000).map(|i| format!("w{}", i * step % 299)).collect();

@@ -1,4 +1,4 @@
-//! Simulated machines that run worker processes and fail.
+//! Simulated machines that run worker processes and may fail.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,15 +11,15 @@ use super::simulated::played_time::{Time, Timer};
 use super::{FLOPS, LENGTH};
 use crate::model::{Batch, Config, Load, Trie};
 
-/// Failure rates of machines and the network.
+/// Failure rates of the machines and the network.
 #[derive(Clone, Copy, Default)]
 pub(super) struct FailureRates {
     pub(super) network: Network,
-    /// Mean number of interruptions per hour, per 100 workers.
+    /// Mean number of interruptions per hour and 100 workers.
     pub(super) preempted: f64,
-    /// Mean number of kills per hour, per 100 workers.
+    /// Mean number of kills per hour and 100 workers.
     pub(super) killed: f64,
-    /// Mean number of pauses beyond the stale timeout per hour, per 100 workers.
+    /// Mean number of pauses longer than the stale timeout, per hour and 100 workers.
     pub(super) halted: f64,
     pub(super) seed: u64,
 }
@@ -30,7 +30,7 @@ const HALT: Duration = Duration::from_secs(400);
 /// Totals over all workers.
 #[derive(Default)]
 pub(super) struct Totals {
-    /// Computing time in microseconds, including discarded work.
+    /// Computing time in microseconds, including work that was discarded.
     pub(super) computed: AtomicU64,
     pub(super) loaded: AtomicUsize,
     pub(super) deaths: AtomicUsize,
@@ -45,11 +45,11 @@ pub(super) struct WorkerProcess {
     pub(super) rates: FailureRates,
 }
 
-/// Callback that makes a process fail.
+/// Callback that simulates a failure of a process.
 type Failure = Box<dyn FnMut() + Send>;
 
 impl WorkerProcess {
-    /// Starts a process. When it stores an operator, the process spends the simulated time for solving that operator.
+    /// Creates a process. Whenever it stores an operator, it spends the time that solving the operator would take.
     pub(super) fn new(
         pace: Arc<Pace>,
         server: &Arc<Server>,
@@ -69,7 +69,7 @@ impl WorkerProcess {
         Self { disk, pace, stop: Arc::default(), rates }
     }
 
-    /// Schedules a failure at a random time, so that it hits `percent` percent of all processes per hour.
+    /// Schedules a failure at a random time, at a rate of `percent` failures per hour and 100 processes.
     pub(super) fn at_random(&self, draws: &mut Draws, percent: f64, failure: Failure) -> Option<Timer> {
         if percent == 0.0 {
             return None;
@@ -78,7 +78,7 @@ impl WorkerProcess {
         Some(self.pace.time.after(Duration::from_secs_f64((hours * 3600.0).min(1e9)), failure))
     }
 
-    /// Returns a failure that asks the worker to stop, like a preemption by the scheduler.
+    /// Returns a failure that asks the worker to stop, as a scheduler does when it preempts a job.
     pub(super) fn preemption(&self) -> Failure {
         let pace = Arc::clone(&self.pace);
         let stop = Arc::clone(&self.stop);
@@ -101,7 +101,7 @@ impl WorkerProcess {
         })
     }
 
-    /// Returns a failure that pauses the machine beyond the stale timeout.
+    /// Returns a failure that pauses the machine for longer than the stale timeout.
     pub(super) fn pause(&self) -> Failure {
         let pace = Arc::clone(&self.pace);
         let disk = Arc::clone(&self.disk);
@@ -117,7 +117,7 @@ impl WorkerProcess {
 pub(super) struct Pace {
     /// Whether the machine is down.
     pub(super) down: AtomicBool,
-    /// Time until which the worker is paused, in microseconds.
+    /// Time at which the pause of the worker ends, in microseconds.
     pub(super) halted: AtomicU64,
     pub(super) shape: Config,
     pub(super) scale: usize,
@@ -127,8 +127,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Advances the virtual clock by `time`, and beyond it to the end of a pause. Returns early if the machine goes
-    /// down.
+    /// Advances the virtual clock by `time`, or to the end of the current pause if that is later. Returns early if the
+    /// machine goes down.
     pub(super) fn wait(&self, time: Duration) {
         let end = self.time.now() + time;
         let until = || end.max(Duration::from_micros(self.halted.load(Relaxed)));
@@ -153,7 +153,7 @@ impl Pace {
     }
 }
 
-/// Deterministic random number generator of the tests.
+/// Deterministic random number generator for the tests.
 pub(super) struct Draws(pub(super) u64);
 
 impl Draws {

@@ -1,4 +1,4 @@
-//! Engine that computes nothing, and advances the virtual clock by the cost model's time.
+//! Engine that computes nothing and advances the virtual clock by the time that the cost model gives.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +23,7 @@ impl Engines for Paced {
     }
 }
 
-/// Engine whose residual streams are hashes of token, position, layer and channel, and therefore reproducible.
+/// Engine whose residual streams are hashes of the token, position, layer and channel, which makes them reproducible.
 struct PacedEngine {
     config: Config,
     pace: Arc<Pace>,
