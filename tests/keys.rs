@@ -132,7 +132,7 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
             "stream": short(&activations::rows_key(key_parts, tokens, HookPoint::Stream(2), &(0..4))),
             "middle": short(&activations::rows_key(key_parts, tokens, HookPoint::Middle(2), &(4..8))),
             "similarities": short(&activations::sums_key(key_parts, tokens, &pairs, &(0..4))),
-            "trial": short(&scores::trial(key_parts, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]))),
+            "trial": short(&scores::trial(key_parts, tokens, TrialMetric::Perplexity, &Cut::layers([0, 2]).into())),
             "trials": named(tokens, scores::journal(key_parts, tokens, ScoredExtent::default())),
             "teacher": short(&teacher::shard(key_parts, tokens, &(0..4))),
         });
@@ -184,8 +184,8 @@ fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
 /// depends on all variants that are timed together.
 const NEWER: [&str; 2] = ["lorp", "mean"];
 
-/// Methods whose keys are not pinned in `keys.json`.
-const UNPINNED: [&str; 1] = ["merge"];
+/// Methods whose keys `keys.json` does not pin.
+const UNPINNED: [&str; 2] = ["merge", "laco"];
 
 /// Writes a grid that combines every older criterion with every older recovery.
 fn write_grid_of_methods(world: &World) {

@@ -69,6 +69,11 @@ fn plan_counts_the_trials_that_a_run_computes() {
         ),
         // A greedy criterion removes two of four layers.
         ("criterion: sleb\ndepth: [1, 2]\nrecovery: [none, mean]\n", 4 + 3),
+        // LaCo tries one merge at each position. The first of three layers is at layer 0, that of two at layer 1.
+        (
+            "criterion: [{name: laco, threshold: -1}, {name: laco, threshold: -1, combine: 2}]\ndepth: 2\nrecovery: [none, merge]\n",
+            1 + 2,
+        ),
     ] {
         let world = World::new();
         write_grid(&world, axes);
@@ -146,4 +151,36 @@ fn iterative_selection_by_trials_without_repair_is_the_greedy_one() {
         });
         assert_eq!(removed[0], removed[1], "{criterion}");
     }
+}
+
+/// Runs a grid of two removed layers and returns the perplexity of each row.
+fn perplexities(world: &World, criterion: &str, recovery: &str) -> Vec<f64> {
+    write_grid(world, &format!("criterion: {criterion}\ndepth: 2\nrecovery: {recovery}\n"));
+    world.runs(&[]);
+    let rows = results(world).into_iter().filter(|row| row["depth"] != "0");
+    rows.map(|row| row["ppl test@64"].parse().unwrap()).collect()
+}
+
+#[test]
+fn merges_of_merged_layers_run_from_yaml() {
+    let world = World::new();
+    let forms = "[merge, {name: merge, form: released}]";
+    let [flat, released] = perplexities(&world, "{name: explicit, layers: [1, 2]}", forms)[..] else { unreachable!() };
+    // Layer 2 is merged into layer 1, and the result into layer 0: θ_0 + (θ_1 + (θ_2 − θ_1) − θ_0) is θ_2.
+    assert_eq!(perplexities(&world, "{name: laco, threshold: -1, combine: 2}", forms), [released, released]);
+    // Three layers become one at a time.
+    assert_eq!(perplexities(&world, "{name: laco, threshold: -1}", forms), [flat, released]);
+    let output = world.ghostlab(&["explain", "grid.yaml", "tiny.laco-2.merge"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("the official code merges down to the lowest layer"), "{text}");
+    assert!(text.contains("removes layers [1, 2]"), "{text}");
+}
+
+#[test]
+fn merges_below_the_threshold_fail_their_cells() {
+    let world = World::new();
+    write_grid(&world, "criterion: {name: laco, threshold: 0.9999999}\ndepth: 2\nrecovery: merge\n");
+    world.run(&[]);
+    let rows = results(&world);
+    assert!(rows[1]["status"].contains("`laco` removed 0 of 2 layers"), "{rows:?}");
 }

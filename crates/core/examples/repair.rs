@@ -32,6 +32,7 @@ fn main() -> Result<()> {
         fitted: 32,
         earlier: &[],
         before: None,
+        merges: &[],
         starts: &[],
     };
     let solution = recovery::build("ghosted", &Default::default())?.solve(&boundary)?;

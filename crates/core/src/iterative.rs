@@ -15,7 +15,7 @@ use crate::calibrate::{
     ActivationShape, Activations, HookPoint, InMemory, PassRequest, Piece, Similarities, places, run_program,
 };
 use crate::corpus::Windows;
-use crate::criterion::{CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, TrialMetric};
+use crate::criterion::{CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, Trial, TrialMetric};
 use crate::error::{Error, Result};
 use crate::evaluate::perplexity::{Losses, PerplexityEval};
 use crate::evaluate::score;
@@ -145,7 +145,7 @@ impl<'a> ShrinkingModel<'a> {
                 self.removed.extend(&chosen);
             }
         }
-        Ok(Selection { removed, scores })
+        Ok(Selection::new(removed, scores))
     }
 
     /// Returns the candidate that a criterion removes next, with its score.
@@ -160,7 +160,7 @@ impl<'a> ShrinkingModel<'a> {
         for excluded in self.excluded_by_pass(rule, one) {
             let request = self.request(rule, one, &excluded)?;
             let (similarities, activations) = self.measure(&request, progress)?;
-            let mut trials = |metric: TrialMetric, cuts: &[Cut]| self.trials(metric, cuts, progress);
+            let mut trials = |metric: TrialMetric, trials: &[Trial]| self.trials(metric, trials, progress);
             let norms = |layer: usize| self.engine.stream_norm(layer);
             let mut stats = CalibrationStats::new(&similarities, Some(&activations), &mut trials)
                 .with_norms(&norms)
@@ -198,9 +198,9 @@ impl<'a> ShrinkingModel<'a> {
         groups.collect()
     }
 
-    /// Measures the pruned and repaired model with each cut removed in turn. Returns one value per cut.
-    fn trials(&self, metric: TrialMetric, cuts: &[Cut], progress: &mut Progress<'_>) -> Result<Vec<f64>> {
-        let programs = cuts.iter().map(|cut| self.program_without(cut)).collect::<Result<Vec<_>>>()?;
+    /// Measures trials: removes each cut in addition to all earlier removals and repairs.
+    fn trials(&self, metric: TrialMetric, trials: &[Trial], progress: &mut Progress<'_>) -> Result<Vec<f64>> {
+        let programs = trials.iter().map(|trial| self.program_without(&trial.removed)).collect::<Result<Vec<_>>>()?;
         match metric {
             TrialMetric::Perplexity => {
                 let trie = Trie::scoring(&programs);
@@ -213,6 +213,7 @@ impl<'a> ShrinkingModel<'a> {
                 progress(self.windows.ids.len())?;
                 Ok(windows.iter().map(|means| means.iter().sum::<f64>() / means.len() as f64).collect())
             }
+            TrialMetric::Cosine => Err(Error::job("layers are not merged while they are removed one by one")),
         }
     }
 
@@ -286,6 +287,7 @@ impl<'a> ShrinkingModel<'a> {
             fitted: self.fitted,
             earlier: &[],
             before: before.as_ref(),
+            merges: &[],
             starts: &self.windows.starts,
         };
         let started = Instant::now();

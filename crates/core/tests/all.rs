@@ -13,6 +13,7 @@ mod gguf;
 mod golden;
 mod gpu;
 mod iterative;
+mod laco;
 mod merge;
 mod nbl;
 mod official;

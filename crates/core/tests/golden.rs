@@ -13,7 +13,7 @@ use crate::common::{engines_of_all_types, fixture, no_trials, numbers, relative_
 use candle_core::Device;
 use ghostlab_core::calibrate::{HookPoint, Similarities};
 use ghostlab_core::corpus::{Start, Windows};
-use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, TrialMetric};
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Trial, TrialMetric};
 use ghostlab_core::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens};
 use ghostlab_core::model::{Cut, Engine, Operator, Program, Repairs, Sublayer, Tolerance};
 use ghostlab_core::options::{Described, Options};
@@ -64,8 +64,8 @@ impl Case<'_> {
         let depth = expected["depth"].as_u64().unwrap() as usize;
         let rule = criterion::build(name, &options(&expected["options"])).unwrap();
         let cut = PruneSpec { backbone: "b", layers: self.engine.config().layers, depth, unit: DepthUnit::Layers };
-        let mut perplexities = |_: TrialMetric, cuts: &[Cut]| {
-            let programs: Vec<Program> = cuts.iter().map(|trial| Program::without(cut.layers, trial)).collect();
+        let mut perplexities = |_: TrialMetric, trials: &[Trial]| {
+            let programs: Vec<Program> = trials.iter().map(|trial| trial.program(cut.layers)).collect();
             Ok(perplexities(self.engine, &programs, self.calibration))
         };
         let mut stats =
@@ -111,6 +111,7 @@ impl Case<'_> {
                 fitted,
                 earlier: &earlier,
                 before: None,
+                merges: &[],
                 starts: &self.calibration.starts,
             };
             let solution = method.solve(&boundary).unwrap();
@@ -294,8 +295,8 @@ fn number_of(key: &str, case: &Value) -> usize {
     case[key].as_u64().unwrap() as usize
 }
 
-/// Methods that `sublayers.rs`, `nbl.rs` and `merge.rs` compare with other reference data.
-const OTHERWISE: [&str; 5] = ["llm-drop", "block-pruner", "finercut", "nbl", "merge"];
+/// Methods that `sublayers.rs`, `nbl.rs`, `merge.rs` and `laco.rs` compare with another reference.
+const OTHERWISE: [&str; 6] = ["llm-drop", "block-pruner", "finercut", "nbl", "merge", "laco"];
 
 /// Every option must appear in the reference data, because an untested option might be wrong.
 #[test]

@@ -62,6 +62,7 @@ impl<'a> Variant<'a> {
             fitted,
             earlier: &[],
             before: None,
+            merges: &[],
             starts: &[],
         };
         let solution = method.solve(&boundary).unwrap();
@@ -70,7 +71,7 @@ impl<'a> Variant<'a> {
         assert!(metrics.boundary_mae > 0.0 && metrics.m_norm == 0.0, "{what}");
         let layers = engine.config().layers;
         let solved = place_repairs(&self.removed(), &[(span, solution.repair)]).unwrap().unwrap();
-        let planned = merged_layers(&*method, &self.removed()).unwrap();
+        let planned = merged_layers(&*method, &self.removed(), &[]).unwrap();
         let [solved, planned] = [solved, planned].map(|repairs| Program::repaired(layers, &self.removed(), &repairs));
         assert_eq!(solved, planned, "{what}");
         solved
@@ -168,6 +169,6 @@ fn merged_layers_run_in_every_float_type() {
 
 #[test]
 fn cut_without_a_layer_before_it_is_refused() {
-    assert!(merged_layers(&*recovery("merge", json!({})), &Cut::layers([0, 1, 5])).is_none());
-    assert!(merged_layers(&*recovery("ghosted", json!({})), &Cut::layers([5])).is_none());
+    assert!(merged_layers(&*recovery("merge", json!({})), &Cut::layers([0, 1, 5]), &[]).is_none());
+    assert!(merged_layers(&*recovery("ghosted", json!({})), &Cut::layers([5]), &[]).is_none());
 }

@@ -110,6 +110,7 @@ impl<'a> Setting<'a> {
                     fitted,
                     earlier: &[],
                     before: None,
+                    merges: &[],
                     starts: &[],
                 };
                 let solution = method.solve(&boundary).unwrap();
@@ -129,8 +130,16 @@ impl<'a> Setting<'a> {
         for span in spans(&*method, &cut) {
             let fitted = self.world.calibration.count();
             let Self { engine: backbone, activations, .. } = self;
-            let boundary =
-                Boundary { backbone: *backbone, activations, span, fitted, earlier: &[], before: None, starts: &[] };
+            let boundary = Boundary {
+                backbone: *backbone,
+                activations,
+                span,
+                fitted,
+                earlier: &[],
+                before: None,
+                merges: &[],
+                starts: &[],
+            };
             let solution = method.solve(&boundary).unwrap();
             let what = format!("{} {} {input} {}", self.world.name, self.engine.id(), span.start);
             let expected = &self.world.numbers["nbl_maps"][input][span.start];

@@ -7,7 +7,9 @@ use std::collections::{BTreeSet, HashMap};
 use candle_core::Tensor;
 use ghostlab_core::calibrate::{self, ActivationShape, HookPoint, InMemory, PassRequest, Piece};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, read_rows};
-use ghostlab_core::criterion::{self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, TrialMetric};
+use ghostlab_core::criterion::{
+    self, CalibrationStats, Criterion, DepthUnit, PruneSpec, Selection, Trial, TrialMetric,
+};
 use ghostlab_core::error::Result;
 use ghostlab_core::evaluate;
 use ghostlab_core::iterative::ShrinkingModel;
@@ -132,8 +134,8 @@ fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program:
         calibrate::run_program(engine, &trunk, &mut pieces, BATCH, &request, |_| Ok(())).unwrap().remove(0);
     let activations = kept.finish(shape).unwrap();
     let norms = |layer: usize| engine.stream_norm(layer);
-    let mut trials = |metric: TrialMetric, cuts: &[Cut]| {
-        let programs: Vec<Program> = cuts.iter().map(|cut| without_steps(program, cut)).collect();
+    let mut trials = |metric: TrialMetric, trials: &[Trial]| {
+        let programs: Vec<Program> = trials.iter().map(|trial| without_steps(program, &trial.removed)).collect();
         measure(engine, windows, metric, &programs)
     };
     let mut stats =
@@ -188,7 +190,7 @@ fn second_removal_is_the_plain_one_on_the_pruned_model() {
             let recovery = recovery(repair, json!({}));
             let found = world.iterative(&case, &*recovery, 2);
             let removed = case.removal(found[0].0);
-            let first = Selection { removed: removed.clone(), scores: vec![found[0]] };
+            let first = Selection::new(removed.clone(), vec![found[0]]);
             let mut pruned = world.shrinking(&*recovery);
             pruned.replay(case.unit, &first, &mut |_| Ok(())).unwrap();
             let program = pruned.program().unwrap();

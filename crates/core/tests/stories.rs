@@ -88,8 +88,8 @@ fn select(witness: &Witness<'_>, name: &str, options: &Value, depth: usize) -> S
     let similarities = &witness.calibrated.similarities;
     let selection = criterion.select(
         &cut,
-        &mut CalibrationStats::new(similarities, None, &mut |_, cuts| {
-            let programs: Vec<Program> = cuts.iter().map(|cut| Program::without(LAYERS, cut)).collect();
+        &mut CalibrationStats::new(similarities, None, &mut |_, trials| {
+            let programs: Vec<Program> = trials.iter().map(|trial| trial.program(LAYERS)).collect();
             Ok(perplexities(witness.engine, &programs, &witness.oracle.calibration_windows()))
         }),
     );

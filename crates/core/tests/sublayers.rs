@@ -8,7 +8,8 @@ use crate::common::stories::perplexities;
 use crate::common::{assert_close, checkout, engines, json, numbers, shared};
 use ghostlab_core::calibrate::{self, InMemory, Pair, PassRequest, Piece, Similarities};
 use ghostlab_core::corpus::{Rule, Tokenizer, Windows, calibration, evaluation, read_rows};
-use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, TrialMetric};
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric};
+use ghostlab_core::evaluate::output_cosines;
 use ghostlab_core::model::{CPU, Cut, Engine, Program, Sublayer, Trie};
 use ghostlab_core::options::Options;
 use serde_json::{Value, json};
@@ -86,23 +87,27 @@ impl World {
         criterion::check(name, &*rule, &cut).unwrap();
         let selection = rule.select(
             &cut,
-            &mut CalibrationStats::new(similarities, None, &mut |metric, cuts| self.measure(engine, metric, cuts)),
+            &mut CalibrationStats::new(similarities, None, &mut |metric, trials| self.measure(engine, metric, trials)),
         );
         selection.unwrap()
     }
 
-    fn measure(
+    pub(crate) fn measure(
         &self,
         engine: &dyn Engine,
         metric: TrialMetric,
-        cuts: &[Cut],
+        trials: &[Trial],
     ) -> ghostlab_core::error::Result<Vec<f64>> {
-        let programs: Vec<Program> = cuts.iter().map(|cut| Program::without(engine.config().layers, cut)).collect();
+        let programs: Vec<Program> = trials.iter().map(|trial| trial.program(engine.config().layers)).collect();
         match metric {
             TrialMetric::Perplexity => Ok(perplexities(engine, &programs, &self.calibration)),
             TrialMetric::Distance(distance) => {
                 let windows = distance.by_window(engine, &programs, &self.calibration)?;
                 Ok(windows.iter().map(|means| means.iter().sum::<f64>() / means.len() as f64).collect())
+            }
+            TrialMetric::Cosine => {
+                let windows = output_cosines(engine, &programs, &self.calibration)?;
+                Ok(windows.iter().map(|cosines| cosines.iter().sum::<f64>() / cosines.len() as f64).collect())
             }
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::trial_count::CriterionTrials;
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
+use crate::criterion::TrialMetric;
 use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
 use crate::grid::{Draw, Grid};
@@ -229,8 +230,8 @@ impl BackboneEstimator<'_> {
             variants.iter().filter_map(|variant| solving(plan.grid, backbone, variant, &load, state)).collect()
         });
         let mut cost = operator::cost(config, pass, &all, &left);
-        for CriterionTrials { all, missing, .. } in CriterionTrials::of(plan.grid, backbone, index, state) {
-            cost += scores::trial_cost(config, &all, &missing, &load);
+        for CriterionTrials { metric, all, missing, .. } in CriterionTrials::of(plan.grid, backbone, index, state) {
+            cost += scores::trial_cost(config, metric, [&all, &missing], &load);
         }
         self.add_trainings(&mut cost, &calibrated, pass / load.tokens.max(1) as f64);
         if !missing.is_empty() {
@@ -292,17 +293,26 @@ impl BackboneEstimator<'_> {
         let solving = mapped.map_or(0, |mapped| 8 * matrix + mapped);
         let weights = backbone.engine.held_bytes(&backbone.config, weights_budget(plan, backbone, state, memory));
         let weights = if backbone.unquantized.is_some() { 2 * weights } else { weights };
-        let weights = weights + merged_bytes(plan, backbone);
+        let weights = weights + merged_bytes(plan, backbone, state);
         let least = PROGRAM + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
         (least + AND_MORE).min(memory.max(least))
     }
 }
 
-/// Returns how many bytes of memory merged layers need in f32. Assumes one merged layer for each variant with a
-/// recovery that merges layers.
-fn merged_bytes(plan: &Plan, backbone: &BackbonePlan) -> u64 {
-    let recoveries = backbone.variants.iter().filter_map(|variant| plan.grid.cells[variant.cell].recovery.as_ref());
-    let merging = recoveries.filter(|recovery| recovery.rule.place() == Place::Layer).count();
+/// Returns the memory in bytes for merged layers in f32. Assumes one merged layer for each variant whose recovery
+/// merges layers. The trials of a missing selection may fill the cache.
+fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64 {
+    let cell = |variant: &Variant| &plan.grid.cells[variant.cell];
+    let tries = |variant: &&Variant| {
+        let criterion = cell(variant).criterion.as_ref();
+        criterion.is_some_and(|criterion| criterion.rule.trial_metric() == TrialMetric::Cosine)
+            && !variant.selection.as_ref().is_some_and(|key| state.has(key))
+    };
+    let merges = |variant: &&Variant| {
+        cell(variant).recovery.as_ref().is_some_and(|recovery| recovery.rule.place() == Place::Layer)
+    };
+    let trying = backbone.variants.iter().filter(tries).count() * MergedLayer::MAX_CACHED;
+    let merging = backbone.variants.iter().filter(merges).count().max(trying);
     merging.min(MergedLayer::MAX_CACHED) as u64 * backbone.config.layer_bytes(Products::F32)
 }
 
@@ -337,7 +347,8 @@ fn program(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, state: &Stor
     let Some(recovery) = cell.recovery.as_ref().map(|method| &*method.rule).filter(|rule| rule.repairs()) else {
         return Ok(Program::without(layers, &removed));
     };
-    if let Some(repairs) = recovery::merged_layers(recovery, &removed) {
+    let merges = known.map_or(&[][..], |selection| &selection.merges);
+    if let Some(repairs) = recovery::merged_layers(recovery, &removed, merges) {
         return Ok(Program::repaired(layers, &removed, &repairs));
     }
     let operator = place_holder(variant.cell)?;

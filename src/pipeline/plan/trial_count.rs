@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{BackbonePlan, Plan, StoreState};
 use crate::calibrate::Similarities;
-use crate::criterion::{CalibrationStats, Criterion, Depth, PruneSpec, TrialMetric};
+use crate::criterion::{CalibrationStats, Criterion, Depth, PruneSpec, Trial, TrialMetric};
 use crate::error::Error;
 use crate::grid::{Grid, Method};
 use crate::model::Cut;
@@ -28,7 +28,7 @@ impl TrialCount {
         let trials = CriterionTrials::of(plan.grid, backbone, calibration, state).into_iter();
         trials
             .filter(|trials| !trials.all.is_empty())
-            .map(|CriterionTrials { criterion, all, missing }| Self {
+            .map(|CriterionTrials { criterion, all, missing, .. }| Self {
                 criterion,
                 needed: all.len(),
                 stored: all.len() - missing.len(),
@@ -40,9 +40,10 @@ impl TrialCount {
 /// Trials of a criterion on one calibration.
 pub(super) struct CriterionTrials {
     criterion: String,
-    /// Sublayers that each trial removes, for the greatest depth. This includes the trials for smaller depths. In a
-    /// greedy search, later trials depend on earlier results. Only their number and sizes are exact, and their
-    /// sublayers are placeholders.
+    pub(super) metric: TrialMetric,
+    /// Removed sublayers of each trial at the greatest depth, which include the trials of smaller depths. The later
+    /// trials of a greedy criterion depend on earlier results, so only their number and sizes are exact; their
+    /// sublayers are examples. If trials decide how many follow, this is the largest possible number.
     pub(super) all: Vec<Cut>,
     /// Sublayers that each missing trial removes.
     pub(super) missing: Vec<Cut>,
@@ -52,14 +53,15 @@ impl CriterionTrials {
     /// Returns the trials for each criterion and each unit of depth on a calibration.
     pub(super) fn of(grid: &Grid, backbone: &BackbonePlan, calibration: usize, state: &StoreState) -> Vec<Self> {
         let tokens = &backbone.calibrations[calibration].tokens;
-        let stored = |metric: TrialMetric, cut: &Cut| {
-            state.trial(&scores::trial(backbone.calibrated().key_parts(), tokens, metric, cut), metric)
+        let stored = |metric: TrialMetric, trial: &Trial| {
+            state.trial(&scores::trial(backbone.calibrated().key_parts(), tokens, metric, trial), metric)
         };
         let uses = criterion_uses(grid, backbone, calibration, state).into_iter();
         uses.map(|used| {
             let rule = &*used.method.rule;
             let lacks = used.missing.map_or_else(Vec::new, |depth| missing_trials(rule, &backbone.cut(depth), &stored));
-            Self { criterion: used.name, all: rule.trials(&backbone.cut(used.deepest)), missing: lacks }
+            let all = rule.trials(&backbone.cut(used.deepest));
+            Self { criterion: used.name, metric: rule.trial_metric(), all, missing: lacks }
         })
         .collect()
     }
@@ -113,22 +115,25 @@ fn criterion_uses<'g>(
 fn missing_trials(
     rule: &dyn Criterion,
     cut: &PruneSpec<'_>,
-    stored: &dyn Fn(TrialMetric, &Cut) -> Option<f64>,
+    stored: &dyn Fn(TrialMetric, &Trial) -> Option<f64>,
 ) -> Vec<Cut> {
     if rule.is_iterative() {
         return rule.trials(cut);
     }
     let mut requested = 0;
     let mut missing = Vec::new();
-    let mut trials = |metric: TrialMetric, cuts: &[Cut]| {
-        let results: Vec<Option<f64>> = cuts.iter().map(|cut| stored(metric, cut)).collect();
-        requested += cuts.len();
-        missing.extend(cuts.iter().zip(&results).filter(|(_, result)| result.is_none()).map(|(cut, _)| cut.clone()));
+    let mut trials = |metric: TrialMetric, trials: &[Trial]| {
+        let results: Vec<Option<f64>> = trials.iter().map(|trial| stored(metric, trial)).collect();
+        requested += trials.len();
+        let lacking = trials.iter().zip(&results).filter(|(_, result)| result.is_none());
+        missing.extend(lacking.map(|(trial, _)| trial.removed.clone()));
         results.into_iter().collect::<Option<Vec<f64>>>().ok_or_else(|| Error::job("a trial is not stored"))
     };
     let similarities = Similarities::default();
-    // `select` fails at the first step for which a trial is missing.
-    rule.select(cut, &mut CalibrationStats::new(&similarities, None, &mut trials)).ok();
-    missing.extend(rule.trials(cut).into_iter().skip(requested));
+    // `select` fails at the first step with a missing trial.
+    let selected = rule.select(cut, &mut CalibrationStats::new(&similarities, None, &mut trials));
+    if selected.is_err() {
+        missing.extend(rule.trials(cut).into_iter().skip(requested));
+    }
     missing
 }

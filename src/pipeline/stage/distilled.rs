@@ -263,6 +263,7 @@ fn store_trained(
         fitted,
         earlier: &[],
         before: None,
+        merges: &[],
         starts: &job.windows.starts,
     };
     for result in &mut results {

@@ -265,11 +265,15 @@ mod tests {
             (activations::rows_key(backbone, &tokens, HookPoint::Stream(2), &(0..4)), pass.clone()),
             (activations::sums_key(backbone, &tokens, &pairs, &(4..8)), pass),
             (
-                scores::trial(backbone, &tokens, TrialMetric::Perplexity, &Cut::layers([1, 2])),
+                scores::trial(backbone, &tokens, TrialMetric::Perplexity, &Cut::layers([1, 2]).into()),
                 scores::trials(backbone, &tokens).key(),
             ),
             (
-                scores::trial(backbone, &tokens, TrialMetric::Distance(LogitDistance::Angle), &Cut::layers([1])),
+                scores::trial(backbone, &tokens, TrialMetric::Distance(LogitDistance::Angle), &Cut::layers([1]).into()),
+                scores::trials(backbone, &tokens).key(),
+            ),
+            (
+                scores::trial(backbone, &tokens, TrialMetric::Cosine, &Cut::layers([1]).into()),
                 scores::trials(backbone, &tokens).key(),
             ),
             (teacher::shard(backbone, &tokens, &(0..4)), teacher::family(backbone, &tokens).key()),

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{BackboneKeyParts, Check, Cost, Stage, Words, activations, from_json, scores, to_json};
 use crate::calibrate::{Activations, HookPoint, Pair};
-use crate::criterion::{Criterion, PruneSpec, Selection};
+use crate::criterion::{Criterion, PruneSpec, Selection, TrialMetric};
 use crate::error::{Error, Result};
 use crate::grid::Cell;
 use crate::iterative::{ShrinkingModel, SolvedSpan};
@@ -334,6 +334,7 @@ pub(crate) fn solve(
             fitted: variant.fitted,
             earlier: &earlier,
             before: None,
+            merges: &selection.merges,
             starts: &job.windows.starts,
         };
         let began = Instant::now();
@@ -364,7 +365,12 @@ pub(crate) fn solve_one_by_one(
     let cell = &job.run.grid.cells[variant.cell];
     let recovery = recovery_of(cell)?;
     let batch = job.backbone.batch_tokens;
-    let progress = begin_passes(job, &format!("{}: repair one by one", job.label), selection.scores.len(), &[]);
+    let progress = begin_passes(
+        job,
+        &format!("{}: repair one by one", job.label),
+        selection.scores.len(),
+        (TrialMetric::Perplexity, &[]),
+    );
     let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted);
     let replayed = model.replay(cell.depth.unit, selection, &mut |tokens| job.run.advance(progress, tokens));
     job.run.finish(progress);
@@ -377,13 +383,18 @@ pub(crate) fn solve_one_by_one(
     results.keep(job, key, started)
 }
 
-/// Reports the start of several passes over a calibration text, some of which include trials. Returns the job id.
-pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize, trials: &[Cut]) -> usize {
+/// Reports the start of several passes over a calibration, with trials in some of them. Returns the number of the job.
+pub(crate) fn begin_passes(
+    job: &CalibrationJob<'_>,
+    label: &str,
+    passes: usize,
+    (metric, trials): (TrialMetric, &[Cut]),
+) -> usize {
     let tokens = job.shape.sequences * job.shape.length;
     let load = Load::windows(tokens, job.shape.length);
     let config = &job.backbone.config;
-    let flops =
-        passes as f64 * activations::pass_flops(config, &load) + scores::trial_cost(config, trials, &[], &load).shared;
+    let flops = passes as f64 * activations::pass_flops(config, &load)
+        + scores::trial_cost(config, metric, [trials, &[]], &load).shared;
     job.run.start(job.hold.name(), label, passes * tokens, 0, flops)
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{BackboneKeyParts, Cost, Family, Member, Stage, Words};
-use crate::criterion::TrialMetric;
+use crate::criterion::{Trial, TrialMetric};
 use crate::error::{Error, Result};
 use crate::evaluate::damage::{Damages, WIDTH};
 use crate::evaluate::perplexity::Losses;
@@ -29,7 +29,7 @@ pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 /// Stage of scores. Scores are packed, so that one file contains many of them.
 pub const STAGE: Stage = Stage {
     inodes: |_| 0,
-    members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE])],
+    members: &[Member::Of(&[REMOVED]), Member::Of(&[REMOVED, DISTANCE]), Member::Of(&[REMOVED, MERGED])],
     words: Some(WORDS),
     ..Stage::new(KIND)
 };
@@ -50,7 +50,10 @@ const REMOVED: &str = "removed";
 /// Key field that distinguishes trials that measure logit distances from trials that measure perplexities.
 const DISTANCE: &str = "distance";
 
-/// Value of the key field `compared` if scores are compared with the dense program of the same backbone.
+/// Key field of the merged layers of trials that measure cosines.
+const MERGED: &str = "merged";
+
+/// Key field for comparisons with the dense program of the same backbone.
 const COMPARED: &str = "dense";
 
 /// Payload that contains scores as little-endian `f64`: one value per window or two values per choice. If variants are
@@ -113,19 +116,19 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
     cost
 }
 
-/// Returns the key family of leave-one-out trials on a calibration text. The family key describes the dense backbone.
-/// Each trial adds the field `removed`.
+/// Returns the key family of the trials on a calibration text. The family key describes the dense backbone;
+/// each trial adds at least the field `removed`.
 pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
 
-/// Returns the key of a leave-one-out trial. Its result is the perplexity or the logit distance of the backbone without
-/// `removed`.
-pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, removed: &Cut) -> Key {
-    let removed = (REMOVED, json!(removed));
+/// Returns the key of a trial.
+pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMetric, trial: &Trial) -> Key {
+    let removed = (REMOVED, json!(trial.removed));
     match metric {
         TrialMetric::Perplexity => trials(backbone, tokens).member([removed]),
         TrialMetric::Distance(distance) => trials(backbone, tokens).member([removed, (DISTANCE, json!(distance))]),
+        TrialMetric::Cosine => trials(backbone, tokens).member([removed, (MERGED, json!(trial.merged))]),
     }
 }
 
@@ -133,23 +136,26 @@ pub fn trial(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, metric: TrialMet
 pub fn trial_result(metric: TrialMetric, windows: Vec<f64>) -> f64 {
     match metric {
         TrialMetric::Perplexity => Losses { windows }.perplexity(),
-        TrialMetric::Distance(_) => windows.iter().sum::<f64>() / windows.len() as f64,
+        TrialMetric::Distance(_) | TrialMetric::Cosine => windows.iter().sum::<f64>() / windows.len() as f64,
     }
 }
 
-/// Estimates the cost of all trials of a criterion. `missing` contains those that are not stored.
-pub fn trial_cost(config: &Config, all: &[Cut], missing: &[Cut], load: &Load) -> Cost {
-    let flops = step_flops(config, all, load).iter().sum();
-    let left = step_flops(config, missing, load);
+/// Estimates the cost of all trials of a criterion, and of those that are not stored.
+pub fn trial_cost(config: &Config, metric: TrialMetric, [all, missing]: [&[Cut]; 2], load: &Load) -> Cost {
+    let flops = step_flops(config, metric, all, load).iter().sum();
+    let left = step_flops(config, metric, missing, load);
     let inodes = left.len() as u64 * files(config.layers);
     Cost { separate: flops, shared: flops, left: left.iter().sum(), inodes, disk: 0 }
 }
 
-/// Returns the number of FLOPs for each step of a selection. A greedy search runs its steps one after the other, so the
-/// trials of each size are scored separately.
-fn step_flops(config: &Config, trials: &[Cut], load: &Load) -> Vec<f64> {
-    let steps = trials.chunk_by(|a, b| a.len() == b.len()).map(|step| {
-        let programs: Vec<Program> = step.iter().map(|cut| Program::without(config.layers, cut)).collect();
+/// Returns the operations of each step of a selection. A greedy search runs its steps in sequence, so the trials of each
+/// size are scored separately. Cosines are measured one by one, each with the dense backbone.
+fn step_flops(config: &Config, metric: TrialMetric, trials: &[Cut], load: &Load) -> Vec<f64> {
+    let is_cosine = metric == TrialMetric::Cosine;
+    let steps = trials.chunk_by(|a, b| !is_cosine && a.len() == b.len()).map(|step| {
+        let dense = is_cosine.then(|| Program::trunk(config.layers));
+        let cuts = step.iter().map(|cut| Program::without(config.layers, cut));
+        let programs: Vec<Program> = dense.into_iter().chain(cuts).collect();
         Trie::new(&programs).flops(config, load).shared
     });
     steps.collect()

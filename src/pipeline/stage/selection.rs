@@ -11,12 +11,12 @@ use super::chunks::ChunkRun;
 use super::operator::{self, Needs, WantedRepair};
 use super::{BackboneKeyParts, Stage, Words, activations, from_json, scores, to_json};
 use crate::calibrate::{Activations, Similarities};
-use crate::criterion::{self, CalibrationStats, Criterion, Depth, PruneSpec, Selection, TrialMetric};
+use crate::criterion::{self, CalibrationStats, Criterion, Depth, PruneSpec, Selection, Trial, TrialMetric};
 use crate::error::{Error, ErrorKind, Result};
-use crate::evaluate::logit_distance::LogitDistance;
+use crate::evaluate::output_cosines;
 use crate::evaluate::perplexity::PerplexityEval;
 use crate::iterative::ShrinkingModel;
-use crate::model::{Cut, Program};
+use crate::model::Program;
 use crate::pipeline::env::backbone::{ScoredExtent, Variant};
 use crate::pipeline::env::context::CalibrationJob;
 use crate::pipeline::env::event::WorkKind;
@@ -222,8 +222,8 @@ impl SelectionSlot<'_> {
         // A criterion may use trials only if it declares them. Otherwise, the key of the selection would not refer to
         // them.
         let announced = !self.criterion.trials(&self.cut).is_empty();
-        let mut measure = |metric: TrialMetric, cuts: &[Cut]| match announced {
-            true => trials.measure(&self.label, metric, cuts),
+        let mut measure = |metric: TrialMetric, measured: &[Trial]| match announced {
+            true => trials.measure(&self.label, metric, measured),
             false => Err(Error::job("a criterion measures trials, but declares none in `trials`").at(&*self.label)),
         };
         let norms = |layer: usize| job.engine.stream_norm(layer);
@@ -238,7 +238,12 @@ impl SelectionSlot<'_> {
         let label =
             format!("{}: remove {} one by one", job.label, Depth { count: self.cut.depth, unit: self.cut.unit });
         let passes = self.cut.depth * if recovery.repairs() { 2 } else { 1 };
-        let progress = operator::begin_passes(job, &label, passes, &self.criterion.trials(&self.cut));
+        let progress = operator::begin_passes(
+            job,
+            &label,
+            passes,
+            (self.criterion.trial_metric(), &self.criterion.trials(&self.cut)),
+        );
         let batch = job.backbone.batch_tokens;
         let limit = job.run.settings.memory_bytes() / ACTIVATION_SHARE;
         let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted)
@@ -271,7 +276,7 @@ impl SelectionSlot<'_> {
 /// Cache of trials. The same trial may be requested by several criteria or for several depths.
 pub(crate) struct Trials<'a> {
     job: &'a CalibrationJob<'a>,
-    known: BTreeMap<(TrialMetric, Cut), f64>,
+    known: BTreeMap<(TrialMetric, Trial), f64>,
 }
 
 impl<'a> Trials<'a> {
@@ -279,34 +284,37 @@ impl<'a> Trials<'a> {
         Self { job, known: BTreeMap::new() }
     }
 
-    /// Returns the value of each trial. `label` is the name of the criterion.
-    pub(crate) fn measure(&mut self, label: &str, metric: TrialMetric, cuts: &[Cut]) -> Result<Vec<f64>> {
-        let new: Vec<&Cut> = cuts.iter().filter(|cut| !self.known.contains_key(&(metric, (*cut).clone()))).collect();
+    /// Returns the value of each trial. `label` names the criterion.
+    pub(crate) fn measure(&mut self, label: &str, metric: TrialMetric, trials: &[Trial]) -> Result<Vec<f64>> {
+        let new: Vec<&Trial> =
+            trials.iter().filter(|trial| !self.known.contains_key(&(metric, (*trial).clone()))).collect();
         if !new.is_empty() {
             let measured = match metric {
                 TrialMetric::Perplexity => self.perplexities(label, &new)?,
-                TrialMetric::Distance(distance) => self.distances(distance, &new)?,
+                TrialMetric::Distance(_) | TrialMetric::Cosine => self.means(metric, &new)?,
             };
-            self.known.extend(new.into_iter().map(|cut| (metric, cut.clone())).zip(measured));
+            self.known.extend(new.into_iter().map(|trial| (metric, trial.clone())).zip(measured));
         }
-        Ok(cuts.iter().map(|cut| self.known[&(metric, cut.clone())]).collect())
+        Ok(trials.iter().map(|trial| self.known[&(metric, trial.clone())]).collect())
     }
 
-    /// Returns for each cut how far the logits without it are from the logits of the dense backbone. Missing distances
-    /// are measured in a single trie and stored, so that a resumed run continues after the last complete step.
-    fn distances(&self, distance: LogitDistance, cuts: &[&Cut]) -> Result<Vec<f64>> {
+    /// Returns distances or cosines, which are means over windows. Missing ones are measured in one trie and stored, so
+    /// that a resumed run continues after the last complete step.
+    fn means(&self, metric: TrialMetric, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;
-        let metric = TrialMetric::Distance(distance);
         let keys: Vec<_> =
-            cuts.iter().map(|cut| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, cut))).collect();
+            trials.iter().map(|trial| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, trial))).collect();
         let stored = |key: &Arc<Key>| run.get(key).and_then(|object| scores::read(&object).ok());
         let mut values: Vec<Option<Vec<f64>>> = keys.iter().map(stored).collect();
-        let missing: Vec<usize> = (0..cuts.len()).filter(|&index| values[index].is_none()).collect();
+        let missing: Vec<usize> = (0..trials.len()).filter(|&index| values[index].is_none()).collect();
         if !missing.is_empty() {
             let started = Instant::now();
             let layers = backbone.config.layers;
-            let programs: Vec<Program> = missing.iter().map(|&index| Program::without(layers, cuts[index])).collect();
-            let measured = distance.by_window(&**engine, &programs, windows)?;
+            let programs: Vec<Program> = missing.iter().map(|&index| trials[index].program(layers)).collect();
+            let measured = match metric {
+                TrialMetric::Distance(distance) => distance.by_window(&**engine, &programs, windows)?,
+                _ => output_cosines(&**engine, &programs, windows)?,
+            };
             hold.check()?;
             let seconds = started.elapsed().as_secs_f64() / missing.len() as f64;
             for (index, of_windows) in missing.into_iter().zip(measured) {
@@ -318,16 +326,16 @@ impl<'a> Trials<'a> {
         Ok(values.into_iter().flatten().map(|windows| scores::trial_result(metric, windows)).collect())
     }
 
-    /// Measures the perplexities for all cuts in a single trie, and stores each of them.
-    fn perplexities(&self, label: &str, cuts: &[&Cut]) -> Result<Vec<f64>> {
+    /// Measures the perplexities of all trials in one trie, and stores each.
+    fn perplexities(&self, label: &str, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = backbone.batch_tokens;
         let metric = TrialMetric::Perplexity;
         let keys: Vec<_> =
-            cuts.iter().map(|cut| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, cut))).collect();
+            trials.iter().map(|trial| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, trial))).collect();
         let program = |key: &Key| {
-            let found = keys.iter().zip(cuts).find(|(candidate, _)| candidate.hash() == key.hash());
-            Ok(found.map(|(_, cut)| Program::without(backbone.config.layers, cut)))
+            let found = keys.iter().zip(trials).find(|(candidate, _)| candidate.hash() == key.hash());
+            Ok(found.map(|(_, trial)| trial.program(backbone.config.layers)))
         };
         let scoring = ChunkRun {
             run,
@@ -335,7 +343,7 @@ impl<'a> Trials<'a> {
             backbone,
             eval_set: &PerplexityEval::new(windows, batch),
             program: &program,
-            label: &format!("{label} for {} ({} trials)", backbone.name, cuts.len()),
+            label: &format!("{label} for {} ({} trials)", backbone.name, trials.len()),
             journal: scores::journal(backbone.key_parts(), tokens, ScoredExtent::default()),
             within: Some(self.job.hold),
             sample: None,

@@ -20,6 +20,7 @@ mod cca;
 mod depth;
 mod explicit;
 mod finercut;
+mod laco;
 mod llm_drop;
 mod llm_streamline;
 mod lorp;
@@ -33,6 +34,7 @@ mod sublayers;
 #[cfg(test)]
 #[path = "../../templates/criterion.rs"]
 mod template;
+mod trial;
 
 use serde_json::Value;
 
@@ -44,7 +46,8 @@ use crate::style::{Dash, Hue, Marker, Style};
 pub use depth::{Depth, DepthUnit};
 use rule::CriterionEntry;
 pub use rule::{
-    CalibrationStats, Criterion, Importance, PruneSpec, Selection, StreamNorms, TrialMetric, Trials, check, degenerate,
+    CalibrationStats, Criterion, Importance, PruneSpec, Selection, StreamNorms, Trial, TrialMetric, Trials, check,
+    degenerate,
 };
 
 /// All criteria that a grid may name.
@@ -62,6 +65,7 @@ const ENTRIES: &[CriterionEntry] = &[
     finercut::ENTRY,
     nbl::ENTRY,
     lorp::ENTRY,
+    laco::ENTRY,
 ];
 
 /// Builds the criterion called `name` with the given options.
@@ -79,6 +83,7 @@ const ITERATIVE: &str = "iterative";
 
 /// Criteria without the option [`ITERATIVE`], each with the reason.
 const NOT_ITERATIVE: &[(&str, &str)] = &[
+    (laco::NAME, "its loop already measures the merged backbone after each merge"),
     (explicit::NAME, "it lists its layers and measures nothing"),
     (lorp::NAME, "it distributes the removed layers over clusters of all layers"),
 ];

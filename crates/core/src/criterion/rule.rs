@@ -5,12 +5,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::depth::DepthUnit;
+pub use super::trial::{Trial, TrialMetric, Trials};
 use crate::calibrate::{Activations, HookPoint, Pair, Similarities, SimilarityAxis};
 use crate::corpus::Windows;
 use crate::deviation::{Deviation, OFFICIAL_SEQUENCES};
 use crate::error::{Error, Result};
-use crate::evaluate::logit_distance::LogitDistance;
-use crate::model::{Cut, RmsNorm};
+use crate::model::{Cut, LayerMerge, RmsNorm};
 use crate::options::{self, Options};
 
 /// Request to remove layers or sublayers from a backbone.
@@ -24,18 +24,6 @@ pub struct PruneSpec<'a> {
     pub depth: usize,
     pub unit: DepthUnit,
 }
-
-/// Quantity by which trials are ranked. A trial runs the backbone without one candidate cut on the calibration windows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TrialMetric {
-    /// `exp(total negative log-likelihood / predicted tokens)`.
-    Perplexity,
-    /// Mean distance from the logits of the dense backbone, over all tokens.
-    Distance(LogitDistance),
-}
-
-/// Function that measures the backbone with each of the given cuts removed in turn.
-pub type Trials<'a> = dyn FnMut(TrialMetric, &[Cut]) -> Result<Vec<f64>> + 'a;
 
 /// Measurements of the calibration pass, with access to trials.
 pub struct CalibrationStats<'a> {
@@ -58,17 +46,27 @@ impl CalibrationStats<'_> {
     /// Measures the backbone with each of the given cuts removed in turn.
     ///
     /// # Errors
-    /// Fails if a measurement fails or is not finite, because the candidates could then not be ranked.
+    /// See [`Self::measure_trials`].
     pub fn measure(&mut self, metric: TrialMetric, cuts: &[Cut]) -> Result<Vec<f64>> {
-        let found = (self.trials)(metric, cuts)?;
+        let trials: Vec<Trial> = cuts.iter().cloned().map(Trial::from).collect();
+        self.measure_trials(metric, &trials)
+    }
+
+    /// Measures trials.
+    ///
+    /// # Errors
+    /// Fails if a measurement fails or is not finite, because the candidates could then not be ranked.
+    pub fn measure_trials(&mut self, metric: TrialMetric, trials: &[Trial]) -> Result<Vec<f64>> {
+        let found = (self.trials)(metric, trials)?;
         let name = match metric {
             TrialMetric::Perplexity => "perplexity",
             TrialMetric::Distance(_) => "distance",
+            TrialMetric::Cosine => "cosine",
         };
-        match cuts.iter().zip(&found).find(|(_, value)| !value.is_finite()) {
+        match trials.iter().zip(&found).find(|(_, value)| !value.is_finite()) {
             None => Ok(found),
-            Some((cut, value)) => Err(Error::job(format!("cannot rank layers: the {name} of a trial is not finite"))
-                .at(format!("the backbone without {cut}"))
+            Some((trial, value)) => Err(Error::job(format!("cannot rank layers: the {name} of a trial is not finite"))
+                .at(format!("the backbone without {}", trial.removed))
                 .found(value)
                 .hint("use --dtype bf16 or f32, because f16 may overflow")),
         }
@@ -229,12 +227,20 @@ pub struct Selection {
     /// Pairs of candidate and score, in the criterion's order. Each criterion defines its candidates. Sublayers are
     /// numbered by [`Sublayer::number`](crate::model::Sublayer::number).
     pub scores: Vec<(usize, f64)>,
+    /// Merges by which the layers were removed, in order. Empty if the criterion does not merge layers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub merges: Vec<LayerMerge>,
 }
 
 impl Selection {
+    /// Creates a selection without merges.
+    pub fn new(removed: Cut, scores: Vec<(usize, f64)>) -> Self {
+        Self { removed, scores, merges: Vec::new() }
+    }
+
     /// Creates a selection of whole layers.
     pub(super) fn of_layers(layers: impl IntoIterator<Item = usize>, scores: Vec<(usize, f64)>) -> Self {
-        Self { removed: Cut::layers(layers), scores }
+        Self::new(Cut::layers(layers), scores)
     }
 
     /// Returns the maximal runs `[start, end)` of removed layers.

@@ -18,7 +18,7 @@ pub(super) fn lowest_sublayers(scores: &[((usize, Sublayer), f64)], depth: usize
     ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
     let removed: Cut = ranked.into_iter().take(depth).map(|(sublayer, _)| sublayer).collect();
     let scores = scores.iter().map(|&((layer, kind), score)| (kind.number(layer), score)).collect();
-    Selection { removed, scores }
+    Selection::new(removed, scores)
 }
 
 /// Removes `depth` sublayers one by one. In each step, measures the removal of every remaining sublayer and removes the
@@ -32,7 +32,7 @@ pub(super) fn remove_greedily(
     stats: &mut CalibrationStats<'_>,
 ) -> Result<Selection> {
     candidates.retain(|&(layer, kind)| !stats.removed().contains(layer, kind));
-    let mut selection = Selection { removed: Cut::default(), scores: Vec::new() };
+    let mut selection = Selection::new(Cut::default(), Vec::new());
     for _ in 0..cut.depth {
         let remaining = remaining(&candidates, &selection.removed);
         let trials: Vec<Cut> = remaining.iter().map(|&(layer, kind)| selection.removed.with(layer, kind)).collect();

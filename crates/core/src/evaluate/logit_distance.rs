@@ -4,9 +4,10 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::trunks::Trunks;
 use crate::corpus::Windows;
-use crate::error::{Error, Result};
-use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, Step, Trie};
+use crate::error::Result;
+use crate::model::{Engine, HostRows, Program};
 use crate::named::named;
 
 /// Distance measure between the logits of two models at a token.
@@ -41,35 +42,25 @@ impl LogitDistance {
     /// # Errors
     /// Fails if a step fails.
     pub fn by_window(self, engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<Vec<f64>>> {
-        let mut trunks = vec![Program::trunk(engine.config().layers)];
-        for program in programs {
-            let mut trunk = program.clone();
-            trunk.0.retain(|step| *step != Step::Head);
-            trunks.push(trunk);
-        }
-        let trie = Trie::new(&trunks);
-        let ends: Vec<usize> = (0..trunks.len()).filter_map(|program| trie.path(program).last().copied()).collect();
+        let trunks = Trunks::new(engine, programs);
         let mut distances = vec![Vec::with_capacity(windows.count()); programs.len()];
         for window in windows.iter() {
-            let mut streams = EndStreams { ends: &ends, streams: vec![None; ends.len()] };
-            engine.run(&trie, &Batch::windows([window]), &mut streams)?;
-            let means = self.of_window(engine, &streams.streams, window.len())?;
+            let means = self.of_window(engine, &trunks.run(engine, window)?, window.len())?;
             distances.iter_mut().zip(means).for_each(|(all, mean)| all.push(mean));
         }
         Ok(distances)
     }
 
-    /// Computes the mean distance of each stream in a window from the first stream, which belongs to the dense
-    /// backbone.
-    fn of_window(self, engine: &dyn Engine, streams: &[Option<HostRows>], tokens: usize) -> Result<Vec<f64>> {
+    /// Computes the mean distance of each stream of a window to the first.
+    fn of_window(self, engine: &dyn Engine, streams: &[HostRows], tokens: usize) -> Result<Vec<f64>> {
         let vocab = engine.config().vocab;
         let mut sums = vec![0.0; streams.len() - 1];
         for first in (0..tokens).step_by(BLOCK_ROWS) {
             let rows: Vec<usize> = (first..(first + BLOCK_ROWS).min(tokens)).collect();
-            let dense = logits(engine, streams[0].as_ref(), &rows)?;
+            let dense = engine.logits(&streams[0].values()?, &rows)?;
             let dense = dense.values()?;
             for (sum, stream) in sums.iter_mut().zip(&streams[1..]) {
-                let variant = logits(engine, stream.as_ref(), &rows)?;
+                let variant = engine.logits(&stream.values()?, &rows)?;
                 let variant = variant.values()?;
                 let pairs = dense.par_chunks_exact(vocab).zip(variant.par_chunks_exact(vocab));
                 // Collect before summing, so that the order of summation does not depend on the threads.
@@ -78,31 +69,6 @@ impl LogitDistance {
             }
         }
         Ok(sums.into_iter().map(|sum| sum / tokens as f64).collect())
-    }
-}
-
-fn logits(engine: &dyn Engine, stream: Option<&HostRows>, rows: &[usize]) -> Result<HostRows> {
-    let stream = stream.ok_or_else(|| Error::job("the program does not end with a residual stream"))?;
-    engine.logits(&stream.values()?, rows)
-}
-
-/// Observer that keeps the streams at the ends of programs.
-struct EndStreams<'a> {
-    /// Last node of each program.
-    ends: &'a [usize],
-    streams: Vec<Option<HostRows>>,
-}
-
-impl Observer<dyn ResidualStream> for EndStreams<'_> {
-    fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
-        let Some(stream) = stream.filter(|_| self.ends.contains(&node)) else { return Ok(()) };
-        let rows = stream.rows()?;
-        for (end, kept) in self.ends.iter().zip(&mut self.streams) {
-            if *end == node {
-                *kept = Some(rows.clone());
-            }
-        }
-        Ok(())
     }
 }
 

@@ -26,6 +26,8 @@ mod eval_set;
 pub mod generation;
 pub mod logit_distance;
 pub mod perplexity;
+mod trunks;
 
 pub use encoder::{PrefixToken, SpecialToken, TaskEncoder, end_of_text, end_tokens, prefix_token};
 pub use eval_set::{ChunkValues, EvalSet, score};
+pub use trunks::output_cosines;

@@ -188,8 +188,12 @@ impl Decoder {
     }
 
     /// Returns the norm applied to the stream that enters a layer. It has no weight if the layer does not start with a
-    /// norm.
+    /// norm. The number of layers gives the final norm.
     pub(super) fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
+        if layer == self.config.layers {
+            let weight = Some(elements(&self.final_norm)?.to_vec());
+            return Ok(RmsNorm { eps: self.config.norm_eps, weight });
+        }
         let part = self.parts.layer(&self.config, layer)?;
         let weight = slices(part.layer()?.norms[0].as_ref())?.map(|weight| weight.to_vec());
         Ok(RmsNorm { eps: self.config.norm_eps, weight })

@@ -156,7 +156,7 @@ pub trait Engine: Send + Sync {
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows>;
 
     /// Returns the norm applied to the stream that enters a layer. It has no weight if the layer does not start with a
-    /// norm.
+    /// norm. The number of layers gives the final norm.
     ///
     /// # Errors
     /// Fails if the engine does not expose its weights, or they cannot be loaded.

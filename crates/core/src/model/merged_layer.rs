@@ -12,7 +12,7 @@ use crate::files::sha256;
 ///
 /// The position, attention window and rotary embedding are those of [`Self::layer`]. So are the norms, unless they are
 /// merged too. The factors add up to 1.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "MergedParts", into = "MergedParts")]
 pub struct MergedLayer {
     /// Content hash in hexadecimal.
@@ -20,7 +20,7 @@ pub struct MergedLayer {
     parts: MergedParts,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct MergedParts {
     layer: usize,
     factors: Vec<(usize, i64)>,

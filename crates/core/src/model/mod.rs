@@ -37,6 +37,7 @@ pub(crate) mod engine;
 pub(crate) mod experts;
 pub(crate) mod gguf;
 mod kernel_family;
+mod layer_merge;
 mod length_regime;
 mod matrix;
 mod merged_layer;
@@ -82,6 +83,7 @@ pub use engine::{
 };
 pub use gguf::gguf_config;
 pub use kernel_family::KernelFamily;
+pub use layer_merge::{LayerMerge, MergeForm};
 pub use length_regime::LengthRegime;
 pub use matrix::Products;
 pub use merged_layer::MergedLayer;

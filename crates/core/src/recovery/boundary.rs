@@ -12,7 +12,7 @@ use crate::calibrate::{Activations, HookPoint};
 use crate::corpus::Start;
 use crate::error::{Error, Result};
 use crate::linalg::solve::NormalEquations;
-use crate::model::{Batch, Engine, HostRows, MergedLayer, Operator, Step, Sublayer};
+use crate::model::{Batch, Engine, HostRows, LayerMerge, MergedLayer, Operator, Step, Sublayer};
 
 /// Number of rows that a method reads at a time. This bounds memory use, however large the corpus is.
 const BLOCK_ROWS: usize = 2048;
@@ -85,6 +85,8 @@ pub struct Boundary<'a> {
     pub earlier: &'a [(Span, Repair)],
     /// Last remaining layer before the span if the backbone is pruned iteratively, or `None` if the backbone is dense.
     pub before: Option<&'a RemainingLayer>,
+    /// Merges by which the criterion chose the layers. Empty if the criterion does not merge layers.
+    pub merges: &'a [LayerMerge],
     /// Start position of each sequence in its text. Empty if no sequences are known to overlap.
     pub starts: &'a [Start],
 }
@@ -396,6 +398,7 @@ pub(super) mod tests {
                 fitted: self.fitted,
                 earlier,
                 before: None,
+                merges: &[],
                 starts: &self.starts,
             })
         }
@@ -407,7 +410,16 @@ pub(super) mod tests {
             method: &dyn crate::recovery::Recovery,
         ) -> Result<Solution> {
             let Self { engine: backbone, activations, fitted, starts } = self;
-            method.solve(&Boundary { backbone, activations, span, fitted: *fitted, earlier: &[], before: None, starts })
+            method.solve(&Boundary {
+                backbone,
+                activations,
+                span,
+                fitted: *fitted,
+                earlier: &[],
+                before: None,
+                merges: &[],
+                starts,
+            })
         }
 
         /// Returns the reasons that [`degenerate`](crate::recovery::degenerate) gives for the removed layers
@@ -418,7 +430,8 @@ pub(super) mod tests {
             let starts = &self.starts;
             let span = Span::layers(start, end);
             let fitted = self.fitted;
-            let boundary = Boundary { backbone, activations, span, fitted, earlier: &[], before: None, starts };
+            let boundary =
+                Boundary { backbone, activations, span, fitted, earlier: &[], before: None, merges: &[], starts };
             crate::recovery::degenerate(&boundary).unwrap()
         }
     }

@@ -1,7 +1,6 @@
 //! Merged layers, which the paper does not include (LaCo, arXiv 2402.11187): the weights of the removed layers are
 //! merged into those of the layer before the cut.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -11,7 +10,7 @@ use super::boundary::{Boundary, Repair, Solution, Span};
 use super::method::{Place, Recovery, RecoveryEntry, build};
 use crate::calibrate::HookPoint;
 use crate::error::{Error, Result};
-use crate::model::{Config, MergedLayer};
+use crate::model::{Config, LayerMerge, MergeForm, MergedLayer};
 use crate::options::Variant;
 
 const NAME: &str = "merge";
@@ -30,19 +29,7 @@ const VARIANTS: &[Variant] = &[
 #[serde(default, deny_unknown_fields)]
 struct Merge {
     /// How the weights are merged.
-    form: Form,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-enum Form {
-    /// Matrices and biases `θ + Σ (θ_k − θ)` over the removed layers `k`; the norms stay.
-    #[default]
-    Paper,
-    /// The published notebook subtracts the sum so far instead of `θ`, which leaves the weights of the last layer.
-    Released,
-    /// As `paper`, with the norms merged too.
-    Norms,
+    form: MergeForm,
 }
 
 impl Recovery for Merge {
@@ -63,17 +50,8 @@ impl Recovery for Merge {
         Place::Layer
     }
 
-    fn merged(&self, layer: usize, removed: Range<usize>) -> Option<MergedLayer> {
-        let factors = match self.form {
-            Form::Released => vec![(removed.end - 1, 1)],
-            Form::Paper | Form::Norms => {
-                // With a single removed layer, the factor of `layer` is 0, because θ + (θ_k − θ) = θ_k.
-                let kept = (layer, 1 - removed.len() as i64);
-                let all = std::iter::once(kept).chain(removed.map(|layer| (layer, 1)));
-                all.filter(|(_, factor)| *factor != 0).collect()
-            }
-        };
-        Some(MergedLayer::new(layer, factors, self.form == Form::Norms))
+    fn merged(&self, merges: &[LayerMerge]) -> Option<Vec<MergedLayer>> {
+        Some(self.form.apply(merges))
     }
 
     fn sites(&self, span: Span) -> Vec<HookPoint> {
@@ -90,9 +68,12 @@ impl Recovery for Merge {
         if boundary.before.is_some() {
             return Err(Error::job(format!("`{NAME}` does not support iterative removal")));
         }
-        let Span { start, end, .. } = boundary.span;
-        let merged = self.merged(boundary.layer_before()?, start..end);
-        let merged = merged.ok_or_else(|| Error::job("no layers to merge"))?;
+        let layer = boundary.layer_before()?;
+        let region = [LayerMerge { layer, absorbed: (boundary.span.start..boundary.span.end).collect() }];
+        let merges = if boundary.merges.is_empty() { &region[..] } else { boundary.merges };
+        let merged = self.form.apply(merges).into_iter().find(|merged| merged.layer() == layer);
+        let merged = merged
+            .ok_or_else(|| Error::job("the selection merges nothing into a layer").at(format!("layer {layer}")))?;
         Ok(Solution::of(Repair::Merged(Arc::new(merged))))
     }
 }
@@ -114,7 +95,7 @@ mod tests {
         ] {
             let options = json!({"form": form});
             let method = crate::recovery::build(NAME, options.as_object().unwrap()).unwrap();
-            let merged = method.merged(2, removed).unwrap();
+            let merged = method.merged(&[LayerMerge { layer: 2, absorbed: removed.collect() }]).unwrap().remove(0);
             assert_eq!(merged.factors().collect::<Vec<_>>(), expected, "{form}");
             assert_eq!((merged.layer(), merged.has_merged_norms()), (2, form == "norms"), "{form}");
         }

@@ -1,13 +1,11 @@
 //! Interface of a recovery method.
 
-use std::ops::Range;
-
 use serde::de::DeserializeOwned;
 
 use super::boundary::{Boundary, Solution, Span};
 use crate::calibrate::HookPoint;
 use crate::error::Result;
-use crate::model::{Config, MergedLayer, StepForm, Sublayer};
+use crate::model::{Config, LayerMerge, MergedLayer, StepForm, Sublayer};
 use crate::options::{self, Options};
 
 /// Method that repairs the boundary of removed layers without training.
@@ -89,9 +87,9 @@ pub trait Recovery: Send + Sync {
         least_squares_operations(channels, rows)
     }
 
-    /// Returns the merged weights of the layer before a removed region, or `None` if the method does not merge layers.
-    fn merged(&self, layer: usize, removed: Range<usize>) -> Option<MergedLayer> {
-        let _ = (layer, removed);
+    /// Returns the layers with merged weights after some merges, if the method merges layers.
+    fn merged(&self, merges: &[LayerMerge]) -> Option<Vec<MergedLayer>> {
+        let _ = merges;
         None
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::boundary::{Repair, Span};
 use super::method::Recovery;
 use crate::error::Result;
-use crate::model::{Cut, Operator, Repairs, Sublayer};
+use crate::model::{Cut, LayerMerge, Operator, Repairs, Sublayer};
 
 /// Places the repairs for a cut. Returns `None` if an MLP branch is to be mapped but no layer precedes it.
 ///
@@ -42,14 +42,20 @@ pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Optio
     Ok(Some(repairs))
 }
 
-/// Returns the repairs made by a recovery that merges layers. Returns `None` if the recovery does not merge layers, or
-/// if no layer precedes a region.
-pub fn merged_layers(recovery: &dyn Recovery, removed: &Cut) -> Option<Repairs> {
-    let regions = removed.regions().into_iter().map(|(start, end)| {
-        let layer = layer_before(removed, start)?;
-        Some((layer, Arc::new(recovery.merged(layer, start..end)?)))
-    });
-    let merged = regions.collect::<Option<_>>()?;
+/// Returns the repairs of a recovery that merges layers. Returns `None` if the recovery does not, or a region has no
+/// layer before it.
+///
+/// `merges` are those of the selection. If there are none, each region is merged into the layer before it.
+pub fn merged_layers(recovery: &dyn Recovery, removed: &Cut, merges: &[LayerMerge]) -> Option<Repairs> {
+    let merged = if merges.is_empty() {
+        let regions = removed.regions().into_iter().map(|(start, end)| {
+            Some(LayerMerge { layer: layer_before(removed, start)?, absorbed: (start..end).collect() })
+        });
+        recovery.merged(&regions.collect::<Option<Vec<_>>>()?)?
+    } else {
+        recovery.merged(merges)?
+    };
+    let merged = merged.into_iter().map(|merged| (merged.layer(), Arc::new(merged))).collect();
     Some(Repairs { merged, ..Repairs::default() })
 }
 

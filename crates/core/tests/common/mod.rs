@@ -14,10 +14,10 @@ pub mod stories;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use ghostlab_core::criterion::TrialMetric;
+use ghostlab_core::criterion::{Trial, TrialMetric};
 use ghostlab_core::error::Result;
 use ghostlab_core::model::{
-    CandleEngine, Config, Cut, Decoder, DeviceName, Engine, FloatType, KernelFamily, Placement, Products,
+    CandleEngine, Config, Decoder, DeviceName, Engine, FloatType, KernelFamily, Placement, Products,
 };
 
 /// Returns the root of the checkout.
@@ -42,8 +42,8 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
     None
 }
 
-/// Panics when called. Tests pass it to criteria that need no trials.
-pub fn no_trials(_: TrialMetric, _: &[Cut]) -> Result<Vec<f64>> {
+/// Panics, for criteria that need no trials.
+pub fn no_trials(_: TrialMetric, _: &[Trial]) -> Result<Vec<f64>> {
     panic!("no trials expected")
 }
 

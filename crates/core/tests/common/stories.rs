@@ -111,6 +111,7 @@ impl Calibrated {
             fitted,
             earlier: &[],
             before: None,
+            merges: &[],
             starts: &[],
         }
     }

@@ -104,6 +104,7 @@ impl Calibrated {
             fitted,
             earlier: &[],
             before: None,
+            merges: &[],
             starts: &[],
         };
         method.solve(&boundary).unwrap()

@@ -8,7 +8,7 @@ use crate::criterion::build;
 
 /// Returns no measurements. Used for criteria that need no trials.
 #[expect(clippy::unnecessary_wraps, reason = "must match the type `Trials`")]
-pub(crate) fn no_trials(_: TrialMetric, _: &[Cut]) -> Result<Vec<f64>> {
+pub(crate) fn no_trials(_: TrialMetric, _: &[Trial]) -> Result<Vec<f64>> {
     Ok(Vec::new())
 }
 
@@ -25,7 +25,8 @@ pub(crate) fn select(
     let pairs: BTreeSet<Pair> = criterion.pairs(cut).into_iter().collect();
     let mut similarities = Similarities::new(&pairs);
     similarities.add_sums(&pairs.into_iter().map(similarity).collect::<Vec<_>>(), 1);
-    let mut trials = |_: TrialMetric, cuts: &[Cut]| Ok(cuts.iter().map(&perplexity).collect());
+    let mut trials =
+        |_: TrialMetric, trials: &[Trial]| Ok(trials.iter().map(|trial| perplexity(&trial.removed)).collect());
     let mut stats = CalibrationStats::new(&similarities, None, &mut trials);
     let selection = criterion.select(cut, &mut stats)?;
     for region in selection.regions() {

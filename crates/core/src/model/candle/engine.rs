@@ -386,8 +386,11 @@ impl Engine for CandleEngine {
     }
 
     fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
-        let part = self.parts.layer(layer)?;
-        let weight = part.layer()?.norms[0].as_ref();
+        let part = (layer < self.config.layers).then(|| self.parts.layer(layer)).transpose()?;
+        let weight = match &part {
+            Some(part) => part.layer()?.norms[0].as_ref(),
+            None => Some(&self.final_norm),
+        };
         let weight = weight.map(|weight| weight.to_device(&Device::Cpu)?.to_vec1::<f32>()).transpose()?;
         Ok(RmsNorm { eps: self.config.norm_eps, weight })
     }

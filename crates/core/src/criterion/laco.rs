@@ -1,0 +1,213 @@
+//! LaCo (arXiv 2402.11187), an extension beyond the paper: merges layers from the top down, and keeps a merge if the
+//! output of the backbone stays similar.
+//!
+//! The loop is that of the published notebook. The notebook has no target depth. Here the loop ends when enough layers
+//! are removed, and a merge that would remove more combines fewer layers.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Selection, any_regions, build};
+use super::trial::{Trial, TrialMetric};
+use crate::deviation::Deviation;
+use crate::error::{Error, Result};
+use crate::model::{Cut, LayerMerge, MergeForm};
+use crate::options::Variant;
+
+pub(super) const NAME: &str = "laco";
+const SOURCE: &str = "https://github.com/yangyifei729/LaCo";
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Laco>(NAME, SOURCE, build::<Laco>)
+    .label("LaCo")
+    .variants(VARIANTS)
+    .deviations(DEVIATIONS)
+    .beyond();
+
+const VARIANTS: &[Variant] = &[
+    Variant { option: "form", value: "released", word: "released", label: "LaCo, as released" },
+    Variant { option: "form", value: "norms", word: "norms", label: "LaCo with norms" },
+];
+
+const DEVIATIONS: &[Deviation] =
+    &[Deviation { applies: |_| true, text: "merges down to the lowest layer, without a target depth" }];
+
+/// Merges of layers from the top down. A merge is kept if the cosine between the outputs of the final norm and those of
+/// the dense backbone, averaged over the calibration windows, exceeds a threshold. The scores are the cosines of all
+/// merges that were tried, each with the layer that would have remained.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct Laco {
+    /// Number of layers that become one.
+    #[schemars(range(min = 2))]
+    combine: usize,
+    /// Cosine that a merge has to exceed.
+    threshold: f64,
+    /// Number of layers between the positions of a merge and the next trial. After a rejected trial it is 1.
+    #[schemars(range(min = 1))]
+    interval: usize,
+    /// Lowest layer that layers are merged into.
+    lowest: usize,
+    /// Layer that the first trial stays below; the last layer by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    highest: Option<usize>,
+    /// How the weights are merged in trials. The recovery `merge` has this option too.
+    form: MergeForm,
+}
+
+/// Settings of the published notebook for 13B models.
+impl Default for Laco {
+    fn default() -> Self {
+        Self { combine: 7, threshold: 0.45, interval: 1, lowest: 0, highest: None, form: MergeForm::Paper }
+    }
+}
+
+impl Laco {
+    /// Returns the position of the first trial. `None` if there is no position.
+    fn first(&self, cut: &PruneSpec<'_>) -> Option<usize> {
+        let highest = self.highest.unwrap_or(cut.layers.saturating_sub(1));
+        let first = highest.checked_sub(self.combine.min(cut.depth + 1))?;
+        (first >= self.lowest).then_some(first)
+    }
+
+    /// Returns the next position below `position`.
+    fn below(&self, position: usize, distance: usize) -> Option<usize> {
+        position.checked_sub(distance).filter(|&next| next >= self.lowest)
+    }
+
+    fn trial(&self, merges: &[LayerMerge]) -> Trial {
+        Trial { removed: absorbed(merges), merged: self.form.apply(merges) }
+    }
+}
+
+/// Returns the cut that merges leave.
+fn absorbed(merges: &[LayerMerge]) -> Cut {
+    Cut::layers(merges.iter().flat_map(|merge| merge.absorbed.iter().copied()))
+}
+
+fn invalid(option: &str, expected: impl Into<String>, found: impl std::fmt::Display) -> Error {
+    Error::bad_input(format!("invalid `{option}` of `{NAME}`")).expected(expected.into()).found(found)
+}
+
+impl Criterion for Laco {
+    fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
+        if self.combine < 2 {
+            return Err(invalid("combine", "2 or more layers", self.combine));
+        }
+        if self.interval == 0 {
+            return Err(invalid("interval", "1 or more layers", self.interval));
+        }
+        if !(-1.0..1.0).contains(&self.threshold) {
+            return Err(invalid("threshold", "a cosine of at least -1 and less than 1", self.threshold));
+        }
+        if let Some(highest) = self.highest.filter(|&highest| highest >= cut.layers) {
+            return Err(invalid("highest", format!("a layer below {}", cut.layers), highest));
+        }
+        if self.first(cut).is_none() {
+            return Err(Error::bad_input(format!("`{NAME}` finds no place for a merge"))
+                .expected(format!("`lowest` at least {} below `highest`", self.combine.min(cut.depth + 1)))
+                .found(format!("a depth of {} for {} layers", cut.depth, cut.layers))
+                .hint("reduce `depth`, `combine` or `lowest`"));
+        }
+        Ok(())
+    }
+
+    fn regions(&self, cut: &PruneSpec<'_>) -> Vec<(usize, usize)> {
+        any_regions(cut).into_iter().filter(|&(start, _)| start > self.lowest).collect()
+    }
+
+    /// Returns one trial for each position, which is the largest possible number.
+    fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
+        let Some(first) = self.first(cut) else { return Vec::new() };
+        let removed = (self.combine - 1).min(cut.depth);
+        (self.lowest..=first).rev().map(|layer| Cut::layers(layer + 1..=layer + removed)).collect()
+    }
+
+    fn trial_metric(&self) -> TrialMetric {
+        TrialMetric::Cosine
+    }
+
+    fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection> {
+        let mut layers: Vec<usize> = (0..cut.layers).collect();
+        let mut selection = Selection::of_layers([], Vec::new());
+        let mut position = self.first(cut);
+        while let Some(current) = position.filter(|_| layers.len() + cut.depth > cut.layers) {
+            let missing = layers.len() + cut.depth - cut.layers;
+            let above = &layers[current + 1..];
+            let absorbed = above[..above.len().min(self.combine - 1).min(missing)].to_vec();
+            let mut merges = selection.merges.clone();
+            merges.push(LayerMerge { layer: layers[current], absorbed });
+            let cosine = stats.measure_trials(self.trial_metric(), &[self.trial(&merges)])?[0];
+            selection.scores.push((layers[current], cosine));
+            let kept = cosine > self.threshold;
+            if kept {
+                let removed = &merges[merges.len() - 1].absorbed;
+                layers.retain(|layer| !removed.contains(layer));
+                selection.merges = merges;
+            }
+            position = self.below(current, if kept { self.interval } else { 1 });
+        }
+        let removed = cut.layers - layers.len();
+        if removed < cut.depth {
+            return Err(Error::job(format!("`{NAME}` removed {removed} of {} layers", cut.depth))
+                .expected(format!("more merges with a cosine above {}", self.threshold))
+                .hint("reduce `threshold` or `depth`"));
+        }
+        selection.removed = absorbed(&selection.merges);
+        Ok(selection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::ENTRY;
+    use crate::criterion::depth::DepthUnit;
+    use crate::criterion::rule::tests::select;
+    use crate::criterion::rule::{PruneSpec, Selection};
+    use crate::error::Result;
+    use crate::model::Cut;
+
+    fn selected(options: &Value, depth: usize, cosine: impl Fn(&[usize]) -> f64) -> Result<Selection> {
+        let cut = PruneSpec { backbone: "b", layers: 10, depth, unit: DepthUnit::Layers };
+        select(&ENTRY, options, &cut, |_| 0.0, |removed: &Cut| cosine(&removed.whole_layers()))
+    }
+
+    fn merges(selection: &Selection) -> Vec<(usize, Vec<usize>)> {
+        selection.merges.iter().map(|merge| (merge.layer, merge.absorbed.clone())).collect()
+    }
+
+    #[test]
+    fn kept_merges_take_part_in_later_ones() {
+        let options = json!({"combine": 3, "threshold": 0.5});
+        // The first position is 9 − 3.
+        let all = selected(&options, 5, |_| 0.6).unwrap();
+        assert_eq!(merges(&all), [(6, vec![7, 8]), (5, vec![6, 9]), (4, vec![5])]);
+        assert_eq!(all.removed, [5, 6, 7, 8, 9]);
+        // A rejected merge leaves the layers as they are.
+        let some = selected(&options, 4, |removed| if removed.contains(&6) { 0.5 } else { 0.6 }).unwrap();
+        assert_eq!(merges(&some), [(6, vec![7, 8]), (3, vec![4, 5])]);
+        assert_eq!(some.scores, [(6, 0.6), (5, 0.5), (4, 0.5), (3, 0.6)]);
+        let apart = json!({"combine": 3, "threshold": 0.5, "interval": 3, "highest": 8});
+        assert_eq!(merges(&selected(&apart, 4, |_| 0.6).unwrap()), [(5, vec![6, 7]), (2, vec![3, 4])]);
+    }
+
+    #[test]
+    fn depth_that_the_threshold_does_not_allow_is_refused() {
+        let text = selected(&json!({"combine": 3, "lowest": 2}), 2, |_| 0.45).unwrap_err().to_string();
+        assert!(text.contains("removed 0 of 2 layers") && text.contains("above 0.45"), "{text}");
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        for (options, words) in [
+            (json!({"combine": 1}), "`combine`"),
+            (json!({"interval": 0}), "`interval`"),
+            (json!({"threshold": 1.0}), "`threshold`"),
+            (json!({"highest": 10}), "a layer below 10"),
+            (json!({"lowest": 7}), "`lowest` at least 3 below `highest`"),
+        ] {
+            let error = selected(&options, 2, |_| 1.0).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains(words), "{error}");
+        }
+    }
+}

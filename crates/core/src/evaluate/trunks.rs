@@ -1,0 +1,98 @@
+//! Final residual streams of several programs.
+
+use crate::corpus::Windows;
+use crate::error::{Error, Result};
+use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, RmsNorm, Step, Trie};
+
+/// The dense backbone and programs to compare with it, all without heads.
+pub(super) struct Trunks {
+    trie: Trie,
+    /// Last node of each program, the dense one first.
+    ends: Vec<usize>,
+}
+
+impl Trunks {
+    pub(super) fn new(engine: &dyn Engine, programs: &[Program]) -> Self {
+        let mut trunks = vec![Program::trunk(engine.config().layers)];
+        for program in programs {
+            let mut trunk = program.clone();
+            trunk.0.retain(|step| *step != Step::Head);
+            trunks.push(trunk);
+        }
+        let trie = Trie::new(&trunks);
+        let ends = (0..trunks.len()).filter_map(|program| trie.path(program).last().copied()).collect();
+        Self { trie, ends }
+    }
+
+    /// Returns the final stream of each program on a window, the dense one first.
+    pub(super) fn run(&self, engine: &dyn Engine, window: &[u32]) -> Result<Vec<HostRows>> {
+        let mut streams = EndStreams { ends: &self.ends, streams: vec![None; self.ends.len()] };
+        engine.run(&self.trie, &Batch::windows([window]), &mut streams)?;
+        let streams: Option<Vec<HostRows>> = streams.streams.into_iter().collect();
+        streams.ok_or_else(|| Error::job("the program does not end with a residual stream"))
+    }
+}
+
+/// Observer that keeps the streams at the ends of programs.
+struct EndStreams<'a> {
+    /// Last node of each program.
+    ends: &'a [usize],
+    streams: Vec<Option<HostRows>>,
+}
+
+impl Observer<dyn ResidualStream> for EndStreams<'_> {
+    fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
+        let Some(stream) = stream.filter(|_| self.ends.contains(&node)) else { return Ok(()) };
+        let rows = stream.rows()?;
+        for (end, kept) in self.ends.iter().zip(&mut self.streams) {
+            if *end == node {
+                *kept = Some(rows.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Computes the cosine between the final norm's output of each program and that of the dense backbone, over all tokens
+/// and channels of each window. The result is indexed by `[program][window]`.
+///
+/// # Errors
+/// Fails if a step fails, or the engine does not expose its final norm.
+pub fn output_cosines(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<Vec<f64>>> {
+    let trunks = Trunks::new(engine, programs);
+    let config = engine.config();
+    let norm = engine.stream_norm(config.layers)?;
+    let mut cosines = vec![Vec::with_capacity(windows.count()); programs.len()];
+    for window in windows.iter() {
+        let streams = trunks.run(engine, window)?;
+        let dense = output(&norm, &streams[0], config.hidden)?;
+        for (all, stream) in cosines.iter_mut().zip(&streams[1..]) {
+            all.push(cosine(&dense, &output(&norm, stream, config.hidden)?));
+        }
+    }
+    Ok(cosines)
+}
+
+fn output(norm: &RmsNorm, stream: &HostRows, channels: usize) -> Result<Vec<f64>> {
+    Ok(norm.apply(&stream.values()?, channels))
+}
+
+fn cosine(a: &[f64], b: &[f64]) -> f64 {
+    let [mut dot, mut aa, mut bb] = [0.0; 3];
+    for (a, b) in a.iter().zip(b) {
+        dot += a * b;
+        aa += a * a;
+        bb += b * b;
+    }
+    dot / (aa.sqrt() * bb.sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cosine_is_over_all_rows() {
+        assert_eq!(cosine(&[3.0, 0.0, 4.0, 0.0], &[3.0, 4.0, 0.0, 0.0]), 9.0 / 25.0);
+    }
+}

@@ -1,0 +1,82 @@
+//! Merges of layers (LaCo, arXiv 2402.11187), and the weights that result from them.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::merged_layer::MergedLayer;
+
+/// Merge of a layer with layers after it. Each layer stands for its current weights, which may be those of an earlier
+/// merge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerMerge {
+    /// Layer that keeps its place and gets the merged weights.
+    pub layer: usize,
+    /// Layers that are removed, in ascending order.
+    pub absorbed: Vec<usize>,
+}
+
+/// Formula of the merged weights of a layer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MergeForm {
+    /// Matrices and biases `θ + Σ (θ_k − θ)` over the removed layers `k`; the norms stay.
+    #[default]
+    Paper,
+    /// The published notebook subtracts the sum so far instead of `θ`, which leaves the weights of the last layer.
+    Released,
+    /// As `paper`, with the norms merged too.
+    Norms,
+}
+
+impl MergeForm {
+    /// Applies merges in order. Returns the layers that remain of them, in ascending order.
+    pub fn apply(self, merges: &[LayerMerge]) -> Vec<MergedLayer> {
+        // Factors of the source layers, by merged layer.
+        let mut merged: BTreeMap<usize, BTreeMap<usize, i64>> = BTreeMap::new();
+        for LayerMerge { layer, absorbed } in merges {
+            let mut factors = BTreeMap::new();
+            let kept = 1 - absorbed.len() as i64;
+            let last = absorbed.last();
+            for (part, times) in [(layer, kept)].into_iter().chain(absorbed.iter().map(|part| (part, 1))) {
+                let times = match self {
+                    Self::Paper | Self::Norms => times,
+                    Self::Released => i64::from(Some(part) == last),
+                };
+                for (source, factor) in merged.remove(part).unwrap_or_else(|| [(*part, 1)].into()) {
+                    *factors.entry(source).or_default() += times * factor;
+                }
+            }
+            factors.retain(|_, factor| *factor != 0);
+            merged.insert(*layer, factors);
+        }
+        let layers = merged.into_iter();
+        layers
+            .map(|(layer, factors)| MergedLayer::new(layer, factors.into_iter().collect(), self == Self::Norms))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expected factors are those of the formulas, expanded by hand.
+    #[test]
+    fn merges_of_merged_layers_expand_to_factors_of_the_sources() {
+        let merges = [(7, vec![8, 9]), (3, vec![4]), (6, vec![7, 10])];
+        let merges = merges.map(|(layer, absorbed)| LayerMerge { layer, absorbed });
+        // θ7' = −θ7 + θ8 + θ9 and θ6' = −θ6 + θ7' + θ10.
+        let summed = vec![(6, -1), (7, -1), (8, 1), (9, 1), (10, 1)];
+        for (form, factors) in
+            [(MergeForm::Paper, summed.clone()), (MergeForm::Norms, summed), (MergeForm::Released, vec![(10, 1)])]
+        {
+            let norms = form == MergeForm::Norms;
+            let expected = [MergedLayer::new(3, vec![(4, 1)], norms), MergedLayer::new(6, factors, norms)];
+            assert_eq!(form.apply(&merges), expected, "{form:?}");
+        }
+        let nested = [(7, vec![8, 9]), (6, vec![7])].map(|(layer, absorbed)| LayerMerge { layer, absorbed });
+        assert_eq!(MergeForm::Released.apply(&nested), [MergedLayer::new(6, vec![(9, 1)], false)]);
+    }
+}

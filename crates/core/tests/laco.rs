@@ -1,0 +1,133 @@
+//! The loop of LaCo, compared with a plain PyTorch implementation in float64 (`shared/oracles/beyond`).
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
+
+use crate::common::assert_close;
+use crate::common::stories::{perplexities, recovery};
+use crate::sublayers::{PERPLEXITY, SCORE, World};
+use ghostlab_core::calibrate::Similarities;
+use ghostlab_core::criterion::{self, CalibrationStats, DepthUnit, PruneSpec, Selection, Trial, TrialMetric};
+use ghostlab_core::error::Result;
+use ghostlab_core::model::{CPU, Engine, Program};
+use ghostlab_core::recovery::merged_layers;
+use serde_json::{Value, json};
+
+/// A variant of the reference data, `laco:C=COMBINE:T=THRESHOLD:FORM`.
+struct Variant<'a> {
+    name: &'a str,
+    combine: usize,
+    threshold: f64,
+    form: &'a str,
+    expected: &'a Value,
+}
+
+impl<'a> Variant<'a> {
+    fn parse(name: &'a str, expected: &'a Value) -> Option<Self> {
+        let [combine, threshold, form] = name.strip_prefix("laco:")?.split(':').collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        let combine = combine.strip_prefix("C=")?.parse().ok()?;
+        let threshold = threshold.strip_prefix("T=")?.parse().ok()?;
+        Some(Self { name, combine, threshold, form, expected })
+    }
+
+    fn all(world: &'a World) -> Vec<Self> {
+        let variants = world.numbers["variants"].as_object().unwrap();
+        variants.iter().filter_map(|(name, expected)| Self::parse(name, expected)).collect()
+    }
+
+    /// Returns the layers that make up each remaining layer.
+    fn groups(&self) -> Vec<Vec<usize>> {
+        serde_json::from_value(self.expected["origin"].clone()).unwrap()
+    }
+
+    /// Runs the loop for a depth. Returns the selection and the cosines of all trials.
+    fn select(&self, world: &World, engine: &dyn Engine, depth: usize) -> (Result<Selection>, Vec<f64>) {
+        let options = json!({"combine": self.combine, "threshold": self.threshold, "form": self.form});
+        let rule = criterion::build("laco", options.as_object().unwrap()).unwrap();
+        let cut = PruneSpec { backbone: world.name, layers: engine.config().layers, depth, unit: DepthUnit::Layers };
+        criterion::check("laco", &*rule, &cut).unwrap();
+        let mut cosines = Vec::new();
+        let mut measure = |metric: TrialMetric, trials: &[Trial]| {
+            let found = world.measure(engine, metric, trials)?;
+            cosines.extend(&found);
+            Ok(found)
+        };
+        let similarities = Similarities::default();
+        let selection = rule.select(&cut, &mut CalibrationStats::new(&similarities, None, &mut measure));
+        (selection, cosines)
+    }
+
+    /// Compares trials with the leading ones of the reference.
+    fn compare_trials(&self, what: &str, cosines: &[f64]) {
+        let trail = self.expected["trail"].as_array().unwrap();
+        assert!(cosines.len() <= trail.len(), "{what}");
+        for (found, step) in cosines.iter().zip(trail) {
+            let expected = step["cosine"].as_f64().unwrap();
+            // Cosines near 0 have the absolute error of those near 1.
+            assert!((found - expected).abs() < SCORE, "{what} at {}: {found} and {expected}", step["at"]);
+        }
+    }
+
+    /// Checks the selection and returns the program with the merged layers.
+    fn program(&self, world: &World, engine: &dyn Engine) -> Program {
+        let what = format!("{} {} {}", world.name, engine.id(), self.name);
+        let groups = self.groups();
+        let layers = engine.config().layers;
+        let (selection, cosines) = self.select(world, engine, layers - groups.len());
+        let selection = selection.unwrap();
+        self.compare_trials(&what, &cosines);
+        let trail = self.expected["trail"].as_array().unwrap();
+        let last = trail.iter().rposition(|step| step["taken"] == true).unwrap();
+        let tried: Vec<u64> = selection.scores.iter().map(|(layer, _)| *layer as u64).collect();
+        let expected: Vec<u64> = trail[..=last].iter().map(|step| step["at"].as_u64().unwrap()).collect();
+        assert_eq!(tried, expected, "{what}");
+        let removed: Vec<usize> = groups.iter().flat_map(|group| group[1..].to_vec()).collect();
+        assert_eq!(selection.removed, removed, "{what}");
+        let method = recovery("merge", json!({"form": self.form}));
+        let repairs = merged_layers(&*method, &selection.removed, &selection.merges).unwrap();
+        let merged: Vec<usize> = groups.iter().filter(|group| group.len() > 1).map(|group| group[0]).collect();
+        assert_eq!(repairs.merged.keys().copied().collect::<Vec<_>>(), merged, "{what}");
+        Program::repaired(layers, &selection.removed, &repairs)
+    }
+}
+
+fn compare(world: &World) {
+    for engine in world.engines() {
+        let mut variants = Variant::all(world);
+        assert!(!variants.is_empty(), "{}", world.name);
+        // Run fewer variants on candle, which is several times slower.
+        variants.truncate(if engine.id() == CPU { variants.len() } else { 1 });
+        let programs: Vec<Program> = variants.iter().map(|variant| variant.program(world, &*engine)).collect();
+        let found = perplexities(&*engine, &programs, &world.evaluation);
+        for (variant, found) in variants.iter().zip(found) {
+            let what = format!("{} {} {}", world.name, engine.id(), variant.name);
+            assert_close(&what, found, variant.expected["ppl"].as_f64().unwrap(), PERPLEXITY);
+        }
+    }
+}
+
+#[test]
+fn loop_on_tiny_backbones_equals_the_reference() {
+    ["tiny-llama", "tiny-olmo2"].into_iter().filter_map(World::tiny).for_each(|world| compare(&world));
+}
+
+#[test]
+#[ignore = "slow: two loops on the real backbone on two engines"]
+fn loop_on_the_real_backbone_equals_the_reference() {
+    World::real().iter().for_each(compare);
+}
+
+/// A greater depth runs through all positions of the reference, and fails because no further merge is kept.
+#[test]
+fn loop_without_enough_merges_tries_every_position() {
+    let Some(world) = World::tiny("tiny-llama") else { return };
+    let engine = &*world.engines()[0];
+    for variant in Variant::all(&world) {
+        let removed = engine.config().layers - variant.groups().len();
+        let (selection, cosines) = variant.select(&world, engine, removed + variant.combine - 1);
+        let text = selection.unwrap_err().to_string();
+        assert!(text.contains(&format!("removed {removed} of")), "{text}");
+        assert_eq!(cosines.len(), variant.expected["trail"].as_array().unwrap().len(), "{}", variant.name);
+        variant.compare_trials(variant.name, &cosines);
+    }
+}
