@@ -184,3 +184,32 @@ fn merges_below_the_threshold_fail_their_cells() {
     let rows = results(&world);
     assert!(rows[1]["status"].contains("`laco` removed 0 of 2 layers"), "{rows:?}");
 }
+
+/// Returns the peak memory in bytes that `plan` estimates with a limit in GB.
+fn peak(world: &World, limit: &str) -> u64 {
+    let output = world.ghostlab(&["plan", "grid.yaml", "--memory", limit, "--json"]);
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    plan["answer"]["grids"][0]["cost"]["run"]["memory_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn plan_counts_the_activations_of_iterative_criteria() {
+    let world = World::new();
+    // Activations of one site: 64 channels in f32 for each token.
+    let site = 4 * 64 * 64 * 8000;
+    let plain = |criterion: &str| {
+        write_grid(&world, &format!("criterion: {criterion}\ndepth: 1\nrecovery: none\n"));
+        let text = std::fs::read_to_string(world.path("grid.yaml")).unwrap();
+        world.write("grid.yaml", text.replace("sequences: 8", "sequences: 8000"));
+    };
+    plain("{name: cca, iterative: true}");
+    // Half of the sites fit in an eighth of the first limit, and not even two sites in that of the second.
+    let all = peak(&world, "40");
+    let limited = peak(&world, "3.2");
+    let least = peak(&world, "0.8");
+    assert_eq!(all - limited, 5 * site - 400_000_000);
+    assert_eq!(limited - least, 400_000_000 - 2 * site);
+    // A criterion that reads no streams needs those around the repaired layer.
+    plain("{name: angular, iterative: true}");
+    assert_eq!(peak(&world, "40"), least);
+}

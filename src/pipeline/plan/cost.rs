@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use super::trial_count::CriterionTrials;
 use super::{BackbonePlan, ObjectState, Plan, StoreState, Variant};
-use crate::criterion::TrialMetric;
+use crate::criterion::{Depth, TrialMetric};
 use crate::error::Result;
 use crate::evaluate::generation::CHUNK;
 use crate::grid::{Draw, Grid};
 use crate::model::{Load, MergedLayer, Operator, Products, Program, Repairs, Trie};
 use crate::pipeline::env::settings::RunSettings;
 use crate::pipeline::stage::operator::{self, Needs, WantedRepair};
+use crate::pipeline::stage::selection::activation_limit;
 use crate::pipeline::stage::{
     Cost, Job, KINDS, Stage, activations, calibration, distilled, latency, scores, scoring, tokens,
 };
 use crate::recovery::{self, Place};
-use ghostlab_store::{ObjectKind, Store};
+use ghostlab_store::{Key, ObjectKind, Store};
 
 /// Costs of a grid, in total or for the work that is left.
 #[derive(Debug, Clone, Copy, Default)]
@@ -280,17 +281,41 @@ impl BackboneEstimator<'_> {
         Ok(inodes)
     }
 
-    /// Returns the peak memory in bytes of the jobs that are left, or 0 if everything is stored. `mapped` is the number
-    /// of bytes of mapped activations, if any operator is missing.
+    /// Returns the bytes of the activations that a pass of an iterative removal holds in memory: those that the
+    /// criterion reads, within its limit, or those that the repair of one candidate reads.
+    fn iterative_bytes(&self, variant: &Variant, memory: u64) -> u64 {
+        let Self { plan, backbone, state } = self;
+        let cell = &plan.grid.cells[variant.cell];
+        let (Some(criterion), Some(recovery), Some(index)) = (&cell.criterion, &cell.recovery, variant.calibration)
+        else {
+            return 0;
+        };
+        let is_left = |key: &Option<Arc<Key>>| !key.as_ref().is_some_and(|key| state.has(key));
+        if !criterion.rule.is_iterative() || !(is_left(&variant.selection) || is_left(&variant.operator)) {
+            return 0;
+        }
+        let site = activations::site_bytes(&backbone.config, &backbone.calibrations[index].load());
+        let one = backbone.cut(Depth { count: 1, ..cell.depth });
+        // A candidate has two sites, which are read even if they exceed the limit.
+        let read = (criterion.rule.sites(&one).len() as u64 * site).min(activation_limit(memory).max(2 * site));
+        let read = if is_left(&variant.selection) { read } else { 0 };
+        let spans = recovery::spans(&*recovery.rule, &cell.depth.middle(backbone.config.layers));
+        let solved = spans.into_iter().map(|span| recovery.rule.sites(span).len() as u64 * site).max();
+        read.max(solved.unwrap_or(0))
+    }
+
+    /// Returns the peak memory in bytes of the remaining jobs, or 0 if everything is stored. `mapped` is the size of
+    /// mapped activations, if any operator is missing.
     fn peak_memory(&self, memory: u64, mapped: Option<u64>) -> u64 {
         let Self { plan, backbone, state } = self;
         let left = backbone.variants.iter().filter(|variant| !state.complete(variant)).count();
         if left == 0 {
             return 0;
         }
-        // Solving needs memory for at most four f64 matrices and for the mapped activations.
+        // Solving holds at most four f64 matrices, and the mapped activations or those of an iterative removal.
         let matrix = operator::matrix_bytes(&backbone.config);
-        let solving = mapped.map_or(0, |mapped| 8 * matrix + mapped);
+        let iterative = backbone.variants.iter().map(|variant| self.iterative_bytes(variant, memory)).max();
+        let solving = mapped.map_or(0, |mapped| 8 * matrix + mapped.max(iterative.unwrap_or(0)));
         let weights = backbone.engine.held_bytes(&backbone.config, weights_budget(plan, backbone, state, memory));
         let weights = if backbone.unquantized.is_some() { 2 * weights } else { weights };
         let weights = weights + merged_bytes(plan, backbone, state);
@@ -316,7 +341,7 @@ fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64
     merging.min(MergedLayer::MAX_CACHED) as u64 * backbone.config.layer_bytes(Products::F32)
 }
 
-fn load(state: &StoreState, key: &ghostlab_store::Key) -> Option<Load> {
+fn load(state: &StoreState, key: &Key) -> Option<Load> {
     debug_assert_eq!(key.kind(), tokens::KIND);
     match state.of(key) {
         ObjectState::Whole(artifact) => tokens::load(artifact).ok(),

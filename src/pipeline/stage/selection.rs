@@ -41,9 +41,10 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Divisor of the memory limit. The result is the limit on the activations that an iterative criterion reads in one
-/// pass.
-const ACTIVATION_SHARE: u64 = 8;
+/// Returns the part of a memory limit for the activations that an iterative criterion reads in one pass.
+pub(crate) fn activation_limit(memory: u64) -> u64 {
+    memory / 8
+}
 
 /// Payload that contains the layers and scores.
 const LAYERS: &str = "selection.json";
@@ -245,7 +246,7 @@ impl SelectionSlot<'_> {
             (self.criterion.trial_metric(), &self.criterion.trials(&self.cut)),
         );
         let batch = job.backbone.batch_tokens;
-        let limit = job.run.settings.memory_bytes() / ACTIVATION_SHARE;
+        let limit = activation_limit(job.run.settings.memory_bytes());
         let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted)
             .with_activation_limit(limit);
         let selected = model.select(&*self.criterion, &self.cut, &mut |tokens| job.run.advance(progress, tokens));
