@@ -69,6 +69,10 @@ fn plan_counts_the_trials_that_a_run_computes() {
         ),
         // A greedy criterion removes two of four layers.
         ("criterion: sleb\ndepth: [1, 2]\nrecovery: [none, mean]\n", 4 + 3),
+        // The first step of SLEB, and the whole of Shortened LLaMA, tries each layer alone.
+        ("criterion: [sleb, shortened-llama]\ndepth: 2\nrecovery: none\n", 4 + 3),
+        // The first step tries the same sublayers, whatever the kinds that are removed.
+        ("criterion: block-pruner\ndepth: [{attention: 1}, {sublayers: 1}, {mlp: 1}]\nrecovery: none\n", 8),
         // LaCo tries one merge at each position. The first of three layers is at layer 0, that of two at layer 1.
         (
             "criterion: [{name: laco, threshold: -1}, {name: laco, threshold: -1, combine: 2}]\ndepth: 2\nrecovery: [none, merge]\n",
@@ -127,13 +131,16 @@ fn iterative_selections_run_from_yaml_for_every_criterion() {
             iterative("nbl"),
         ),
     );
-    // Five selections remove two of four layers, two remove two of eight sublayers, and one removes two of four
-    // attention sublayers. Every step tries all remaining candidates.
-    let needed = (4 + 1) * (4 + 3) + 2 * (8 + 7) + (4 + 3);
-    assert_eq!(trials(&plan(&world)), (needed, 0));
+    // Four iterative selections remove two of four layers, one removes two of eight sublayers, and one removes two of
+    // four attentions. Each step tries all remaining candidates.
+    let iterative = 4 * (4 + 3) + (8 + 7) + (4 + 3);
+    let greedy = (4 + 3) + (8 + 7);
+    assert_eq!(trials(&plan(&world)), (iterative + greedy, 0));
     world.runs(&[]);
     let after = plan(&world);
-    assert_eq!(trials(&after), (needed, needed));
+    // Removing both sublayers of a layer is also a trial of SLEB.
+    assert_eq!(stored_trials(&world), greedy - 1);
+    assert_eq!(trials(&after), (iterative + greedy - 1, iterative + greedy - 1));
     assert_nothing_left(&after);
     let rows = results(&world);
     assert!(rows.iter().all(|row| row["status"] == "ok"), "{rows:?}");

@@ -1,5 +1,6 @@
 //! Counts the trials that criteria need, and how many of them are stored.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{BackbonePlan, Plan, StoreState};
@@ -22,16 +23,16 @@ pub struct TrialCount {
 }
 
 impl TrialCount {
-    /// Counts the trials of each criterion on one calibration of a backbone. A trial that two criteria share is counted
-    /// for both of them.
+    /// Counts the trials on a calibration of a backbone, by criterion. A trial that several criteria share counts for
+    /// the first of them, which measures it.
     pub fn of(plan: &Plan<'_>, backbone: &BackbonePlan, calibration: usize, state: &StoreState) -> Vec<Self> {
         let trials = CriterionTrials::of(plan.grid, backbone, calibration, state).into_iter();
         trials
-            .filter(|trials| !trials.all.is_empty())
-            .map(|CriterionTrials { criterion, all, missing, .. }| Self {
-                criterion,
-                needed: all.len(),
-                stored: all.len() - missing.len(),
+            .filter(|trials| !trials.all.is_empty() || !trials.missing.is_empty())
+            .map(|CriterionTrials { criterion, all, missing, .. }| {
+                // A trial counted for an earlier criterion is missing here if that criterion no longer needs it.
+                let needed = all.len().max(missing.len());
+                Self { criterion, needed, stored: needed - missing.len() }
             })
             .collect()
     }
@@ -41,7 +42,8 @@ impl TrialCount {
 pub(super) struct CriterionTrials {
     criterion: String,
     pub(super) metric: TrialMetric,
-    /// Removed sublayers of each trial at the greatest depth, which include the trials of smaller depths. The later
+    /// Removed sublayers of each trial at the greatest depth, which include the trials of smaller depths. Trials that
+    /// an earlier criterion shares are left out. The later
     /// trials of a greedy criterion depend on earlier results, so only their number and sizes are exact; their
     /// sublayers are examples. If trials decide how many follow, this is the largest possible number.
     pub(super) all: Vec<Cut>,
@@ -56,12 +58,16 @@ impl CriterionTrials {
         let stored = |metric: TrialMetric, trial: &Trial| {
             state.trial(&scores::trial(backbone.calibrated().key_parts(), tokens, metric, trial), metric)
         };
+        let mut counted = [BTreeSet::new(), BTreeSet::new()];
         let uses = criterion_uses(grid, backbone, calibration, state).into_iter();
         uses.map(|used| {
             let rule = &*used.method.rule;
-            let lacks = used.missing.map_or_else(Vec::new, |depth| missing_trials(rule, &backbone.cut(depth), &stored));
-            let all = rule.trials(&backbone.cut(used.deepest));
-            Self { criterion: used.name, metric: rule.trial_metric(), all, missing: lacks }
+            let follow = |depth| FollowedTrials::of(rule, &backbone.cut(depth), &stored);
+            let [known, lacking] = &mut counted;
+            let all = follow(used.deepest).into_cuts(|_| true, known);
+            let missing = used.missing.map(follow);
+            let missing = missing.map_or_else(Vec::new, |trials| trials.into_cuts(|is_stored| !is_stored, lacking));
+            Self { criterion: used.name, metric: rule.trial_metric(), all, missing }
         })
         .collect()
     }
@@ -109,31 +115,45 @@ fn criterion_uses<'g>(
     uses
 }
 
-/// Returns the trials that a selection still needs. A greedy selection is followed through its stored trials up to the
-/// first step with a missing trial. All trials of later steps are missing, because they depend on that step. Iterative
-/// selections do not store trials.
-fn missing_trials(
-    rule: &dyn Criterion,
-    cut: &PruneSpec<'_>,
-    stored: &dyn Fn(TrialMetric, &Trial) -> Option<f64>,
-) -> Vec<Cut> {
-    if rule.is_iterative() {
-        return rule.trials(cut);
+/// Trials of a selection, as far as they are known.
+struct FollowedTrials {
+    /// Trials in order, and whether each is stored.
+    known: Vec<(TrialMetric, Trial, bool)>,
+    /// Examples of the later trials, which depend on the result of a missing trial or on a repair.
+    later: Vec<Cut>,
+}
+
+impl FollowedTrials {
+    /// Follows a greedy selection through its stored trials up to the first step with a missing trial. Iterative
+    /// selections do not store trials.
+    fn of(rule: &dyn Criterion, cut: &PruneSpec<'_>, stored: &dyn Fn(TrialMetric, &Trial) -> Option<f64>) -> Self {
+        let examples = rule.trials(cut);
+        if rule.is_iterative() || examples.is_empty() {
+            return Self { known: Vec::new(), later: examples };
+        }
+        let mut known = Vec::new();
+        let mut trials = |metric: TrialMetric, trials: &[Trial]| {
+            let results: Vec<Option<f64>> = trials.iter().map(|trial| stored(metric, trial)).collect();
+            let states = trials.iter().zip(&results).map(|(trial, result)| (metric, trial.clone(), result.is_some()));
+            known.extend(states);
+            results.into_iter().collect::<Option<Vec<f64>>>().ok_or_else(|| Error::job("a trial is not stored"))
+        };
+        let similarities = Similarities::default();
+        // `select` fails at the first step with a missing trial.
+        rule.select(cut, &mut CalibrationStats::new(&similarities, None, &mut trials)).ok();
+        let ends = !known.is_empty() && known.iter().all(|(_, _, is_stored)| *is_stored);
+        let later = if ends { Vec::new() } else { examples.into_iter().skip(known.len()).collect() };
+        Self { known, later }
     }
-    let mut requested = 0;
-    let mut missing = Vec::new();
-    let mut trials = |metric: TrialMetric, trials: &[Trial]| {
-        let results: Vec<Option<f64>> = trials.iter().map(|trial| stored(metric, trial)).collect();
-        requested += trials.len();
-        let lacking = trials.iter().zip(&results).filter(|(_, result)| result.is_none());
-        missing.extend(lacking.map(|(trial, _)| trial.removed.clone()));
-        results.into_iter().collect::<Option<Vec<f64>>>().ok_or_else(|| Error::job("a trial is not stored"))
-    };
-    let similarities = Similarities::default();
-    // `select` fails at the first step with a missing trial.
-    let selected = rule.select(cut, &mut CalibrationStats::new(&similarities, None, &mut trials));
-    if selected.is_err() {
-        missing.extend(rule.trials(cut).into_iter().skip(requested));
+
+    /// Returns the removed sublayers of the trials in some state. Leaves out known trials that are already counted, and
+    /// adds the others to `counted`.
+    fn into_cuts(self, is_counted: impl Fn(bool) -> bool, counted: &mut BTreeSet<(TrialMetric, Trial)>) -> Vec<Cut> {
+        let known = self.known.into_iter().filter(|(_, _, is_stored)| is_counted(*is_stored));
+        let new = known.filter_map(|(metric, trial, _)| {
+            let removed = trial.removed.clone();
+            counted.insert((metric, trial)).then_some(removed)
+        });
+        new.chain(self.later).collect()
     }
-    missing
 }
