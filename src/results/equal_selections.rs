@@ -8,6 +8,8 @@ use super::notes::{ranges, removed_text};
 use super::same_measurement::{RowContent, is_one_measurement};
 use super::settings::{distinct, grouped};
 use super::{Settings, capital};
+use crate::criterion::Criterion;
+use crate::grid::Method;
 use crate::model::Cut;
 use crate::{criterion, recovery};
 
@@ -65,14 +67,14 @@ struct SharedSelection {
 impl SharedSelection {
     /// Compares the rows with the same selection. Returns `None` if they have only one criterion.
     fn of(cells: &[&CellSummary]) -> Option<Self> {
-        let by_criterion = grouped(cells.iter().map(|&cell| (criterion_label(cell), cell)));
+        let by_criterion = grouped(cells.iter().map(|&cell| (label_of_cell(cell), cell)));
         if by_criterion.len() < 2 {
             return None;
         }
         let criteria: Vec<String> = by_criterion.into_iter().map(|(label, _)| label).collect();
         let rows = grouped(cells.iter().map(|&cell| (recovery_key(cell), cell)));
         let shared = rows.iter().filter(|(_, cells)| {
-            distinct(&cells.iter().map(|cell| criterion_label(cell)).collect::<Vec<_>>()).len() > 1
+            distinct(&cells.iter().map(|cell| label_of_cell(cell)).collect::<Vec<_>>()).len() > 1
                 && cells.iter().all(|cell| !cell.programs.is_empty())
         });
         let (identical, differing): (Vec<_>, Vec<_>) = shared.partition(|(_, cells)| is_one_row(cells));
@@ -129,7 +131,7 @@ fn is_one_row(cells: &[&CellSummary]) -> bool {
 fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[String]) -> Vec<(String, Vec<String>)> {
     let boundary =
         |cell: &CellSummary| cell.settings.get(BOUNDARY).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let pairs: Vec<(String, String)> = cells.map(|cell| (boundary(cell), criterion_label(cell))).collect();
+    let pairs: Vec<(String, String)> = cells.map(|cell| (boundary(cell), label_of_cell(cell))).collect();
     let pairs = distinct(&pairs);
     let groups = grouped(pairs.iter().cloned());
     let is_reason =
@@ -137,11 +139,13 @@ fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[Stri
     if is_reason { groups } else { Vec::new() }
 }
 
-/// Returns the label of a cell's criterion with the options that the grid sets, such as `ShortGPT, iterative`.
-fn criterion_label(cell: &CellSummary) -> String {
-    cell.cell.criterion.as_ref().map_or(String::new(), |method| {
-        criterion::label_with(&method.name, method.options.iter().map(|(option, value)| (option.as_str(), value)))
-    })
+/// Returns the label of a criterion with the options that the grid sets: `ShortGPT, iterative`.
+pub(super) fn criterion_label(method: &Method<dyn Criterion>) -> String {
+    criterion::label_with(&method.name, method.options.iter().map(|(option, value)| (option.as_str(), value)))
+}
+
+fn label_of_cell(cell: &CellSummary) -> String {
+    cell.cell.criterion.as_ref().map(criterion_label).unwrap_or_default()
 }
 
 /// Returns the settings for the recovery and the calibration of a row. The boundary is left out, because a table may
@@ -191,7 +195,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::grid::{Cell, Method};
+    use crate::grid::Cell;
     use crate::pipeline::stage::operator::BoundaryResult;
     use crate::results::MeasuredProgram;
     use crate::results::settings::flatten_below;

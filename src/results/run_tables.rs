@@ -3,14 +3,17 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
+use super::equal_selections::criterion_label;
 use super::measurement::{CellSummary, Results, Sample};
 use super::notes::{protocol_sentence, removed_text};
 use super::settings::{self, distinct};
 use super::table::{NumberColumn, PrintedNumber, RowHeader, RowHeaderKind, Table, TableRow, Visibility};
 use super::{MetricKey, Protocol, Settings};
-use crate::criterion::Depth;
+use crate::criterion::{Criterion, Depth};
 use crate::error::{Error, Result, nearest};
-use crate::grid::Cell;
+use crate::grid::{Cell, Method};
 use crate::metric::Nearness;
 use crate::{criterion, recovery};
 
@@ -88,7 +91,7 @@ fn long_table_row(
     let notes = noted.then(|| cell.notes.join("; "));
     let mut lead = vec![
         backbone.clone(),
-        criterion.as_ref().map(ToString::to_string).unwrap_or_default(),
+        criterion.as_ref().map(criterion_name).unwrap_or_default(),
         depth.count.to_string(),
         removed_text(&cell.removed),
         cell.layers.to_string(),
@@ -117,6 +120,11 @@ fn long_table_row(
             .collect(),
         ..TableRow::default()
     }
+}
+
+/// Returns a criterion as written in the grid. An iterative criterion has the label of artifacts.
+fn criterion_name(method: &Method<dyn Criterion>) -> String {
+    if method.rule.is_iterative() { criterion_label(method) } else { method.to_string() }
 }
 
 /// Header of the column with the unit of depths.
@@ -268,7 +276,12 @@ fn row_labels(variants: &[RowSettings]) -> Vec<String> {
         .map(|settings| match setting_word(settings, "recovery") {
             name if name.is_empty() => (criterion::DENSE.label.to_owned(), RowSettings::new()),
             name if name == recovery::NONE => {
-                (criterion::label(&setting_word(settings, "criterion")).to_owned(), RowSettings::new())
+                let iterative = settings.get("criterion.iterative").filter(|value| **value == Value::Bool(true));
+                let label = criterion::label_with(
+                    &setting_word(settings, "criterion"),
+                    iterative.map(|value| ("iterative", value)),
+                );
+                (label, RowSettings::new())
             }
             name => {
                 let below = Some(criterion_settings(settings)).filter(|settings| headed.contains(settings));

@@ -376,3 +376,24 @@ fn texts_drawn_with_replacement_and_equal_cuts_are_named() {
     assert!(notes[1].starts_with("Windows of c4 are drawn with replacement"), "{notes:?}");
     assert_eq!(notes.len(), 2);
 }
+
+#[test]
+fn iterative_criteria_have_the_labels_of_artifacts() {
+    let values = [Some(2.0)];
+    let rows =
+        [cell("english", 0, "none", &values), cell("english", 2, "none", &values), cell("english", 2, "mean", &values)];
+    let mut results = results(vec![text("wikitext2")], &rows);
+    let options = serde_json::json!({"cosine": "token", "iterative": true});
+    for cell in &mut results.cells[1..] {
+        cell.cell.criterion = Some(Method::new("shortgpt", options.as_object().unwrap()).unwrap());
+        let settings = Arc::make_mut(&mut cell.settings);
+        settings.insert("criterion".into(), "shortgpt".into());
+        settings.insert("criterion.iterative".into(), true.into());
+    }
+    let names =
+        |table: Table, column: usize| table.rows.into_iter().map(|mut row| row.lead.remove(column)).collect::<Vec<_>>();
+    let iterative = "ShortGPT, iterative, cosine token";
+    assert_eq!(names(long(&results, "", Vec::new()), 1), ["", iterative, iterative]);
+    let wide = wide(&results, None, "", Vec::new()).unwrap();
+    assert_eq!(names(wide, 0), ["Dense", "ShortGPT, iterative", "+ Mean change"]);
+}
