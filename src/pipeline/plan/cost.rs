@@ -324,7 +324,7 @@ impl BackboneEstimator<'_> {
     }
 }
 
-/// Returns the memory in bytes for merged layers in f32. Assumes one merged layer for each variant whose recovery
+/// Returns how many bytes of memory merged layers need in f32. Assumes one merged layer for each variant whose recovery
 /// merges layers. The trials of a missing selection may fill the cache.
 fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64 {
     let cell = |variant: &Variant| &plan.grid.cells[variant.cell];

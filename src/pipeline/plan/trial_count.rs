@@ -42,10 +42,10 @@ impl TrialCount {
 pub(super) struct CriterionTrials {
     criterion: String,
     pub(super) metric: TrialMetric,
-    /// Removed sublayers of each trial at the greatest depth, which include the trials of smaller depths. Trials that
-    /// an earlier criterion shares are left out. The later
-    /// trials of a greedy criterion depend on earlier results, so only their number and sizes are exact; their
-    /// sublayers are examples. If trials decide how many follow, this is the largest possible number.
+    /// Sublayers that each trial removes, for the greatest depth. This includes the trials for smaller depths, except
+    /// those that an earlier criterion shares. In a greedy search, later trials depend on earlier results. Only their
+    /// number and sizes are exact, and their sublayers are placeholders. If the results decide how many trials follow,
+    /// the number is an upper bound.
     pub(super) all: Vec<Cut>,
     /// Sublayers that each missing trial removes.
     pub(super) missing: Vec<Cut>,

@@ -383,7 +383,7 @@ pub(crate) fn solve_one_by_one(
     results.keep(job, key, started)
 }
 
-/// Reports the start of several passes over a calibration, with trials in some of them. Returns the number of the job.
+/// Reports the start of several passes over a calibration text, some of which include trials. Returns the job id.
 pub(crate) fn begin_passes(
     job: &CalibrationJob<'_>,
     label: &str,

@@ -53,7 +53,7 @@ const DISTANCE: &str = "distance";
 /// Key field of the merged layers of trials that measure cosines.
 const MERGED: &str = "merged";
 
-/// Key field for comparisons with the dense program of the same backbone.
+/// Value of the key field `compared` if scores are compared with the dense program of the same backbone.
 const COMPARED: &str = "dense";
 
 /// Payload that contains scores as little-endian `f64`: one value per window or two values per choice. If variants are
@@ -116,8 +116,8 @@ pub fn cost(config: &Config, all: &Trie, reference: Option<&Program>, missing: &
     cost
 }
 
-/// Returns the key family of the trials on a calibration text. The family key describes the dense backbone;
-/// each trial adds at least the field `removed`.
+/// Returns the key family for the trials on a calibration text. The family key describes the dense backbone. Each
+/// trial adds at least the field `removed`.
 pub(super) fn trials(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>) -> Family {
     Family::new(KIND, dense(backbone), tokens, backbone)
 }
@@ -148,7 +148,7 @@ pub fn trial_cost(config: &Config, metric: TrialMetric, [all, missing]: [&[Cut];
     Cost { separate: flops, shared: flops, left: left.iter().sum(), inodes, disk: 0 }
 }
 
-/// Returns the operations of each step of a selection. A greedy search runs its steps in sequence, so the trials of each
+/// Returns the number of FLOPs for each step of a selection. A greedy search runs its steps in sequence, so the trials of each
 /// size are scored separately. Cosines are measured one by one, each with the dense backbone.
 fn step_flops(config: &Config, metric: TrialMetric, trials: &[Cut], load: &Load) -> Vec<f64> {
     let is_cosine = metric == TrialMetric::Cosine;

@@ -51,7 +51,8 @@ impl LogitDistance {
         Ok(distances)
     }
 
-    /// Computes the mean distance of each stream of a window to the first.
+    /// Computes the mean distance of each stream in a window from the first stream, which belongs to the dense
+    /// backbone.
     fn of_window(self, engine: &dyn Engine, streams: &[HostRows], tokens: usize) -> Result<Vec<f64>> {
         let vocab = engine.config().vocab;
         let mut sums = vec![0.0; streams.len() - 1];

@@ -87,7 +87,7 @@ pub trait Recovery: Send + Sync {
         least_squares_operations(channels, rows)
     }
 
-    /// Returns the layers with merged weights after some merges, if the method merges layers.
+    /// Returns the layers with merged weights after the given merges, or `None` if the method does not merge layers.
     fn merged(&self, merges: &[LayerMerge]) -> Option<Vec<MergedLayer>> {
         let _ = merges;
         None

@@ -42,8 +42,8 @@ pub fn place_repairs(removed: &Cut, repaired: &[(Span, Repair)]) -> Result<Optio
     Ok(Some(repairs))
 }
 
-/// Returns the repairs of a recovery that merges layers. Returns `None` if the recovery does not, or a region has no
-/// layer before it.
+/// Returns the repairs made by a recovery that merges layers. Returns `None` if the recovery does not merge layers, or
+/// if no layer precedes a region.
 ///
 /// `merges` are those of the selection. If there are none, each region is merged into the layer before it.
 pub fn merged_layers(recovery: &dyn Recovery, removed: &Cut, merges: &[LayerMerge]) -> Option<Repairs> {

@@ -42,7 +42,7 @@ pub fn shared(relative: &str) -> Option<PathBuf> {
     None
 }
 
-/// Panics, for criteria that need no trials.
+/// Panics when called. Tests pass it to criteria that need no trials.
 pub fn no_trials(_: TrialMetric, _: &[Trial]) -> Result<Vec<f64>> {
     panic!("no trials expected")
 }
