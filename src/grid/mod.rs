@@ -4,12 +4,12 @@
 //!
 //! 1. The YAML text is parsed into a tree in which every value has its source position (`yaml`, `node`).
 //! 2. Four layers are merged, each over the previous one: named entries (`named`), the grid, a profile (`profile`)
-//! and overrides (`overrides`).
+//!    and overrides (`overrides`).
 //! 3. The tree is deserialized into typed structs (`deserialize`, `schema`).
 //! 4. The values are validated, defaults are filled in, and methods are built (`check`, `cell`, `pattern`,
-//! `definitions`).
+//!    `definitions`).
 //! 5. The axes are multiplied into cells (`cells`), based on the layer counts of the backbones (`definitions`). The
-//! cells are then named (`name`).
+//!    cells are then named (`name`).
 //!
 //! `artifact` describes the table or figure made from the cells. `schema_json` exports the schema for editors.
 
