@@ -16,17 +16,17 @@ use crate::error::Result;
 pub(super) struct Arguments {
     /// Tables to check [default: the paper's].
     ///
-    /// Tables are checked on their own and against each other. A table has either one number per line, as in
+    /// Each table is checked individually and against the others. A table contains either one number per line, as in
     /// `data/paper/`, or one row per method and one column per task.
     #[arg(value_name = "TABLE.csv")]
     tables: Vec<PathBuf>,
-    /// Accuracy columns in %: `arc_easy`, `ARC-e=arc_easy` or `PIQA=1838:50`.
+    /// Accuracy columns in percent: `arc_easy`, `ARC-e=arc_easy` or `PIQA=1838:50`.
     ///
-    /// A column can be mapped to a known task (`ARC-e=arc_easy`), to the number of documents of its split
-    /// (`PIQA=1838`), or to that and the chance accuracy (`PIQA=1838:50`).
+    /// A column can be mapped to a known task (`ARC-e=arc_easy`), to the number of documents in its split
+    /// (`PIQA=1838`), or to that number and the chance accuracy in percent (`PIQA=1838:50`).
     #[arg(long, value_name = "COLUMN[=TASK]", num_args = 1.., value_delimiter = ',', requires = "tables")]
     tasks: Vec<String>,
-    /// Column with the mean accuracy; `acc_average` in a table of one number per line.
+    /// Column with the mean accuracy; `acc_average` if a table has one number per line.
     #[arg(long, value_name = "COLUMN", requires = "tables")]
     average: Option<String>,
     /// Perplexity columns.
@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     /// Column with the mean perplexity.
     #[arg(long, value_name = "COLUMN", requires = "tables")]
     text_average: Option<String>,
-    /// Columns that name a row, in a table of one row per method [default: the first].
+    /// Label columns in a table with one row per method [default: the first].
     #[arg(long, value_name = "COLUMN", num_args = 1.., value_delimiter = ',', requires = "tables")]
     label: Vec<String>,
     /// Output format.

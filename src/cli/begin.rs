@@ -18,19 +18,19 @@ use ghostlab_store::{Shared, Store};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Folder of one or several models, or a .gguf file.
+    /// Model folder, folder with several models, or .gguf file.
     ///
-    /// A model folder contains config.json, tokenizer.json and *.safetensors. In a folder of models, models can also be
-    /// at `org/name`.
+    /// A model folder contains config.json, tokenizer.json and *.safetensors. In a folder with several models, they can
+    /// also be in subfolders `org/name`.
     #[arg(default_value = ".")]
     folder: PathBuf,
     /// Output file.
     #[arg(long, value_name = "FILE", default_value = "grid.yaml")]
     to: PathBuf,
-    /// Text file: .txt, .jsonl, .jsonl.gz or .parquet; can be given several times.
+    /// Text file (.txt, .jsonl, .jsonl.gz or .parquet); can be repeated.
     ///
-    /// The first file is the calibration text, and the rest are scored. A single file is split into two files next to
-    /// the grid. Without --corpus, the grid uses the bundled synthetic texts and tasks.
+    /// The first file is the calibration text, and the rest are scored. A single file is split in two, and both parts
+    /// are written next to the grid. Without --corpus, the grid uses the bundled synthetic texts and tasks.
     #[arg(long = "corpus", value_name = "FILE")]
     corpora: Vec<PathBuf>,
     /// Overwrite an existing file, unless it is an input.
@@ -95,15 +95,15 @@ fn names_part(position: &str, parts: &[PathBuf]) -> bool {
 pub(super) enum StoreCommand {
     /// Create a store in an empty or new folder.
     ///
-    /// Runs create a store automatically; use this command for a store that several users share. For an existing store,
-    /// this changes who may use it and adjusts the permissions of your own files.
+    /// Runs create a store automatically. Use this command to create a store that several users share. In an existing
+    /// store, it changes who has access and adjusts the permissions of your own files.
     Init {
-        /// Folder of the store.
+        /// Store folder.
         folder: PathBuf,
         /// Who may use the store, regardless of the umask: `group` or `all`.
         ///
-        /// `group` gives the folder's group read and write access (run `chgrp` first). `all` also lets everyone read.
-        /// This corresponds to git's core.sharedRepository.
+        /// `group` gives the folder's group read and write access (run `chgrp` first). `all` also gives everyone read
+        /// access. This corresponds to git's core.sharedRepository.
         #[arg(long, value_name = "WHOM", value_parser = PossibleValuesParser::new(Shared::NAMES).try_map(|name| name.parse::<Shared>()))]
         shared: Option<Shared>,
     },

@@ -46,15 +46,16 @@ pub(super) enum Command {
         #[arg(long)]
         repair: bool,
     },
-    /// Show which objects can be deleted, with size and recompute time, and delete them.
+    /// Show which objects can be deleted, and delete them.
     ///
-    /// Asks before it deletes, unless --yes is given.
+    /// Shows the size and the recompute time of the objects. Asks for confirmation before deleting, unless --yes is
+    /// given.
     Gc(Gc),
     /// Print the folder of an object.
     Path {
         #[command(flatten)]
         store: StoreArgs,
-        /// Start of the object key.
+        /// Beginning of the object key.
         key: String,
     },
 }
@@ -63,17 +64,17 @@ pub(super) enum Command {
 pub(super) struct Gc {
     #[command(flatten)]
     store: StoreArgs,
-    /// Keep only the objects that this grid uses; can be given several times.
+    /// Keep only the objects that this grid uses; can be repeated.
     ///
-    /// Objects of every engine and float type are kept. With `--engine`, `--device` or `--dtype`, only objects of the
+    /// Objects for every engine and float type are kept. With `--engine`, `--device` or `--dtype`, only objects for the
     /// given engine, device or float type are kept. Without --keep, --kind or --older, only damaged objects are
-    /// deleted. Objects of other program versions are kept; see --stage.
+    /// deleted. Objects from other program versions are kept; see --stage.
     #[arg(long, value_name = "GRID.yaml")]
     keep: Vec<PathBuf>,
-    /// Keep only objects used under this profile; can be given several times [default: all].
+    /// Keep only objects used with this profile; can be repeated [default: all].
     #[arg(long, value_name = "NAME", requires = "keep")]
     profile: Vec<String>,
-    /// Override a value of the kept grids, as in `run`.
+    /// Override a value in the --keep grids, as in `run`.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "keep")]
     overrides: Vec<String>,
     #[command(flatten)]
@@ -81,9 +82,9 @@ pub(super) struct Gc {
     /// Delete only objects of this kind.
     #[arg(long, value_parser = PossibleValuesParser::new(stage::KINDS.map(ObjectKind::name)))]
     kind: Option<String>,
-    /// Delete only objects of this kind and version, as shown by `cache ls`, e.g. `scores-v3`.
+    /// Delete only objects of this kind and version, e.g. `scores-v3`.
     ///
-    /// This is the only way to delete objects of older versions.
+    /// `cache ls` lists the kinds and versions. This option is the only way to delete objects of older versions.
     #[arg(long, value_name = "KIND-vN", conflicts_with_all = ["keep", "kind"])]
     stage: Option<String>,
     /// Delete only objects written at least this many days ago.

@@ -26,9 +26,9 @@ pub(super) struct Arguments {
     first: PathBuf,
     /// Second results folder (B).
     second: PathBuf,
-    /// Treat name A in the first run as name B in the second, e.g. `tiny-llama=tiny-qwen3`.
+    /// Match name A in the first run with name B in the second; can be repeated.
     ///
-    /// The name of a backbone, criterion, recovery, corpus or task. Can be given several times.
+    /// The names are those of backbones, criteria, recoveries, corpora or tasks, e.g. `tiny-llama=tiny-qwen3`.
     #[arg(long = "map", value_name = "A=B", value_parser = map)]
     names: Vec<(String, String)>,
 }

@@ -24,12 +24,12 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Artifact (`table2`, …, or `all`), grid file or model to check [default: only the machine].
+    /// Artifact, `all`, grid file or model to check [default: only the machine].
     ///
-    /// For a model folder or .gguf file, prints its architecture, its memory, and which criteria, recoveries and
-    /// exports apply.
+    /// Artifacts have names such as `table2`. For a model folder or .gguf file, prints its architecture and memory
+    /// requirements, and which criteria, recoveries and exports apply.
     target: Option<String>,
-    /// For a model: compare the logits of both engines and candle-transformers.
+    /// Compare a model's logits between both engines and candle-transformers.
     ///
     /// The weights are loaded three times, one after the other.
     #[arg(long, requires = "target")]
@@ -40,7 +40,7 @@ pub(super) struct Arguments {
     /// Override a grid value, e.g. `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Folder of the artifact files [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
+    /// Artifact folder [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
     #[command(flatten)]

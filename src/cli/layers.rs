@@ -29,11 +29,12 @@ use crate::quantity::MAX;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Model folder, .gguf file, `org/name[@revision]` in the hub cache, or a name from `backbones/`.
+    /// Model folder, .gguf file, `org/name[@revision]`, or name from `backbones/`.
     ///
-    /// A model folder contains config.json, tokenizer.json and *.safetensors.
+    /// A model folder contains config.json, tokenizer.json and *.safetensors. `org/name[@revision]` is looked up in the
+    /// hub cache.
     model: String,
-    /// Text to measure on: a text file, or a name from `corpora/`.
+    /// Text file to measure on, or name of a text in `corpora/`.
     #[arg(long, value_name = "TEXT")]
     corpus: String,
     /// Number of sequences.
@@ -48,7 +49,7 @@ pub(super) struct Arguments {
     /// Use only these criteria [default: all that rank layers or sublayers].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     criteria: Vec<String>,
-    /// Draw the ranks to an .svg, .pdf or .png file.
+    /// Plot the ranks to an .svg, .pdf or .png file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     figure: Option<PathBuf>,
     /// Overwrite an existing figure file.
@@ -57,9 +58,9 @@ pub(super) struct Arguments {
     /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Profile that defines the names of texts [default: from the entry in `backbones/`].
+    /// Profile that defines text names [default: from the entry in `backbones/`].
     ///
-    /// The file is `profiles/NAME.yaml` in the current folder or among the experiments.
+    /// The profile is read from `profiles/NAME.yaml` in the current folder or in the experiments folder.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     #[command(flatten)]

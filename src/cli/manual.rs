@@ -75,7 +75,7 @@ pub(super) fn run_completions(arguments: &CompletionsArguments) -> Result<ExitCo
 
 #[derive(Args)]
 pub(super) struct SchemaArguments {
-    /// Schema to print: grid files (`grid`) or the output of `--json` (`output`).
+    /// Schema to print: `grid` for grid files, or `output` for the output of `--json`.
     #[arg(value_enum, default_value_t = SchemaOf::Grid)]
     subject: SchemaOf,
 }

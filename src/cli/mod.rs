@@ -70,7 +70,9 @@ use crate::quantity::Gigabytes;
 #[derive(Parser)]
 #[command(name = "ghostlab", version, about, long_about = None)]
 struct Arguments {
-    /// Maximum size of a text file in GB, after decompression (a tenth of that per JSON row or task file).
+    /// Maximum size of a text file in GB, after decompression.
+    ///
+    /// JSON rows and task files are limited to a tenth of this size.
     #[arg(
         long,
         value_name = "GB",
@@ -101,13 +103,13 @@ enum Command {
     /// missing model, data or disk space (with `--stored`: a cell without results), 4 failed cell, 5 damaged store, 130
     /// interrupted.
     Run(run::Arguments),
-    /// Score one model: perplexity of texts, accuracy on tasks.
+    /// Score one model: perplexity on texts, accuracy on tasks.
     ///
-    /// The scores share the cache with grids, which score the same model as their dense cell.
+    /// The cached scores are shared with grids, in which the same model is the dense cell.
     Score(score::Arguments),
     /// Rank the layers and sublayers of a model by every criterion.
     ///
-    /// Prints the score of each layer under each criterion and the order of removal, and draws them with --figure.
+    /// Prints each layer's score under each criterion, and the order of removal. With --figure, also plots the ranks.
     Layers(layers::Arguments),
     /// Search for the best layers to remove and the best recovery.
     ///
@@ -115,23 +117,23 @@ enum Command {
     /// eliminated once they are significantly worse. The winner is then scored on held-out items. A repeated search
     /// reuses the cached scores. Exit code 4: no candidate meets the budget when measured.
     Search(search::Arguments),
-    /// Process jobs of a grid with other workers of the same store.
+    /// Process the jobs of a grid together with other workers on the same store.
     ///
-    /// A worker takes jobs until none are left. It writes no results: afterwards, use `run --stored` or `reproduce
-    /// --stored`. Exit codes: 0 no jobs left for this worker, 75 stopped early by USR1, TERM or Ctrl-C (start it
-    /// again), 2, 3 and 5 as for `run`.
+    /// A worker takes jobs until none are left. It does not write results. To write them afterwards, use `run --stored`
+    /// or `reproduce --stored`. Exit codes: 0 no jobs left for this worker, 75 stopped early by USR1, TERM or Ctrl-C
+    /// (start it again), 2, 3 and 5 as for `run`.
     Worker(worker::Arguments),
     /// Submit a grid to a cluster scheduler, which starts the workers.
     #[command(subcommand)]
     Submit(submit::Command),
-    /// Cancel the jobs that `submit` started with this store.
+    /// Cancel the jobs that `submit` started for this store.
     Cancel(status::CancelArguments),
     /// Reproduce tables and figures of the paper, or list them.
     Reproduce(reproduce::Arguments),
     /// Download models, texts and tasks from the Hugging Face hub.
     ///
-    /// Files are pinned by hash, verified, and stored in the cache that the Python libraries use. Cached files are not
-    /// requested again, and an interrupted download resumes.
+    /// Files are pinned by hash, verified, and stored in the cache that the Hugging Face Python libraries use. Cached
+    /// files are not requested again, and an interrupted download resumes.
     Fetch(fetch::Arguments),
     /// Check that models, data, disk, memory and device are available.
     ///
@@ -139,7 +141,7 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Check the paper's tables for inconsistent numbers.
     Audit(audit::Arguments),
-    /// Verify results: recompute a random sample, check the rest.
+    /// Verify results: recompute a random sample and check the rest.
     ///
     /// Checks the hashes of files, the numbers against their items, and the tables against the numbers. Recomputes a
     /// sample of windows, documents, layer selections and operators. Latencies are not verified. Exit codes: 0
@@ -158,8 +160,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Export cells as Hugging Face models or GGUF files.
     ///
-    /// The folder gets weights, config, tokenizer and a model card. Layer selections and operators that are not cached
-    /// are computed first. An earlier export in the same folder is replaced; other files in it are kept.
+    /// Writes weights, config, tokenizer and a model card. Layer selections and operators that are not cached are
+    /// computed first. An earlier export in the same folder is replaced; other files in it are kept.
     #[command(mut_arg("dtype", |dtype| dtype.help(export::DTYPE)))]
     Export(export::Arguments),
     /// Show the progress and failures of runs, including crashed ones.
@@ -177,7 +179,7 @@ enum Command {
     /// List, verify and clean up the store.
     #[command(subcommand)]
     Cache(cache::Command),
-    /// Create a store, for one user or several.
+    /// Create a store for one or more users.
     #[command(subcommand)]
     Store(begin::StoreCommand),
 }

@@ -261,7 +261,7 @@ pub(super) struct Verbosity {
     /// Print more detail.
     ///
     /// Shows the store, files, models and engine in use, why results must be recomputed, and every value as soon as it
-    /// is known.
+    /// is available.
     #[arg(short, long, global = true)]
     verbose: bool,
     /// When to use colors.

@@ -27,12 +27,12 @@ pub(super) struct Arguments {
     grid_args: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Parent folder of the results that `run` would write [default: results in the checkout].
+    /// Parent folder for the results of `run` [default: results in the checkout].
     ///
-    /// `plan` reports if `run`, or `reproduce` for an artifact, would refuse to write there.
+    /// `plan` writes nothing there, but reports if `run`, or `reproduce` for an artifact, would refuse to write to it.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// List all cells that would run, not only the first ones.
+    /// List all cells that would run, not just the first few.
     #[arg(long)]
     all: bool,
 }

@@ -26,9 +26,9 @@ use ghostlab_store::Store;
 pub(super) enum Command {
     /// Pack results folders into one reproducible zip file.
     ///
-    /// The file has RO-Crate 1.2 metadata (files with hashes and sizes, runs, software, hashes of inputs) and a list of
-    /// hashes. `verify` accepts it. The same folders always give the same bytes. Only files that a run lists and that
-    /// have not changed since are packed; optional files may be missing.
+    /// The file contains RO-Crate 1.2 metadata (files with hashes and sizes, runs, software, hashes of inputs) and a
+    /// list of hashes. `verify` accepts it. Packing the same folders always produces the same bytes. Only files that a
+    /// run lists and that have not changed since are packed; optional files may be missing.
     Pack {
         /// Results folders, or folders that contain several.
         #[arg(required = true, value_name = "FOLDER")]
@@ -36,7 +36,9 @@ pub(super) enum Command {
         /// Output file.
         #[arg(long, value_name = "FILE.zip")]
         to: PathBuf,
-        /// License of the results: a URL such as https://spdx.org/licenses/CC-BY-4.0, or text.
+        /// License for the results, as a URL or text.
+        ///
+        /// For example `https://spdx.org/licenses/CC-BY-4.0`.
         #[arg(long, value_name = "TEXT")]
         license: Option<String>,
         /// Overwrite an existing file that `record pack` did not write.
@@ -79,17 +81,17 @@ fn is_ours(bytes: &[u8]) -> bool {
 
 #[derive(Args)]
 pub(super) struct VerifyArguments {
-    /// Results folder, a folder that contains several, or a file from `record pack`.
+    /// Results folder, folder that contains several, or file from `record pack`.
     folder: PathBuf,
-    /// Share of windows and documents to recompute: `5%` or `0.05`.
+    /// Share of windows and documents to recompute, e.g. `5%` or `0.05`.
     ///
-    /// For layer selections and operators the square root of the share is used.
+    /// For layer selections and operators, the square root of the share is used.
     #[arg(long, default_value = "5%", value_parser = share)]
     share: f64,
-    /// Seed of the random sample.
+    /// Seed for the random sample.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Additional folder to search for inputs by hash; can be given several times.
+    /// Additional folder to search for inputs by hash; can be repeated.
     ///
     /// The paths in the record, the checkout, the installed files and the hub cache are always searched.
     #[arg(long, value_name = "FOLDER")]

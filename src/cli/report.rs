@@ -26,13 +26,13 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Folder of the artifact results [default: results in the checkout].
+    /// Folder with the artifact results [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// Folder of the HTML report [default: reports in the checkout].
+    /// Folder for the HTML report [default: reports in the checkout].
     #[arg(long, value_name = "FOLDER")]
     reports: Option<PathBuf>,
-    /// Write the committed report: recorded runs and lists, without large files.
+    /// Write the report for committing: recorded runs and lists, without large files.
     #[arg(long)]
     record: bool,
 }

@@ -30,24 +30,24 @@ use ghostlab_store::Store;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Artifacts to reproduce: `table2`, `figure1`, …, or `all`; lists them if omitted.
+    /// Artifacts to reproduce: `table2`, `figure1`, …, or `all` [default: list them].
     artifacts: Vec<String>,
     /// Override a grid value, e.g. `--set calibration.sequences=16`.
     ///
-    /// The results are written to a separate folder. They are not part of the report and not compared with the paper's
-    /// claims.
+    /// The results are written to a separate folder. They are neither included in the report nor compared with the
+    /// paper's claims.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Profile: `tiny` (bundled models and data) or `paper` (the paper's).
+    /// Profile: `tiny` (bundled models and data) or `paper` (those of the paper).
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Folder of the artifact files [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
+    /// Artifact folder [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
     #[arg(long, value_name = "FOLDER")]
     experiments: Option<PathBuf>,
-    /// Parent folder of the results [default: results in the checkout].
+    /// Parent folder for the results [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
-    /// Folder of the HTML report [default: reports in the checkout].
+    /// Folder for the HTML report [default: reports in the checkout].
     #[arg(long, value_name = "FOLDER")]
     reports: Option<PathBuf>,
     /// Continue even if the dense model misses the paper's dense numbers.
@@ -61,7 +61,7 @@ pub(super) struct Arguments {
     stored: bool,
     /// Repeat latency measurements and replace the cached ones.
     ///
-    /// Cells that are timed together are repeated together, and are listed first. Nothing else is recomputed.
+    /// Cells that are timed together are also repeated together. They are listed first. Nothing else is recomputed.
     #[arg(long, conflicts_with = "stored")]
     retime: bool,
     /// Replace the recorded run in the repository with this one.
@@ -72,10 +72,10 @@ pub(super) struct Arguments {
     record: bool,
     /// Record latencies even if they are unstable.
     ///
-    /// Otherwise recording latencies needs an idle machine.
+    /// Without this option, latencies can only be recorded on an idle machine.
     #[arg(long, requires = "record")]
     record_noisy: bool,
-    /// Grid of an artifact as frozen by `submit`.
+    /// Artifact grid that was frozen by `submit`.
     #[arg(long, value_name = "FILE")]
     frozen: Option<PathBuf>,
     /// Print events as JSON lines instead of progress and tables.

@@ -27,30 +27,30 @@ pub(super) struct Arguments {
     grid_args: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Parent folder of the results [default: results in the checkout].
+    /// Parent folder for the results [default: results in the checkout].
     ///
     /// Artifacts, and runs with `--set` or another engine or float type, are written to separate folders there.
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Use cached results only; do not compute anything.
     ///
-    /// Also prints why other results are missing, if known.
+    /// Also prints why results are missing, if known.
     #[arg(long)]
     stored: bool,
     /// Repeat latency measurements and replace the cached ones.
     ///
-    /// Cells that are timed together are repeated together, and are listed first. Nothing else is recomputed.
+    /// Cells that are timed together are also repeated together. They are listed first. Nothing else is recomputed.
     #[arg(long, conflicts_with = "stored")]
     retime: bool,
-    /// Print events as JSON lines instead of progress and table.
+    /// Print events as JSON lines instead of progress and the table.
     #[arg(long, conflicts_with = "json")]
     events: bool,
-    /// Table layout: a row per cell (`long`), or a row per method (`wide`).
+    /// Table layout: one row per cell (`long`) or one row per method (`wide`).
     ///
     /// `wide` has a column for each backbone and depth, and is also written to `wide.md`.
     #[arg(long, value_enum, default_value_t = TableLayout::Long)]
     layout: TableLayout,
-    /// Column of `--layout wide` [default: mean task accuracy, or the first].
+    /// Metric shown by `--layout wide` [default: mean task accuracy, or the first].
     #[arg(long, value_name = "COLUMN")]
     metric: Option<String>,
     /// Aggregate over seeds: mean ± standard deviation.

@@ -29,20 +29,23 @@ use crate::tasks::{Bos, DocumentLimit};
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Model folder, .gguf file, `org/name[@revision]` in the hub cache, or a name from `backbones/`.
+    /// Model folder, .gguf file, `org/name[@revision]`, or name from `backbones/`.
     ///
-    /// A model folder contains config.json, tokenizer.json and *.safetensors.
+    /// A model folder contains config.json, tokenizer.json and *.safetensors. `org/name[@revision]` is looked up in the
+    /// hub cache.
     model: String,
-    /// Tasks: names, files, or definitions of lm-evaluation-harness.
+    /// Tasks: names, files, or lm-evaluation-harness definitions.
     ///
     /// A file is named after its task (`arc_easy.jsonl`) or given as `NAME=FILE`. Definitions are YAML files, folders
     /// of them, or names of tasks, groups and tags in --definitions.
     #[arg(long, value_name = "TASK", num_args = 1.., value_delimiter = ',')]
     tasks: Vec<String>,
-    /// Folder of lm-evaluation-harness task definitions, such as its `lm_eval/tasks`.
+    /// Folder with lm-evaluation-harness task definitions, such as its `lm_eval/tasks`.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     definitions: Option<PathBuf>,
-    /// Dataset folder for task definitions, with a file per split [default: their datasets on the hub].
+    /// Dataset folder for task definitions [default: their datasets on the hub].
+    ///
+    /// The folder contains one file per split.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::AnyPath)]
     rows: Option<PathBuf>,
     /// Number of few-shot examples for task definitions [default: from the definition].
@@ -54,12 +57,12 @@ pub(super) struct Arguments {
     /// System message, or text before each prompt, for task definitions.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Write requests and answers of task definitions to `samples_TASK.jsonl` files.
+    /// Write requests and answers for task definitions to `samples_TASK.jsonl` files.
     ///
     /// lm-evaluation-harness writes the same format with `--log_samples`.
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     samples: Option<PathBuf>,
-    /// Texts by name or file, with optional window length, e.g. `wikitext2@1024` or `notes.txt`.
+    /// Texts by name or file, with optional window length, e.g. `wikitext2@1024`.
     ///
     /// Names are `wikitext2`, `c4`, `ptb` and the files in `corpora/`. The default length is --length.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
@@ -72,26 +75,28 @@ pub(super) struct Arguments {
     /// A .txt file is one row; a .jsonl file has one row per line.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
-    /// Limit documents per task (a count, or a fraction below 1).
+    /// Maximum number of documents per task, or a fraction below 1.
     #[arg(long = "documents", visible_alias = "limit", value_name = "N")]
     limit: Option<DocumentLimit>,
-    /// Limit windows per text.
+    /// Maximum number of windows per text.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
     windows: Option<u32>,
-    /// Special tokens at the start of contexts: `tokenizer` (the tokenizer's default), `never` or `always`.
+    /// Special tokens at the start of contexts: `tokenizer`, `never` or `always`.
+    ///
+    /// `tokenizer` uses the tokenizer's default.
     #[arg(long, default_value_t, value_parser = str::parse::<Bos>)]
     bos: Bos,
     /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Profile that defines the names of texts and tasks [default: from the entry in `backbones/`].
+    /// Profile that defines text and task names [default: from the entry in `backbones/`].
     ///
-    /// The file is `profiles/NAME.yaml` in the current folder or among the experiments.
+    /// The profile is read from `profiles/NAME.yaml` in the current folder or in the experiments folder.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
-    /// Write results in the format of lm-evaluation-harness.
+    /// Write results in lm-evaluation-harness format.
     ///
-    /// A file from an earlier `score` is replaced.
+    /// Replaces a file that an earlier `score` wrote.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Overwrite an existing output file that `score` did not write.

@@ -30,16 +30,18 @@ use crate::search::{Found, SearchEnv, mean_latency, search, split_searches};
 pub(super) struct Arguments {
     #[command(flatten)]
     search_args: SearchArgs,
-    /// Export the winner as a Hugging Face model, with the search results in its model card.
+    /// Export the winner as a Hugging Face model.
+    ///
+    /// The model card contains the search results.
     #[arg(long, value_name = "FOLDER")]
     export: Option<PathBuf>,
     /// Download missing inputs from the Hugging Face hub first.
     #[arg(long)]
     fetch: bool,
-    /// Override a value of a grid file, e.g. `--set search.seed=1`.
+    /// Override a value in a grid file, e.g. `--set search.seed=1`.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Parent folder of the report [default: results in the checkout].
+    /// Parent folder for the report [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     #[command(flatten)]

@@ -23,15 +23,15 @@ use crate::tasks::Bos;
 /// Command-line arguments for the model and settings of a search.
 #[derive(Args)]
 pub(super) struct SearchArgs {
-    /// Model folder, `org/name[@revision]` in the hub cache, a name from `backbones/`, or a grid file.
+    /// Model folder, `org/name[@revision]`, name from `backbones/`, or grid file.
     ///
-    /// A model folder contains config.json, tokenizer.json and *.safetensors. A grid file has `search` instead of
-    /// `evaluate`.
+    /// A model folder contains config.json, tokenizer.json and *.safetensors. `org/name[@revision]` is looked up in the
+    /// hub cache. A grid file has `search` instead of `evaluate`.
     pub(super) model: String,
-    /// Bounds that every candidate must meet, e.g. `layers=8` or `speedup=1.3,memory=12GB`.
+    /// Bounds on every candidate, e.g. `layers=8` or `speedup=1.3,memory=12GB`.
     ///
-    /// `layers=8` is the number of removed layers; `latency=25ms` is the time over --prompt; `params=0.8` and
-    /// `kv_cache=0.5` are shares of the dense model. All bounds must hold.
+    /// `layers=8` is the number of layers to remove. `latency=25ms` is the maximum time for --prompt. `params=0.8` and
+    /// `kv_cache=0.5` are maximum shares of the dense model. All bounds must hold.
     #[arg(long, value_name = "BOUND", num_args = 1.., value_delimiter = ',')]
     pub(super) budget: Vec<String>,
     /// Tasks by name or file, as in `score`; their mean accuracy is maximized.
@@ -39,24 +39,28 @@ pub(super) struct SearchArgs {
     pub(super) tasks: Vec<String>,
     /// Texts by name or file, as in `score --perplexity`; their mean loss is minimized.
     ///
-    /// With --tasks as well, a candidate is eliminated only if one rival is better in both objectives.
+    /// If --tasks is also given, a candidate is eliminated only if one rival is better in both objectives.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) texts: Vec<String>,
-    /// Calibration texts with optional size, e.g. `c4-train:64x1024@0` (sequences, tokens, seed).
+    /// Calibration texts with optional size, e.g. `c4-train:64x1024@0`.
     ///
-    /// Texts are given by name or file. They are used to select layers and to solve recoveries. The default size is 128
-    /// sequences of --length tokens, with seed 0.
+    /// Texts are given by name or file. The size in the example is 64 sequences of 1024 tokens, with seed 0. The texts
+    /// are used to select layers and to compute recoveries. The default size is 128 sequences of --length tokens, with
+    /// seed 0.
     #[arg(long, value_name = "TEXT", num_args = 1.., value_delimiter = ',')]
     pub(super) calibration: Vec<String>,
-    /// Criteria [default: the paper's criteria and the sublayer criteria that need only one calibration pass].
+    /// Criteria [default: the paper's criteria and the one-pass sublayer criteria].
+    ///
+    /// One-pass criteria need only one calibration pass.
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) criteria: Vec<String>,
     /// Recoveries [default: the paper's recoveries and all sublayer recoveries].
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub(super) recoveries: Vec<String>,
-    /// Maximum number of documents, and of windows [default: all].
+    /// Maximum number of documents and of windows [default: all].
     ///
-    /// The limit covers all tasks, or all texts, together. A fifth of the items is held out for the final evaluation.
+    /// The limit applies to the documents of all tasks together, and to the windows of all texts together. A fifth of
+    /// the items is held out for the final evaluation.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX as i64))]
     items: Option<u32>,
     /// Family-wise error rate of the elimination tests.
@@ -68,13 +72,15 @@ pub(super) struct SearchArgs {
     /// Tokens per window and calibration sequence [default: 2048, or the model's context if shorter].
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(2..=MAX as i64))]
     length: Option<u32>,
-    /// Prompt for latency: tokens, batch size and decoded tokens per sequence, e.g. `512x4+64`.
+    /// Prompt for latency, e.g. `512x4+64`.
+    ///
+    /// The example is a batch of 4 sequences with 512 tokens each, after which 64 tokens are decoded per sequence.
     #[arg(long, value_name = "TOKENS[xBATCH][+NEW]", default_value = "512", value_parser = prompt)]
     pub(super) prompt: Latency,
     /// Rule for joining the rows of text files and drawing windows from them.
     #[arg(long, default_value = "wikitext2", value_parser = PossibleValuesParser::new(Rule::ALL.map(Rule::name)))]
     rule: String,
-    /// Profile that defines the names of texts and tasks; for a grid file, the profile to use.
+    /// Profile that defines text and task names; for a grid file, its profile.
     #[arg(long, value_name = "NAME")]
     pub(super) profile: Option<String>,
 }

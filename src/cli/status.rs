@@ -24,7 +24,7 @@ pub(super) struct Arguments {
     store: StoreArgs,
     /// Show all runs, and every job and worker of shared grids.
     ///
-    /// By default shows active runs and the newest run of each grid.
+    /// By default, shows active runs and the newest run of each grid.
     #[arg(long)]
     all: bool,
 }
@@ -188,7 +188,7 @@ fn run_text(record: &RunView) -> String {
 
 #[derive(Args)]
 pub(super) struct CancelArguments {
-    /// Submission ids, or names of grids or artifacts [default: all submissions of the store].
+    /// IDs of submissions, or grid or artifact names [default: all submissions of the store].
     which: Vec<String>,
     #[command(flatten)]
     store: StoreArgs,

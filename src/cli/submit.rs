@@ -44,10 +44,10 @@ pub(super) struct Arguments {
     /// Number of workers [default: from the profile file, or one per backbone].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
-    /// Maximum number of workers at the same time [default: all].
+    /// Maximum number of workers to run at once [default: all].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     at_a_time: Option<u16>,
-    /// Cluster profile: partition, account, time limit, GPU types, … (see docs/cluster.md).
+    /// Cluster profile: partition, account, time limit, GPU types, … (docs/cluster.md).
     #[arg(long, value_name = "FILE")]
     profile_file: Option<PathBuf>,
     /// Print the job script and the commands without submitting.
@@ -56,10 +56,10 @@ pub(super) struct Arguments {
     /// Submit additional workers even if workers for the same plan are queued.
     #[arg(long)]
     again: bool,
-    /// For an artifact: continue even if the dense model misses the paper's dense numbers.
+    /// Continue an artifact even if the dense model misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
-    /// Parent folder of the results [default: results in the checkout].
+    /// Parent folder for the results [default: results in the checkout].
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Additional options for sbatch.

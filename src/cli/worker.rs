@@ -27,12 +27,12 @@ pub(super) struct Arguments {
     grid_args: GridArgs,
     #[command(flatten)]
     limits: LimitArgs,
-    /// Exit after this many seconds without work, even if other workers are still running.
+    /// Exit after this many seconds without work, even if other workers still run.
     ///
-    /// By default a worker waits until all jobs are done, and takes over abandoned ones.
+    /// By default, a worker waits until all jobs are done, and takes over abandoned ones.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=MAX_SECONDS))]
     idle_exit: Option<u64>,
-    /// For an artifact: continue even if the dense model misses the paper's dense numbers.
+    /// Continue an artifact even if the dense model misses the paper's dense numbers.
     #[arg(long)]
     no_gate: bool,
     /// Run as a Slurm job: on USR1, ask `scontrol` to requeue the job before exiting.

@@ -35,7 +35,7 @@ pub struct QueuedJob {
     pub state: String,
     /// Reason for waiting; empty if unknown.
     pub reason: String,
-    /// Comment, which identifies the submission.
+    /// Job comment, which identifies the submission.
     pub comment: String,
 }
 
@@ -193,7 +193,7 @@ pub struct JobEnd {
     pub job: String,
     /// Exit code.
     pub exit_code: u8,
-    /// Reason for the end.
+    /// Reason why the job ended.
     pub reason: String,
     /// Path of the log file.
     #[serde(serialize_with = "crate::files::shown::path")]
@@ -201,7 +201,7 @@ pub struct JobEnd {
     pub log: PathBuf,
     /// Host name.
     pub host: String,
-    /// End time in seconds since 1970 (UTC), by the host's clock.
+    /// End time in Unix seconds, according to the host's clock.
     pub time: u64,
 }
 

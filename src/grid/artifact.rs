@@ -16,11 +16,11 @@ use crate::error::{Error, Result};
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// Title in one line.
+    /// One-line title.
     pub title: String,
-    /// Caption of the paper, shortened.
+    /// Shortened caption from the paper.
     pub caption: Option<String>,
-    /// Other name under which the paper shows the same content: `tableA3` is `table4`.
+    /// Other name under which the paper shows the same content. For example, `tableA3` is `table4`.
     pub also: Option<String>,
     /// Table of numbers.
     pub table: Option<TableEntry>,
@@ -28,9 +28,9 @@ pub struct Description {
     pub figure: Option<FigureEntry>,
     /// Table of built-in items, without a grid.
     pub list: Option<ListEntry>,
-    /// Searches over the grid's cells (its key `search`), compared with another artifact's best rows.
+    /// Comparison of searches over the grid's cells (see the grid's key `search`) with another artifact's best rows.
     pub races: Option<RacesEntry>,
-    /// Names of the list rows that the paper's table has, in its order. The LaTeX output contains only these.
+    /// Names of the list rows that are in the paper's table, in its order. The LaTeX output contains only these rows.
     #[serde(default)]
     pub in_paper: Vec<String>,
     /// Maximum deviation of a value from the paper's.
@@ -45,11 +45,11 @@ pub struct RacesEntry {
     /// Artifact that scores the same cells on all items.
     #[serde(rename = "beside")]
     pub table: String,
-    /// Metrics of the search, by that artifact's names.
+    /// Metrics of the search, as named in that artifact.
     pub metrics: Vec<String>,
 }
 
-/// Table with rows by backbone and method, and columns by metric.
+/// Table with a row for each backbone and method, and a column for each metric.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TableEntry {
@@ -58,9 +58,9 @@ pub struct TableEntry {
     /// Whether each backbone starts with its dense row.
     #[serde(default)]
     pub dense: bool,
-    /// Rows of a block, in this order.
+    /// Rows of each block, in this order.
     pub rows: Vec<RowEntry>,
-    /// Whether columns are repeated for each depth. Otherwise rows are.
+    /// Whether the columns are repeated for each depth. Otherwise the rows are repeated.
     #[serde(default)]
     pub across_depths: bool,
     /// Metrics of the columns, in this order.
@@ -71,20 +71,20 @@ pub struct TableEntry {
     /// Recovery that every other recovery of the same selection is tested against, item by item. By default, our
     /// recovery is tested against the best other one.
     pub against: Option<String>,
-    /// Dimension to aggregate over. Each row shows mean, standard deviation and number of cells, with one figure
-    /// each.
+    /// Dimension to aggregate over. Each row shows the mean, the standard deviation and the number of cells. A figure
+    /// shows the single values as dots.
     pub over: Option<Over>,
-    /// Table of the paper whose method order is compared with the order under each seed.
+    /// Table in the paper whose order of methods is compared with the order for each seed.
     pub order_of: Option<String>,
-    /// Decimals of all numbers.
+    /// Number of decimals shown for every number.
     #[serde(default = "two")]
     pub decimals: usize,
-    /// Layout in the paper, where the LaTeX output differs from the others.
+    /// Layout of the LaTeX output, where it differs from the other outputs.
     #[serde(default)]
     pub print: PrintEntry,
 }
 
-/// Layout of a table printed next to the paper's. Omitted settings are those of the other outputs.
+/// Layout of a table printed next to the paper's. Omitted settings are the same as in the other outputs.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PrintEntry {
@@ -92,11 +92,13 @@ pub struct PrintEntry {
     pub lead: Option<Vec<RowHeader>>,
     /// Metrics that the paper's table lacks. They are written to a separate file.
     pub beyond: Vec<String>,
-    /// Metrics whose headers have an arrow that points to better values; by default all metrics with a direction.
+    /// Metrics whose headers have an arrow that shows which direction is better; all metrics with a direction by
+    /// default.
     pub arrows: Option<Vec<String>>,
     /// Rows to shade.
     pub shade: Highlight,
-    /// Number of sequences; only rows whose operators are computed from this many sequences are shaded.
+    /// Number of calibration sequences of the shaded rows. Rows whose operators are computed from another number are
+    /// not shaded.
     pub shade_sequences: Option<usize>,
     /// Whether the table is transposed, with a row per prompt and a column per variant.
     pub prompts_as_rows: bool,
@@ -128,11 +130,11 @@ pub enum Over {
 #[serde(rename_all = "lowercase")]
 pub enum RowHeader {
     Backbone,
-    /// Number of removed layers, with the total.
+    /// Number of removed layers out of the total.
     Depth,
     /// Number of removed layers or sublayers, with the unit.
     Removed,
-    /// Recovery, or the criterion without one.
+    /// Recovery, or the criterion if there is no recovery.
     Method,
     /// Number of sequences that an operator is computed from.
     Sequences,
@@ -158,10 +160,11 @@ pub struct RowEntry {
 #[serde(deny_unknown_fields)]
 pub struct FigureEntry {
     pub kind: FigureKind,
-    /// Metrics to draw, several as adjacent bars. The kind `layers` draws the selection and needs none.
+    /// Metrics to draw. Several metrics are drawn as adjacent bars. The kind `layers` draws the selection and needs
+    /// none.
     #[serde(default)]
     pub metrics: Vec<String>,
-    /// Label of the value axis, with unit.
+    /// Label of the value axis, including the unit.
     #[serde(default)]
     pub axis: String,
     /// Whether the value axis is logarithmic.

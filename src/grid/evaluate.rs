@@ -91,12 +91,12 @@ impl fmt::Display for Perplexity {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct EvaluateEntry {
-    /// Perplexity of texts in windows; one column of the table for each text and length.
+    /// Perplexity on texts, computed in windows. The table has one column for each text and length.
     pub(super) perplexity: Many<PerplexityEntry>,
-    /// Zero-shot multiple choice; one column of the table for each task, and one for their average.
+    /// Zero-shot multiple-choice tasks. The table has one column for each task and one for their average.
     pub(super) tasks: Many<TaskUseEntry>,
-    /// Time and memory of a forward pass over a prompt and of decoding after it, measured for all variants of a
-    /// backbone together.
+    /// Time and memory for a forward pass over a prompt and for decoding after it. All variants of a backbone are
+    /// measured together.
     pub(super) latency: Many<LatencyEntry>,
     /// Additional metrics of the scored texts and tasks, each in its own columns: `bits_per_byte`, ….
     pub(super) metrics: Many<String>,
@@ -119,7 +119,7 @@ pub(super) struct LatencyEntry {
     pub(super) decode: Many<usize>,
 }
 
-/// Perplexity of each corpus at each length.
+/// Perplexity on each corpus at each length.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PerplexityEntry {
@@ -128,7 +128,8 @@ pub(super) struct PerplexityEntry {
     /// Tokens per window.
     #[schemars(schema_with = "one_or_many::lengths")]
     pub(super) length: Many<usize>,
-    /// Whether to compare each variant's predictions with the dense model's: KL divergence, same most likely token, ….
+    /// Whether to compare each variant's predictions with the dense model's, by KL divergence, agreement of the most
+    /// likely token, ….
     #[serde(default)]
     pub(super) damage: bool,
 }
@@ -140,13 +141,13 @@ pub(super) enum TaskUseEntry {
     Defined(Box<DefinitionEntry>),
 }
 
-/// Task and the protocol under which it is scored. Requires either `name` or `definition`.
+/// Task and the protocol by which it is scored. Requires either `name` or `definition`.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct TaskUseMap {
     /// Name in `tasks`, or of a file `tasks/NAME.yaml`.
     name: Option<String>,
-    /// Task definition of lm-evaluation-harness: a YAML file of a task or group, a folder of them, or a name in
+    /// Task definition of lm-evaluation-harness: a YAML file for a task or group, a folder of such files, or a name in
     /// `folder`.
     definition: Option<String>,
     /// Folder in which to look up `definition` and the members of its groups.

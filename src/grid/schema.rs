@@ -40,7 +40,8 @@ pub(super) struct Schema {
     /// Weight types. Rounded weights equal those of a quantized file of that type after dequantization.
     #[serde(default)]
     pub(super) weights: Many<WeightsEntry>,
-    /// Criteria that select the layers to remove. A grid has this and the next three axes, or only dense backbones.
+    /// Criteria that select the layers to remove. A grid has either this and the next three axes, or only dense
+    /// backbones.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::criteria")]
     pub(super) criterion: Many<MethodEntry>,
@@ -54,21 +55,21 @@ pub(super) struct Schema {
     /// Texts from which selections and operators are computed.
     #[serde(default)]
     pub(super) calibration: Many<CalibrationEntry>,
-    /// Patterns of cells to exclude from the product of the axes.
+    /// Patterns for cells to exclude from the product of the axes.
     #[serde(default)]
     pub(super) exclude: Many<PatternEntry, 0>,
-    /// Cells in addition to the product of the axes. Missing axes of an entry default to the grid's.
+    /// Cells in addition to the product of the axes. Axes that an entry omits default to the grid's.
     #[serde(default)]
     pub(super) include: Many<IncludeEntry, 0>,
     /// Evaluations of every variant.
     #[serde(default)]
     #[schemars(with = "EvaluateEntry")]
     pub(super) evaluate: Option<EvaluateEntry>,
-    /// Search settings, instead of `evaluate`: items and budget of the race between variants (`ghostlab search`).
+    /// Search settings, instead of `evaluate`: items and budget for the race between variants (`ghostlab search`).
     #[serde(default)]
     #[schemars(with = "SearchEntry")]
     pub(super) search: Option<SearchEntry>,
-    /// Table or figure of the paper made from the grid (`ghostlab reproduce`).
+    /// Table or figure of the paper that is made from the grid (`ghostlab reproduce`).
     #[serde(default, rename = "artifact")]
     pub(super) _artifact: Option<Description>,
     /// Default profile, used without `--profile`.
@@ -105,7 +106,7 @@ pub(super) struct BackboneEntry {
     pub(super) profile: Option<String>,
 }
 
-/// Text collection, with the rule that cuts windows from it.
+/// Text collection, and the rule that cuts windows from it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Corpus")]
@@ -131,7 +132,7 @@ pub(super) struct CorpusEntry {
     /// Maximum number of evaluation windows, taken from the start. Calibration is not limited.
     #[schemars(range(min = 1))]
     pub(super) limit: Option<usize>,
-    /// Column or field with the text, if not the default.
+    /// Column or field that contains the text, if it is not the default.
     pub(super) column: Option<String>,
     /// Whether the text is synthetic. Synthetic data never counts as the published text.
     #[serde(default)]
@@ -162,7 +163,8 @@ pub(super) struct TaskEntry {
     pub(super) generated: bool,
 }
 
-/// Text from which activations are collected. Each key takes a list. The lists are multiplied in key order.
+/// Text from which activations are collected. Each key accepts a list. All combinations of the listed values are used,
+/// in key order.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CalibrationEntry {
@@ -183,7 +185,7 @@ pub(super) struct CalibrationEntry {
     pub(super) operator_sequences: Many<usize>,
 }
 
-/// Cells in addition to the product of the axes. Missing axes of an entry default to the grid's.
+/// Cells in addition to the product of the axes. Axes that an entry omits default to the grid's.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct IncludeEntry {

@@ -92,14 +92,14 @@ impl fmt::Display for Budget {
 pub(super) struct SearchEntry {
     /// Requirements on every candidate.
     budget: BudgetEntry,
-    /// Texts to score candidates on. The objective is the mean loss of their windows.
+    /// Texts to score candidates on. The objective is the mean loss over their windows.
     #[serde(default)]
     perplexity: Many<PerplexityEntry>,
-    /// Tasks to score candidates on. The objective is the mean accuracy of their documents. Texts and tasks together
-    /// give two objectives.
+    /// Tasks to score candidates on. The objective is the mean accuracy over their documents. If there are both texts
+    /// and tasks, there are two objectives.
     #[serde(default)]
     tasks: Many<TaskUseEntry>,
-    /// Maximum number of documents over all tasks, and of windows over all texts; all by default.
+    /// Maximum total number of documents in all tasks, and of windows in all texts; all by default.
     #[schemars(range(min = 1))]
     items: Option<usize>,
     /// Upper bound on the probability of eliminating any candidate wrongly; 0.05 by default.
@@ -115,21 +115,21 @@ pub(super) struct SearchEntry {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BudgetEntry {
-    /// Number of layers to remove; several numbers are separate searches.
+    /// Number of layers to remove. Several numbers result in separate searches.
     #[serde(default)]
     #[schemars(schema_with = "one_or_many::counts")]
     pub(super) layers: Many<usize>,
-    /// Minimum speedup over the dense backbone: `1.3`.
+    /// Minimum speedup over the dense backbone, such as `1.3`.
     #[schemars(range(min = 1.0))]
     speedup: Option<f64>,
-    /// Maximum time of a pass over the prompt: `25ms`, `1.5s`.
+    /// Maximum time for a pass over the prompt, such as `25ms` or `1.5s`.
     latency: Option<String>,
-    /// Maximum size of the weights: `12GB`, `800MB`.
+    /// Maximum size of the weights, such as `12GB` or `800MB`.
     memory: Option<String>,
-    /// Maximum share of the dense backbone's parameters: `0.8`.
+    /// Maximum share of the dense backbone's parameters, such as `0.8`.
     #[schemars(range(min = 0.0, max = 1.0))]
     params: Option<f64>,
-    /// Maximum share of the dense backbone's KV cache: `0.5`.
+    /// Maximum share of the dense backbone's KV cache, such as `0.5`.
     #[schemars(range(min = 0.0, max = 1.0))]
     kv_cache: Option<f64>,
 }
@@ -142,7 +142,7 @@ struct PromptEntry {
     length: usize,
     /// Sequences per batch; 1 by default.
     batch: Option<usize>,
-    /// New tokens to decode after the prompt, per sequence; their time is included. None by default.
+    /// New tokens to decode per sequence after the prompt. Their time is included. None by default.
     decode: Option<usize>,
 }
 

@@ -50,13 +50,13 @@ pub(super) enum WeightsEntry {
     Map(WeightsMap),
 }
 
-/// Rounded weights, with the weights used for repairs.
+/// Rounded weights, and the weights used for repairs.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WeightsMap {
     /// Type to which matrices are rounded.
     r#type: WeightsName,
-    /// Weights used for layer selection and repair: stored (`full`) or rounded; `full` by default.
+    /// Weights used for layer selection and repair: stored (`full`) or rounded (`rounded`); `full` by default.
     #[serde(default)]
     calibrated: Many<CalibratedOn>,
 }

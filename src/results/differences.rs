@@ -22,9 +22,9 @@ use crate::pipeline::identity::{Canonical, ComputeId, Difference, differs, flatt
 /// Differences between two runs.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Differences {
-    /// Differing keys of the grids as run.
+    /// Keys that differ between the grids as they were run.
     pub settings: Vec<SettingDifference>,
-    /// Backbones, tokenizers, corpora and tasks with the same name and different hashes.
+    /// Backbones, tokenizers, corpora and tasks with the same name but different hashes.
     pub data: Vec<SettingDifference>,
     /// Whether both runs record the hashes of their inputs.
     pub data_known: bool,
@@ -32,19 +32,19 @@ pub struct Differences {
     pub protocols: Vec<SettingDifference>,
     /// Backbones that ran on different engines, float types or devices.
     pub engines: Vec<SettingDifference>,
-    /// Whether both runs record the full identity of each number. Numbers of older programs are compared only by
+    /// Whether both runs record the full identity of each number. Numbers from older programs are compared only by
     /// backbone, depth, criterion, recovery, text and metric.
     pub identified: bool,
-    /// Setting differences that apply to all paired numbers: each run has one value for a named input or method, and
+    /// Setting differences that apply to all paired numbers. Each run has one value for a named input or method, and
     /// the values differ. Backbones and engines are listed under `data` and `engines`.
     pub aside: Vec<SettingDifference>,
-    /// Count of numbers in both runs.
+    /// Count of numbers that are in both runs.
     pub compared: usize,
     /// Numbers with different values, in the order of the first run.
     pub values: Vec<ValueDifference>,
-    /// Numbers only in the first run.
+    /// Numbers that are only in the first run.
     pub only_first: Vec<Unpaired>,
-    /// Numbers only in the second run.
+    /// Numbers that are only in the second run.
     pub only_second: Vec<Unpaired>,
     /// Unpaired numbers with several possible partners.
     pub coinciding: Vec<CoincidingNumbers>,
@@ -92,12 +92,12 @@ pub struct ValueDifference {
     pub cell: String,
     /// Column in the first run's own table; empty if unknown.
     pub column: String,
-    /// For the same items on two engines: whether the difference exceeds the rounding error of the float types. Null
-    /// if no bound is known.
+    /// Whether the difference exceeds the rounding error of the float types, for the same items on two engines. Null if
+    /// no bound is known.
     pub beyond: Option<bool>,
     /// Whether both values come from the same items, measured in the same way.
     pub same_items: bool,
-    /// Test of the second run against the first; null without common items.
+    /// Test of the second run against the first; null if there are no common items.
     pub paired: Option<Paired>,
 }
 

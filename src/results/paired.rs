@@ -17,11 +17,11 @@ pub struct Paired {
     pub test: &'static str,
     /// Recovery of the other variant.
     pub against: String,
-    /// Our value minus the other, computed from the values in the table.
+    /// Value of this variant minus that of the other, computed from the values in the table.
     pub difference: f64,
     /// Two-sided p-value.
     pub p: f64,
-    /// Whether ours is better; null if the metric has no direction.
+    /// Whether this variant is better; null if the values are equal or the metric has no direction.
     better: Option<bool>,
 }
 

@@ -33,9 +33,9 @@ pub struct Condition {
     pub criterion: String,
     /// Recovery, such as `none`, `ghosted` or `ghosted:svd`; `none` for the dense backbone.
     pub recovery: String,
-    /// Whether weights were trained after the repair. Only results of the paper have this.
+    /// Whether weights were trained after the repair. Only results from the paper have this.
     pub finetuned: bool,
-    /// Calibration corpus, followed by the number of sequences if a table varies it: `c4`, `c4:32`.
+    /// Calibration corpus, followed by the number of sequences if a table varies it, such as `c4` or `c4:32`.
     pub calibration: String,
 }
 
@@ -56,7 +56,7 @@ impl Condition {
 pub struct Record {
     #[serde(flatten)]
     pub condition: Condition,
-    /// Metric id: a task name (percent), `acc_average` (percent), `ppl_NAME`, `ppl_average`, `prefill_ms`, ….
+    /// Metric ID: a task name (percent), `acc_average` (percent), `ppl_NAME`, `ppl_average`, `prefill_ms`, ….
     pub metric: String,
     /// Measured value; null if the cell failed or was not run.
     pub value: Option<f64>,

@@ -56,15 +56,15 @@ pub struct Found {
     pub alpha: f64,
     /// Seed for the order of items.
     pub seed: u64,
-    /// Prompt for latency and speedup: `512×1`.
+    /// Prompt for latency and speedup, such as `512×1`.
     pub prompt: String,
-    /// Objectives; with two, a candidate is eliminated only if one rival is better in both.
+    /// Objectives. If there are two, a candidate is eliminated only if a single rival is better in both.
     pub objectives: Vec<Objective>,
-    /// Rounds in order.
+    /// Rounds, in order.
     pub rounds: Vec<Round>,
-    /// Candidates: first the survivors, then the others, each in grid order.
+    /// Candidates. The survivors come first, and each group is in grid order.
     pub candidates: Vec<Candidate>,
-    /// Cells that were not candidates, with the reason.
+    /// Cells that were not candidates, with reasons.
     pub left_out: Vec<LeftOut>,
     /// Cell name of the best candidate; null if none meets the budget.
     pub winner: Option<String>,
@@ -81,7 +81,7 @@ pub struct Found {
 pub struct Objective {
     /// `accuracy` in percent, or `loss` in nats per token.
     pub name: String,
-    /// Tasks or texts, with equal weights.
+    /// Tasks or texts, all weighted equally.
     pub on: Vec<String>,
     /// Number of items available for the race.
     pub items: usize,
@@ -92,7 +92,7 @@ pub struct Objective {
 /// Round of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Round {
-    /// Number of items that survivors have seen after the round.
+    /// Number of items on which each survivor has been scored after the round.
     pub items: usize,
     /// Number of candidates in the round.
     pub alive: usize,
@@ -109,21 +109,21 @@ pub struct Candidate {
     pub criterion: String,
     /// Recovery method.
     pub recovery: String,
-    /// Calibration of criterion and recovery.
+    /// Calibration for the criterion and the recovery.
     pub calibration: String,
     /// Indices of the removed layers (from 0), and names of the removed sublayers.
     pub removed: Cut,
     /// Names of cells with identical layers and operators, which are not scored separately.
     pub same: Vec<String>,
-    /// Costs by the cost model.
+    /// Costs estimated by the cost model.
     #[serde(flatten)]
     pub costs: Costs,
-    /// Measured latency over the prompt in milliseconds; null if not measured.
+    /// Measured latency for the prompt in milliseconds; null if not measured.
     pub milliseconds: Option<f64>,
     /// Scores in the race, by objective.
     pub scores: Vec<Score>,
-    /// Difference from the eliminating rival, or for a survivor from the winner, on common items, by objective. Empty
-    /// for the winner.
+    /// Difference from the rival that eliminated the candidate, on common items and by objective. For a survivor,
+    /// difference from the winner. Empty for the winner.
     pub beyond: Vec<Score>,
     /// Number of items scored in the race.
     pub items: usize,
@@ -131,7 +131,7 @@ pub struct Candidate {
     pub fate: Elimination,
 }
 
-/// Mean over the means of tasks or texts, with its confidence interval.
+/// Mean of the task or text means, with its confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Score {
     /// Mean in percent or nats per token.
@@ -166,12 +166,12 @@ pub enum Elimination {
     },
     /// Could not be scored.
     Failed {
-        /// Reason of the failure.
+        /// Reason for the failure.
         reason: String,
     },
     /// Survived the race, but the measured latency exceeds the budget.
     Slow {
-        /// Measured latency and its bound.
+        /// Measured latency and the bound that it exceeds.
         reason: String,
     },
 }
@@ -209,15 +209,15 @@ pub struct HeldOutScore {
 pub struct Spent {
     /// Number of scored items, summed over candidates.
     pub items: f64,
-    /// Scored items of the exhaustive grid.
+    /// Number of scored items if all candidates were scored on all items.
     pub all_items: f64,
-    /// Items times layers, with shared layers counted once.
+    /// Number of items times layers, with shared layers counted once.
     pub layers: f64,
-    /// Items times layers of the exhaustive grid.
+    /// Number of items times layers if all candidates were scored on all items.
     pub all_layers: f64,
-    /// Scored items of the final evaluation, which `items` excludes.
+    /// Number of items scored in the final evaluation. They are not included in `items`.
     pub judged_items: f64,
-    /// Items times layers of the final evaluation, which `layers` excludes.
+    /// Number of items times layers in the final evaluation. They are not included in `layers`.
     pub judged_layers: f64,
 }
 
@@ -288,14 +288,15 @@ impl Objective {
     }
 }
 
-/// Costs of a variant by the cost model.
+/// Costs of a variant according to the cost model.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Costs {
     /// FLOPs of the dense backbone for reading the prompt and decoding, divided by those of the variant.
     pub speedup: f64,
-    /// Bytes of the weights, including operators.
+    /// Size of the weights in bytes, including operators.
     pub bytes: u64,
-    /// Parameters including operators, relative to the dense backbone. Present only if the budget bounds them.
+    /// Number of parameters, including operators, relative to the dense backbone. Present only if the budget bounds
+    /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub params: Option<f64>,
     /// KV cache size relative to the dense backbone. Present only if the budget bounds it.

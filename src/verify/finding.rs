@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use crate::archive::{Altered, METADATA, Unpacked};
 
-/// Checks of several results folders.
+/// Checks of one or more results folders.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Verification {
     /// Requested share of items to sample.
     pub share: f64,
-    /// Seed of the sample.
+    /// Seed for the sample.
     pub seed: u64,
     /// Estimated work for recomputing the sample.
     pub work: Work,
@@ -71,7 +71,7 @@ pub enum CheckKind {
     Files,
     /// Numbers recomputed from their items.
     Items,
-    /// Tables compared with the numbers, and with their other formats.
+    /// Tables compared with the numbers and with their versions in other formats.
     Tables,
     /// Verdicts on the paper's claims, recomputed from the numbers.
     Claims,
@@ -79,7 +79,7 @@ pub enum CheckKind {
     Inputs,
     /// Recomputed window losses.
     Windows,
-    /// Recomputed answers to documents.
+    /// Recomputed answers for documents.
     Documents,
     /// Recomputed log-likelihoods of choices and texts.
     LogLikelihoods,
@@ -110,13 +110,13 @@ impl CheckKind {
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Check {
     pub kind: CheckKind,
-    /// Number of values that agree within the tolerance of engine and float type.
+    /// Number of values that agree within the tolerance for the engine and float type.
     pub agreed: usize,
     /// Largest difference among the agreeing values; 0 if all are bit-identical.
     pub largest: f64,
     /// Total number of values of this kind, including values that were not sampled.
     pub all: usize,
-    /// Probability that a single altered value of this kind is found.
+    /// Probability that a single altered value of this kind would be found.
     pub chance: f64,
     pub differs: Vec<Differing>,
     pub cannot: Vec<Lacking>,

@@ -26,13 +26,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// Invalid user input: a grid, a config, a weight file.
+    /// Invalid user input, such as a grid, config or weight file.
     BadInput,
-    /// Missing resource: a model, a corpus, disk space, a write permission.
+    /// Missing resource, such as a model, corpus, disk space or write permission.
     Missing,
     /// Failure of a running job.
     Job,
-    /// Stored data that differs from the written data.
+    /// Stored data that differs from what was written.
     Damaged,
     /// Run interrupted by the user.
     Interrupted,
@@ -48,7 +48,7 @@ pub struct ErrorParts {
     pub kind: ErrorKind,
     /// Description of the failure.
     pub what: String,
-    /// Location: a file, a line of YAML, a tensor, a cell.
+    /// Location, such as a file, a line of YAML, a tensor or a cell.
     #[serde(rename = "where")]
     pub place: Option<String>,
     /// Expected value.

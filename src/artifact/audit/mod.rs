@@ -71,11 +71,11 @@ impl Check {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// An impossible number, or two numbers that contradict each other.
+    /// Impossible number, or two numbers that contradict each other.
     Contradiction,
-    /// Probably an error, although an innocent explanation exists.
+    /// Probable error, although an innocent explanation exists.
     Suspicion,
-    /// A difference in the last digit, or one with a known explanation.
+    /// Difference in the last digit, or one with a known explanation.
     #[default]
     Remark,
 }
@@ -92,16 +92,16 @@ impl Severity {
     }
 }
 
-/// A problem found by the audit. Numbers are given as printed in the paper.
+/// Problem found by the audit. Numbers are given as printed in the paper.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
     /// Severity of the finding.
     pub severity: Severity,
     /// Check that failed.
     pub check: Check,
-    /// Table, or several tables separated by commas: `table3, tableA5`.
+    /// Table, or several tables separated by commas, such as `table3, tableA5`.
     pub artifact: String,
-    /// Description of the row: `llama-3-8b, 7/32, llm-streamline, ghosted, c4`.
+    /// Description of the row, such as `llama-3-8b, 7/32, llm-streamline, ghosted, c4`.
     pub row: String,
     /// Metric, or several metrics separated by commas.
     pub column: String,
@@ -111,7 +111,7 @@ pub struct Finding {
     pub found: String,
     /// Possible explanation; may be empty.
     pub note: String,
-    /// Line numbers in the data files: `table3.csv:2, tableA5.csv:22`.
+    /// Line numbers in the data files, such as `table3.csv:2, tableA5.csv:22`.
     pub places: String,
 }
 

@@ -50,7 +50,7 @@ pub(crate) enum State {
     Whole,
     /// Damaged: the content differs from what was written.
     Damaged,
-    /// Written by an earlier version of its stage or of an input's stage.
+    /// Written by an earlier version of its stage or of the stage of an input.
     OtherVersion,
     /// Written by a newer version of the program. Such objects are left untouched.
     LaterVersion,
@@ -178,7 +178,7 @@ pub(crate) struct Verified {
 /// Damaged file, or file that does not belong to the store.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct DamagedFile {
-    /// Error with the path and type of the file.
+    /// Error that includes the path and type of the file.
     pub(crate) error: ErrorParts,
     /// Error as text.
     #[serde(skip)]

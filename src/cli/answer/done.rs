@@ -55,7 +55,7 @@ pub(crate) struct CellFailure {
 pub(crate) struct Ran {
     /// Name of the grid.
     pub(crate) grid: String,
-    /// Profile applied to the grid; null without one.
+    /// Profile applied to the grid; null if there is none.
     pub(crate) profile: Option<String>,
     /// Number of cells in the grid.
     pub(crate) cells: usize,
@@ -76,7 +76,7 @@ pub(crate) struct Scored {
     pub(crate) model: String,
     /// Name of the engine.
     pub(crate) engine: String,
-    /// Scores on texts and tasks, and the average over several tasks.
+    /// Scores on texts and tasks, and the average if there are several tasks.
     pub(crate) scores: Vec<Score>,
     /// Inputs from the Hugging Face hub.
     pub(crate) hub: Vec<HubInput>,
@@ -100,7 +100,7 @@ pub(crate) struct HubInput {
 /// Score of a model on one text or task.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Score {
-    /// Text and window length, task as written in a grid, or `average`.
+    /// Text with its window length, task as written in a grid, or `average`.
     #[serde(rename = "of")]
     pub(crate) label: String,
     /// Metric name: `perplexity`, `acc` or `acc_norm`.
@@ -154,11 +154,11 @@ pub(crate) struct Submitted {
     pub(crate) cells: usize,
     /// Number of cells with complete results in the store.
     pub(crate) complete: usize,
-    /// Remaining floating-point operations.
+    /// Remaining work in floating-point operations.
     pub(crate) left_flop: f64,
     /// Memory required per worker, in bytes.
     pub(crate) memory_bytes: u64,
-    /// Bytes that will be written to the store.
+    /// Number of bytes that will be written to the store.
     pub(crate) disk_bytes: u64,
     /// Number of submitted workers.
     pub(crate) workers: usize,
@@ -171,7 +171,7 @@ pub(crate) struct Submitted {
 /// Output of `cancel`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Cancelled {
-    /// Cancelled jobs with their submissions.
+    /// Cancelled jobs and their submissions.
     pub(crate) ended: Vec<EndedJob>,
 }
 
@@ -193,7 +193,7 @@ pub(crate) struct Reproduced {
     pub(crate) made: Vec<MadeArtifact>,
     /// Artifacts that were not produced, with reasons.
     pub(crate) not_made: Vec<Refused>,
-    /// Path of the page of all artifacts; null if it was not written.
+    /// Path of the page that shows all artifacts; null if it was not written.
     pub(crate) page: Option<String>,
 }
 
@@ -214,7 +214,7 @@ pub(crate) struct ListedArtifact {
     pub(crate) seconds_left: Option<f64>,
     /// Error that prevents reading the grid, as text; null if the grid is readable.
     pub(crate) lacks: Option<String>,
-    /// Finish time of the last run in UTC, from the run record; null without a record.
+    /// Finish time of the last run in UTC, from the run record; null if there is no record.
     pub(crate) made: Option<String>,
 }
 
@@ -238,7 +238,7 @@ pub(crate) struct MadeArtifact {
     /// Differences from the artifact's definition. If there are any, the result is neither shown on the page nor
     /// compared with the claims.
     pub(crate) differs: Vec<String>,
-    /// Comparison with the recorded run in the repository, as text; null without a recorded run.
+    /// Comparison with the recorded run in the repository, as text; null if there is no recorded run.
     pub(crate) recorded: Option<String>,
     /// Files written.
     pub(crate) files: Vec<String>,
@@ -293,11 +293,11 @@ pub(crate) struct Reported {
 /// Output of `export`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExportedCells {
-    /// One exported directory per cell.
+    /// Exported cells, one directory or GGUF file each.
     pub(crate) folders: Vec<ExportedCell>,
 }
 
-/// Cell exported as a Hugging Face directory.
+/// Cell exported as a Hugging Face directory or a GGUF file.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct ExportedCell {
     /// Name of the cell.
@@ -323,7 +323,7 @@ pub(crate) struct Completions {
 /// Output of `man`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Manual {
-    /// Directory of the manual pages.
+    /// Directory that contains the manual pages.
     pub(crate) folder: String,
     /// Number of pages.
     pub(crate) pages: usize,
@@ -345,11 +345,11 @@ pub(crate) struct PackedRecord {
     pub(crate) file: String,
     /// Size in bytes.
     pub(crate) bytes: u64,
-    /// Results directories, by their names in the archive.
+    /// Names of the results directories in the archive.
     pub(crate) folders: Vec<String>,
     /// Number of entries, including the metadata and the hash list.
     pub(crate) entries: usize,
-    /// Number of files that a run lists but that do not exist. A record may omit large files.
+    /// Number of files that are listed by a run but do not exist. A record may omit large files.
     pub(crate) left_out: usize,
 }
 
@@ -366,7 +366,7 @@ pub(crate) struct Searched {
     pub(crate) sentences: Vec<String>,
     /// Files written: the report with its data and figures.
     pub(crate) files: Vec<String>,
-    /// Exported directory of the winner; null if no export was requested.
+    /// Export of the winner; null if no export was requested.
     pub(crate) exported: Option<ExportedCell>,
     /// Command that exports the winner; null if it was exported or if there are several searches.
     pub(crate) export: Option<String>,

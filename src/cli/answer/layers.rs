@@ -16,7 +16,7 @@ pub(crate) struct RankedLayers {
     pub(crate) layers: usize,
     /// One entry per criterion that ranks layers, and two per criterion that ranks sublayers.
     pub(crate) criteria: Vec<CriterionScores>,
-    /// Path of the figure; null without one.
+    /// Path of the figure; null if there is none.
     pub(crate) figure: Option<String>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct CriterionScores {
     pub(crate) quantity: String,
     /// Scored unit: `layer`, `attention` or `mlp`.
     pub(crate) of: String,
-    /// Whether the lowest score is removed first, rather than the highest.
+    /// Whether the layer with the lowest score is removed first, rather than the one with the highest.
     pub(crate) lowest_first: bool,
     /// Scores by layer. Layers that the criterion never removes are omitted.
     pub(crate) scores: Vec<LayerScore>,

@@ -29,7 +29,7 @@ const SCHEMA: u32 = 1;
 /// Command-line option that selects the output format.
 #[derive(Args)]
 pub(super) struct Form {
-    /// Print the result (or error) as JSON.
+    /// Print the result or the error as JSON.
     ///
     /// `ghostlab schema output` prints the schema.
     #[arg(long, global = true)]
@@ -63,8 +63,8 @@ pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) 
 struct Document {
     /// Version of the program.
     ghostlab: &'static str,
-    /// Version of this schema. New fields may be added under the same version; existing fields keep their name and
-    /// meaning.
+    /// Version of this schema. New fields may be added without a new version. Existing fields keep their names and
+    /// meanings.
     schema: u32,
     #[serde(flatten)]
     outcome: Outcome,
@@ -120,7 +120,7 @@ pub(super) enum Answer {
     StoreInit(done::BegunStore),
 }
 
-/// Error of a failed command.
+/// Error from a failed command.
 #[derive(Serialize, JsonSchema)]
 struct Failed {
     /// Name of the command.

@@ -23,13 +23,13 @@ use ghostlab_store::{Key, ObjectKind, Store};
 /// Output of `plan`.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PlanAnswer {
-    /// Paper artifact; null for another grid.
+    /// Paper artifact; null for any other grid.
     pub(crate) artifact: Option<String>,
     /// Grids in order of execution. For an artifact with a gate, the grid of the dense backbones comes first.
     pub(crate) grids: Vec<GridPlan>,
 }
 
-/// Plan of one grid's run.
+/// Plan for running one grid.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct GridPlan {
     /// Name of the grid and of its results folder.
@@ -38,7 +38,7 @@ pub(crate) struct GridPlan {
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub(crate) file: PathBuf,
-    /// Profile applied to the grid; null without one.
+    /// Profile applied to the grid; null if there is none.
     pub(crate) profile: Option<String>,
     /// Number of cells.
     pub(crate) cells: usize,
@@ -46,12 +46,12 @@ pub(crate) struct GridPlan {
     pub(crate) cells_complete: usize,
     /// Required objects by kind.
     pub(crate) artifacts: Vec<ArtifactCount>,
-    /// Remaining jobs, in order of execution.
+    /// Jobs that still have to run, in order of execution.
     pub(crate) jobs: Vec<PlannedJob>,
     /// Incomplete cells, in grid order.
     pub(crate) cells_to_run: Vec<CellToRun>,
     pub(crate) cost: PlanCost,
-    /// Effect of `--store-limit` on the store; null without this option.
+    /// Effect of `--store-limit` on the store; null if the option is not used.
     pub(crate) store_limit: Option<LimitedStore>,
 }
 
@@ -79,11 +79,11 @@ pub(crate) struct CountedReason {
     pub(crate) reason: Reason,
 }
 
-/// Remaining job of a backbone.
+/// Job that still has to run for a backbone.
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "job", rename_all = "snake_case")]
 pub(crate) enum PlannedJob {
-    /// Select layers by trials.
+    /// Layer selection by trials.
     ChooseLayers {
         /// Name of the backbone.
         backbone: String,
@@ -94,7 +94,7 @@ pub(crate) enum PlannedJob {
         /// Number of trials to measure.
         trials: usize,
     },
-    /// Run a calibration pass and solve operators from its statistics.
+    /// Calibration pass, after which operators are solved from its statistics.
     Calibrate {
         /// Name of the backbone.
         backbone: String,
@@ -103,14 +103,14 @@ pub(crate) enum PlannedJob {
         /// Number of cells to repair.
         cells: usize,
     },
-    /// Train an operator.
+    /// Training of an operator.
     Finetune {
         /// Name of the backbone.
         backbone: String,
         /// Training text.
         calibration: String,
     },
-    /// Score cells.
+    /// Scoring of cells.
     Score {
         /// Name of the backbone.
         backbone: String,
@@ -119,7 +119,7 @@ pub(crate) enum PlannedJob {
         /// Number of cells to score.
         cells: usize,
     },
-    /// Time all cells of a backbone together.
+    /// Timing of all cells of a backbone together.
     Time {
         /// Name of the backbone.
         backbone: String,
@@ -146,7 +146,7 @@ pub(crate) struct Missing {
     pub(crate) what: MissingPart,
     /// Text, task or prompt of a measurement; null for other objects.
     pub(crate) on: Option<String>,
-    /// SHA-256 of the object's key in hexadecimal. Independent of names in the grid.
+    /// SHA-256 of the object's key in hexadecimal. It does not depend on names in the grid.
     pub(crate) key: String,
     /// Reason why the object is not stored.
     pub(crate) reason: Reason,
@@ -180,13 +180,13 @@ impl JsonSchema for MissingPart {
 pub(crate) struct LimitedStore {
     /// Limit in bytes.
     pub(crate) limit_bytes: u64,
-    /// Bytes of objects that this grid or a running process needs.
+    /// Size in bytes of the objects that this grid or a running process needs.
     pub(crate) needed_bytes: u64,
-    /// Bytes of other objects that fit within the limit.
+    /// Size in bytes of the other objects that fit within the limit.
     pub(crate) kept_bytes: u64,
-    /// Bytes to be written.
+    /// Number of bytes to be written.
     pub(crate) coming_bytes: u64,
-    /// Bytes above the limit after all possible evictions.
+    /// Number of bytes above the limit after all possible evictions.
     pub(crate) beyond_bytes: u64,
     /// Objects to evict, by kind and version.
     pub(crate) going: Vec<KindSum>,

@@ -16,9 +16,9 @@ use ghostlab_store::Store;
 /// Costs of a grid.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct PlanCost {
-    /// FLOPs of the grid if each cell ran separately.
+    /// FLOPs for the grid if each cell ran separately.
     pub(crate) cell_by_cell_flop: f64,
-    /// FLOPs of the grid with shared computation.
+    /// FLOPs for the grid with shared computation.
     pub(crate) shared_flop: f64,
     /// Remaining FLOPs.
     pub(crate) left_flop: f64,
@@ -37,9 +37,9 @@ pub(crate) struct RunCost {
     pub(crate) memory_bytes: u64,
     /// Free memory in bytes.
     pub(crate) free_memory_bytes: u64,
-    /// Bytes to be written to the store.
+    /// Number of bytes to be written to the store.
     pub(crate) disk_bytes: u64,
-    /// Bytes of additional temporary files.
+    /// Size of additional temporary files in bytes.
     pub(crate) spool_bytes: u64,
     /// Free space on the store's disk in bytes; null if unknown.
     pub(crate) free_disk_bytes: Option<u64>,
@@ -65,7 +65,7 @@ pub(crate) struct PlanTime {
 pub(crate) enum RateSource {
     /// Measured in the last run with this store and engine on this machine.
     LastRun,
-    /// Estimated from a short matrix product.
+    /// Estimated by timing a short matrix product.
     Probe,
 }
 

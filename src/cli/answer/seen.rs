@@ -31,7 +31,7 @@ pub(crate) struct Comparison {
 pub(crate) struct Side {
     /// Name of the artifact or grid.
     pub(crate) name: String,
-    /// Profile of the run; empty without one.
+    /// Profile of the run; empty if there is none.
     pub(crate) profile: String,
     /// Results directory as given.
     pub(crate) folder: String,
@@ -74,7 +74,7 @@ pub(crate) struct SubmissionView {
     pub(crate) plan: String,
     /// Name of the grid or artifact.
     pub(crate) name: String,
-    /// Engine with its float type.
+    /// Engine and its float type.
     pub(crate) engine: String,
     /// Scheduler jobs of the submission.
     pub(crate) jobs: Vec<SubmittedJob>,
@@ -134,8 +134,8 @@ pub(crate) struct Explanation {
     /// Name of the cell.
     pub(crate) cell: String,
     pub(crate) backbone: ExplainedBackbone,
-    /// Indices of removed layers (from 0) and names of removed sublayers. Null for the dense cell, and if not yet
-    /// selected.
+    /// Indices of removed layers (from 0) and names of removed sublayers. Null for the dense cell, or if no layers have
+    /// been selected yet.
     pub(crate) removed_layers: Option<Cut>,
     /// Size of the pruned backbone; null if `removed_layers` is null.
     pub(crate) size: Option<RemainingSize>,
@@ -152,9 +152,9 @@ pub(crate) struct RemainingSize {
     pub(crate) parameters: u64,
     /// Parameters of the dense backbone.
     pub(crate) dense_parameters: u64,
-    /// KV cache bytes per token, in float32.
+    /// Size of the KV cache in bytes per token, in float32.
     pub(crate) kv_cache_bytes: u64,
-    /// KV cache bytes per token of the dense backbone.
+    /// Size of the dense backbone's KV cache in bytes per token, in float32.
     pub(crate) dense_kv_cache_bytes: u64,
 }
 

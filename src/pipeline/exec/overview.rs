@@ -14,15 +14,15 @@ use ghostlab_store::{Attempt, Store};
 /// Overview of a store's runs.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Overview {
-    /// Runs other than workers, newest first.
+    /// Runs that are not workers, newest first.
     pub runs: Vec<RunView>,
     /// Plans shared by workers, most recently joined first.
     pub plans: Vec<PlanView>,
-    /// Unresolved failures that belong to none of the plans.
+    /// Unresolved failures that do not belong to any of the plans.
     pub failures: Vec<FailureView>,
 }
 
-/// State of a run, with a check whether its process is still alive.
+/// State of a run, and whether its process is still alive.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct RunView {
     /// Name of the grid.
@@ -37,7 +37,7 @@ pub struct RunView {
     pub results: PathBuf,
     /// Command line of the run.
     pub command: Vec<String>,
-    /// Process id used in the store.
+    /// Process ID used in the store.
     pub process: String,
     /// Host name.
     pub host: String,
@@ -53,7 +53,7 @@ pub struct RunView {
     pub cells: usize,
     /// Number of complete cells.
     pub complete: usize,
-    /// Number of scores that the cells need.
+    /// Number of scores needed for all cells.
     pub scores: usize,
     /// Number of stored scores.
     pub scored: usize,
@@ -67,7 +67,7 @@ pub struct RunView {
     pub done_flop: f64,
     /// Elapsed time in seconds.
     pub seconds: f64,
-    /// Estimated remaining seconds at the current rate; null if the run has stopped or the rate is unknown.
+    /// Estimated remaining time in seconds, at the current rate; null if the run has stopped or the rate is unknown.
     pub seconds_left: Option<f64>,
     /// Engine; null in older records.
     pub engine: Option<String>,
@@ -76,7 +76,7 @@ pub struct RunView {
 /// Failed cell, or failure of the whole run.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FailedCell {
-    /// Cell name, or `the run`.
+    /// Cell name, or `the run` if the whole run failed.
     pub cell: String,
     /// Reason for the failure.
     pub reason: String,
@@ -131,7 +131,7 @@ impl JobView {
 /// Plan that workers share.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct PlanView {
-    /// Id of the plan.
+    /// ID of the plan.
     pub id: String,
     /// Name of the grid.
     pub grid: String,
@@ -139,7 +139,7 @@ pub struct PlanView {
     #[serde(serialize_with = "crate::files::shown::path")]
     #[schemars(with = "String")]
     pub file: PathBuf,
-    /// Profile applied to the grid, if any.
+    /// Profile applied to the grid; null if there is none.
     pub profile: Option<String>,
     /// Engine and float type; null in older records.
     pub engine: Option<String>,
@@ -156,32 +156,32 @@ pub struct PlanView {
     pub left_flop: f64,
     /// Combined rate of all running workers, in floating-point operations per second.
     pub flop_per_second: f64,
-    /// Estimated remaining seconds at that rate; null if unknown.
+    /// Estimated remaining time in seconds, at that rate; null if unknown.
     pub seconds_left: Option<f64>,
-    /// Failed attempts at the work of the plan.
+    /// Work of the plan that failed.
     pub failures: Vec<FailureView>,
 }
 
 /// Running worker.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct WorkerView {
-    /// Process id used in the store.
+    /// Process ID used in the store.
     pub process: String,
     /// Host name.
     pub host: String,
-    /// Scheduler job id (`46`, or `45_1` for a task of an array); null without a scheduler.
+    /// Scheduler job ID (`46`, or `45_1` for an array task); null if the worker is not a scheduler job.
     pub scheduler_job: Option<String>,
-    /// Start time, in Unix seconds (UTC) of the worker's clock.
+    /// Start time in Unix seconds, according to the worker's clock.
     pub started: u64,
     /// Time of the last update, in Unix seconds (UTC).
     pub updated: u64,
     /// Running jobs.
     pub jobs: Vec<JobView>,
-    /// Average rate since the start, in floating-point operations per second; null before the first progress.
+    /// Average rate since the start, in floating-point operations per second; null until there is progress.
     pub flop_per_second: Option<f64>,
 }
 
-/// Failed work.
+/// Work that failed.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct FailureView {
     /// Description of the work.
@@ -190,7 +190,7 @@ pub struct FailureView {
     pub failed: usize,
     /// Number of processes that died while doing the work.
     pub died: usize,
-    /// Reason of the last failure.
+    /// Reason for the last failure.
     pub reason: String,
     /// Host of the last failure.
     pub host: String,

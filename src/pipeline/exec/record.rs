@@ -23,12 +23,12 @@ use ghostlab_store::Store;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// Running, or the process has died.
+    /// The process is running, or died without updating the record.
     #[default]
     Running,
     /// Every cell has a result.
     Complete,
-    /// Some cells or the whole run failed.
+    /// Some cells failed, or the whole run did.
     Failed,
     /// Interrupted by the user.
     Interrupted,

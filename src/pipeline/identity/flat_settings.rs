@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::Identity;
 use ghostlab_store::canonical;
 
-/// Path of a leaf, such as `calibration.text.rule` or `cut.options.cosine`.
+/// Path of a setting, such as `calibration.text.rule` or `cut.options.cosine`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
@@ -58,11 +58,11 @@ impl Borrow<str> for SettingPath {
 /// Values of the leaves, by path. Lists and empty maps are leaves, too.
 pub type FlatSettings = BTreeMap<SettingPath, Canonical>;
 
-/// Setting in which two values differ.
+/// Setting that differs between two identities.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
     pub path: SettingPath,
-    /// First value; `None` if it has no such setting.
+    /// Value in the first identity; absent if it has no such setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub one: Option<Canonical>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

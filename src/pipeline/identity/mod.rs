@@ -22,8 +22,8 @@ use crate::grid::Draw;
 use crate::model::{self, DeviceName, EngineName, EngineRequest, KernelFamily};
 use ghostlab_store::About;
 
-/// Identity of a number, except for its metric. Without a `measure` it identifies a variant; without a `cut`, the dense
-/// backbone. Parts are shared through `Arc`.
+/// Identity of a measured number, apart from its metric. An identity without a `measure` identifies a variant. One
+/// without a `cut` identifies the dense backbone. Parts are shared through `Arc`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
@@ -55,11 +55,11 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelId {
-    /// SHA-256 over the parts of config and weights that the computation uses.
+    /// SHA-256 over the parts of the config and weights that the computation uses.
     pub content: String,
     /// SHA-256 of the tokenizer.
     pub tokenizer: String,
-    /// Type to which the matrices are rounded; `None` if they are used as stored.
+    /// Type to which the matrices are rounded; absent if they are used as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
 }
@@ -113,7 +113,7 @@ pub struct CutId {
     pub options: Canonical,
     /// Number of removed layers or sublayers.
     pub depth: Depth,
-    /// Data about the backbone that is built into the criterion, such as a published order of layers.
+    /// Data about the backbone that is built into the criterion, such as a published layer order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<Canonical>,
     /// Repair applied after each removal, if layers are removed one by one.
@@ -128,9 +128,9 @@ pub struct RepairId {
     pub recovery: String,
     /// Version of the recovery's implementation, incremented when its results change.
     pub version: u32,
-    /// Options, with all defaults filled in, except for the training.
+    /// Options except for the training, with all defaults filled in.
     pub options: Canonical,
-    /// Number of calibration sequences on which the repair is solved, from the first.
+    /// Number of leading calibration sequences on which the repair is solved.
     pub fitted: usize,
     /// Training of the operator after it is solved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,7 +146,7 @@ pub struct CalibrationId {
     /// Tokens per sequence.
     pub length: usize,
     pub seed: u64,
-    /// Type to which the weights are rounded when activations are collected; `None` if they are used as stored.
+    /// Type to which the weights are rounded when activations are collected; absent if they are used as stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
 }
@@ -155,10 +155,10 @@ pub struct CalibrationId {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TextId {
-    /// SHA-256 of the file, or over the hashes of all shards that are read.
+    /// SHA-256 of the file. For a streamed text, SHA-256 over the hashes of all shards that are read.
     pub bytes: String,
     pub format: String,
-    /// Column of the file, if it is not the default.
+    /// Column that contains the text, if it is not the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
     /// Rule that cuts the text into windows.
@@ -185,7 +185,7 @@ pub struct ShardsId {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum MeasureId {
-    /// Losses of the windows of a text.
+    /// Per-window losses on a text.
     Windows {
         text: TextId,
         /// Tokens per window.
@@ -193,23 +193,23 @@ pub enum MeasureId {
         /// Maximum number of windows.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<usize>,
-        /// Scored subset; `None` for all.
+        /// Scored subset; absent if everything is scored.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         draw: Option<Draw>,
         /// Tokens per batch.
         batch: usize,
     },
-    /// Log-likelihoods of the choices of a built-in task.
+    /// Log-likelihoods of the choices in a built-in task.
     Task {
         task: String,
         version: u32,
-        /// SHA-256 of each file of documents.
+        /// SHA-256 of each document file.
         rows: Vec<String>,
         formats: Vec<String>,
-        /// Number of documents, or a fraction of them.
+        /// Maximum number of documents, or a fraction of them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Canonical>,
-        /// Scored subset; `None` for all.
+        /// Scored subset; absent if everything is scored.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         draw: Option<Draw>,
         bos: String,
@@ -221,11 +221,11 @@ pub enum MeasureId {
         /// Tokens per batch.
         batch: usize,
     },
-    /// Requests of a task definition of lm-evaluation-harness.
+    /// Requests from an lm-evaluation-harness task definition.
     Defined {
         /// SHA-256 over the parts of the definition that determine its requests, with includes and overrides resolved.
         asks: String,
-        /// SHA-256 of each file of documents.
+        /// SHA-256 of each document file.
         rows: Vec<String>,
         formats: Vec<String>,
         /// Few-shot examples.
@@ -237,7 +237,7 @@ pub enum MeasureId {
         /// SHA-256 of the system text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         system: Option<String>,
-        /// Number of documents, or a fraction of them.
+        /// Maximum number of documents, or a fraction of them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<Canonical>,
         bos: String,
@@ -246,13 +246,13 @@ pub enum MeasureId {
         /// Token used in place of an empty context, as given in the backbone's files.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         prefix: Option<Canonical>,
-        /// Generation settings in the backbone's files that change answers.
+        /// Generation settings in the backbone's files that affect answers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         generation: Option<Canonical>,
         /// Tokens per batch.
         batch: usize,
     },
-    /// Time of a pass over a prompt and of the decoding after it.
+    /// Time for a pass over a prompt and for the decoding after it.
     Prefill {
         /// Tokens per sequence.
         length: usize,
@@ -264,10 +264,10 @@ pub enum MeasureId {
         warmups: usize,
         rounds: usize,
         machine: Canonical,
-        /// Hash over the variants timed together with this one, by their differences from it.
+        /// Hash over the variants timed together with this one. Each is represented by its differences from this one.
         among: String,
     },
-    /// Distance of the repaired residual stream from the dense one, at the cut.
+    /// Distance between the repaired and the dense residual stream at the cut.
     Boundary,
 }
 

@@ -63,15 +63,15 @@ pub struct OutlineProgress {
 /// Progress of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct JobProgress {
-    /// Label in events and records.
+    /// Label of the job in events and records.
     pub label: String,
-    /// Backbone that the job runs.
+    /// Backbone that the job uses.
     pub backbone: String,
     /// Total work estimated by the cost model, in floating-point operations.
     pub flop: f64,
     /// Number of objects that the job creates.
     pub artifacts: usize,
-    /// Number of stored objects.
+    /// Number of these objects that are stored.
     pub stored: usize,
 }
 

@@ -21,16 +21,16 @@ use ghostlab_store::{Found, InventoryItem, Key, Store};
 pub enum Reason {
     /// No similar object is stored.
     First,
-    /// Differs in these fields from the closest stored object.
+    /// The closest stored object differs in these fields.
     Changed(Vec<Change>),
-    /// Stored but damaged. Contains the error.
+    /// The stored object is damaged. Contains the error.
     Damaged(String),
 }
 
-/// Change of one field of a key.
+/// Change to one field of a key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub struct Change {
-    /// Path of the field: `selection.tokens.windows.seed`.
+    /// Path of the field, such as `selection.tokens.windows.seed`.
     pub field: SettingPath,
     /// Stored value as JSON; absent if the field is new.
     #[serde(skip_serializing_if = "Option::is_none")]

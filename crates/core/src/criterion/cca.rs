@@ -38,11 +38,11 @@ const VARIANTS: &[Variant] = &[
 /// Number of rows read at a time.
 const BLOCK_ROWS: usize = 2048;
 
-/// Removes the layers closest to an affine map, by the canonical correlations of their input and output.
+/// Removal of the layers closest to an affine map, by the canonical correlations between their input and output.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Cca {
-    /// Whether single layers or blocks are compared.
+    /// Whether to compare single layers or blocks.
     cut: Cut,
     /// Whether the backbone is repaired and measured again after each removed layer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -52,10 +52,10 @@ struct Cca {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Cut {
-    /// Removes the `n` layers with the lowest bounds, as in the reference.
+    /// The `n` layers with the lowest bounds, as in the reference.
     #[default]
     Layers,
-    /// Removes the block of `n` layers with the lowest bound, the first one if bounds are equal.
+    /// The block of `n` layers with the lowest bound. Ties go to the first block.
     Block,
 }
 

@@ -17,7 +17,7 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ExplicitOptions>(
 struct ExplicitOptions {
     /// Layers to remove.
     layers: Option<Vec<usize>>,
-    /// Order of layers for sweeps over depths. The first `depth` layers are removed.
+    /// Order of removal for sweeps over depths. The first `depth` layers are removed.
     order: Option<Vec<usize>>,
 }
 

@@ -24,7 +24,7 @@ const VARIANTS: &[Variant] = &[
     Variant { option: "iterative", value: "true", word: "iterative", label: "FinerCut, iterative" },
 ];
 
-/// Greedy removal by the distance between the logits and those of the dense backbone.
+/// Greedy removal by the distance of the logits from those of the dense backbone.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct FinerCut {

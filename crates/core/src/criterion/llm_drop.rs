@@ -18,8 +18,8 @@ pub(super) const ENTRY: CriterionEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "iterative", value: "true", word: "iterative", label: "LLM-Drop, iterative" }];
 
-/// Removes the sublayers with the lowest `1 − mean cos(x, x + f(x))` over tokens, where `f` includes the norm.
-/// The depth selects the kind of sublayer. Ties go to attentions before MLPs, then to the lower layer.
+/// Removal of the sublayers with the lowest `1 − mean cos(x, x + f(x))` over tokens, where `f` includes the norm. The
+/// depth selects the kind of sublayer. Ties go to attention sublayers before MLPs, then to the lower layer.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LlmDrop {

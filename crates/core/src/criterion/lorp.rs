@@ -22,7 +22,7 @@ const SOURCE: &str = "https://github.com/daniel-eai/LoRP-Locality-Aware-Redundan
 pub(super) const ENTRY: CriterionEntry =
     CriterionEntry::new::<Lorp>(NAME, SOURCE, build::<Lorp>).label("LoRP").beyond();
 
-/// Removal of the most redundant layers of clusters of similar layers. The first and last layers are kept.
+/// Removal of the most redundant layers from clusters of similar layers. The first and last layers are kept.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Lorp {

@@ -28,15 +28,15 @@ const VARIANTS: &[Variant] = &[
     Variant { option: "iterative", value: "true", word: "iterative", label: "NBL bound, iterative" },
 ];
 
-/// Removes the attentions with the lowest `C − Σ ρᵢ²`, where `ρᵢ` are the canonical correlations of the streams before and
-/// after the attention.
+/// Removal of the attention sublayers with the lowest `C − Σ ρᵢ²`, where `ρᵢ` are the canonical correlations between
+/// the streams before and after the attention.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Nbl {
-    /// Input of the map that replaces an attention: the stream, or the normed stream that the attention reads.
+    /// Input to the map that replaces an attention: the stream, or the normed stream that the attention reads.
     #[serde(skip_serializing_if = "MapInput::is_stream")]
     input: MapInput,
-    /// Whether the backbone is repaired and measured again after each removed attention.
+    /// Whether the backbone is repaired and measured again after each removed attention sublayer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     iterative: bool,
 }

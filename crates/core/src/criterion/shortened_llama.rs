@@ -28,15 +28,15 @@ const VARIANTS: &[Variant] =
 /// Layer orders published in the reference repository, one per backbone and score.
 const RELEASED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/released_orders.csv"));
 
-/// Removal of the layers whose individual removal increases the perplexity least.
+/// Removal of the layers that increase the perplexity least when removed individually.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ShortenedLlamaOptions {
-    /// Source of the order of layers.
+    /// Source of the layer order.
     order: Order,
-    /// Score of the released order.
+    /// Score that the released order is based on.
     score: Option<Score>,
-    /// Backbone of the released order. Defaults to the backbone's name in the grid.
+    /// Backbone whose released order is used. Defaults to the backbone's name in the grid.
     backbone: Option<String>,
     /// Whether the backbone is repaired and measured again after each removed layer.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -46,10 +46,10 @@ struct ShortenedLlamaOptions {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum Order {
-    /// Removes the `n` layers with the lowest leave-one-out perplexity on the calibration windows.
+    /// The `n` layers with the lowest leave-one-out perplexity on the calibration windows.
     #[default]
     Measured,
-    /// Removes the first `n` layers in the order published by the authors.
+    /// The first `n` layers in the order published by the authors.
     Released,
 }
 

@@ -21,11 +21,11 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<ShortGpt>(NAME, S
 const VARIANTS: &[Variant] =
     &[Variant { option: "iterative", value: "true", word: "iterative", label: "ShortGPT, iterative" }];
 
-/// Removes the `n` layers with the lowest block influence `BI_l = 1 − cos(X_l, X_{l+1})`.
+/// Removal of the `n` layers with the lowest block influence `BI_l = 1 − cos(X_l, X_{l+1})`.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ShortGpt {
-    /// Axis of the cosine.
+    /// Axis over which the cosine is computed.
     cosine: Cosine,
     /// Whether the last layer may be removed.
     last_layer: LastLayer,
@@ -37,7 +37,7 @@ struct ShortGpt {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum LastLayer {
-    /// Never removes the last layer, as in the reference code.
+    /// The last layer is never removed, as in the reference code.
     #[default]
     Keep,
     Allow,

@@ -18,7 +18,7 @@ pub(super) const ENTRY: CriterionEntry =
 const VARIANTS: &[Variant] =
     &[Variant { option: "iterative", value: "true", word: "iterative", label: "SLEB, iterative" }];
 
-/// Greedy removal by perplexity. The first layer wins ties. The scores are the removed layers in order, each with the
+/// Greedy removal by perplexity. Ties go to the first layer. The scores are the removed layers in order, each with the
 /// perplexity after its removal.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

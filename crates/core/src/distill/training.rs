@@ -147,8 +147,8 @@ fn divergence(logits: &Tensor, teacher: &TopTokens) -> Result<Tensor> {
     Ok((divergence.sum_all()? / positions as f64)?)
 }
 
-/// Training text of an operator: sequences drawn from the calibration corpus with the rule of the calibration. Each
-/// sequence is used for one step.
+/// Training text for an operator: sequences drawn from the calibration corpus by the calibration's rule. Each sequence
+/// is used for one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Finetune {
@@ -158,7 +158,7 @@ pub struct Finetune {
     /// Tokens per sequence.
     #[schemars(range(min = 2))]
     pub length: usize,
-    /// Seed of the draw.
+    /// Seed for drawing sequences.
     #[serde(default)]
     pub seed: u64,
 }

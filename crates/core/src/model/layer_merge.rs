@@ -17,16 +17,17 @@ pub struct LayerMerge {
     pub absorbed: Vec<usize>,
 }
 
-/// Formula of the merged weights of a layer.
+/// Formula for the merged weights of a layer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MergeForm {
-    /// Matrices and biases `θ + Σ (θ_k − θ)` over the removed layers `k`; the norms stay.
+    /// Matrices and biases `θ + Σ (θ_k − θ)` over the removed layers `k`. The norms are unchanged.
     #[default]
     Paper,
-    /// The published notebook subtracts the sum so far instead of `θ`, which leaves the weights of the last layer.
+    /// As in the published notebook, which subtracts the sum so far instead of `θ`. The result is the weights of the
+    /// last layer.
     Released,
-    /// As `paper`, with the norms merged too.
+    /// As `paper`, but the norms are merged too.
     Norms,
 }
 

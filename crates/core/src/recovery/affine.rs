@@ -22,7 +22,7 @@ pub(super) const ENTRY: RecoveryEntry =
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Affine {
-    /// Whether each region or each removed layer gets an operator.
+    /// Whether to use one operator per region or one per removed layer.
     boundary: Placement,
 }
 

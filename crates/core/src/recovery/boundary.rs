@@ -58,10 +58,10 @@ impl Span {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Placement {
-    /// One operator per region (the paper's text).
+    /// One operator per region, as in the paper's text.
     #[default]
     Region,
-    /// One operator per removed layer (the reference code, for selections of several regions).
+    /// One operator per removed layer, as in the reference code for selections with several regions.
     Layer,
 }
 

@@ -42,14 +42,14 @@ const CUTOFF: f64 = 1e-6;
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Ghosted {
-    /// How the least-squares problem is solved.
+    /// Solver for the least-squares problem.
     solver: Solver,
-    /// Whether each region or each removed layer gets an operator.
+    /// Whether to use one operator per region or one per removed layer.
     boundary: Placement,
     /// Ridge added to the diagonal of `XᵀX`: a number, or `auto` to select it on held-out windows.
     #[serde(skip_serializing_if = "Ridge::is_default")]
     ridge: Ridge,
-    /// Input of the map: the stream, or the stream after an RMS norm.
+    /// Input to the map: the stream, or the stream after an RMS norm.
     #[serde(skip_serializing_if = "MapInput::is_stream")]
     input: MapInput,
     /// Whether a bias is added to the map of the normed stream.

@@ -54,7 +54,7 @@ const MAGNITUDE_EPSILON: f64 = 1e-8;
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct LinearPatchOptions {
-    /// Whether each region or each removed layer gets an operator.
+    /// Whether to use one operator per region or one per removed layer.
     boundary: Placement,
 }
 

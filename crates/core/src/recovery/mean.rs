@@ -17,11 +17,11 @@ const SOURCE: &str = "https://arxiv.org/abs/2407.16286";
 pub(super) const ENTRY: RecoveryEntry =
     RecoveryEntry::new::<Mean>(NAME, SOURCE, build::<Mean>).label("Mean change").beyond();
 
-/// `x ← x + b` with `b` the mean of the update of the removed layers, over the operator sequences.
+/// `x ← x + b`, where `b` is the mean update by the removed layers over the operator sequences.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Mean {
-    /// Whether each region or each removed layer gets a constant.
+    /// Whether to use one constant per region or one per removed layer.
     boundary: Placement,
 }
 

@@ -23,12 +23,12 @@ const VARIANTS: &[Variant] = &[
     Variant { option: "form", value: "norms", word: "norms", label: "LaCo merge with norms" },
 ];
 
-/// Layer `s − 1` before the removed layers `s … e − 1` gets merged weights. Calibration is only used for the errors of
-/// the repair.
+/// Merging of the weights of the removed layers `s … e − 1` into layer `s − 1`, the layer before them. Calibration is
+/// used only to measure the errors of the repair.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Merge {
-    /// How the weights are merged.
+    /// Formula for the merged weights.
     form: MergeForm,
 }
 

@@ -29,7 +29,7 @@ const VARIANTS: &[Variant] =
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Nbl {
-    /// Input of the map: the stream, or the normed stream that the attention reads.
+    /// Input to the map: the stream, or the normed stream that the attention reads.
     input: MapInput,
 }
 

@@ -31,11 +31,11 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<PruneAndCompOptions
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct PruneAndCompOptions {
-    /// One factor per channel, or one for all channels.
+    /// Whether to use one factor per channel or one for all channels.
     granularity: Option<Granularity>,
-    /// Scaled weights. Determined by `granularity`.
+    /// Weights to scale. Determined by `granularity`.
     target: Option<Target>,
-    /// Whether each region or each removed layer gets factors. Factors of several layers are multiplied.
+    /// Whether to compute factors per region or per removed layer. Factors of several layers are multiplied.
     boundary: Placement,
 }
 

@@ -23,10 +23,10 @@ pub(super) const ENTRY: RecoveryEntry =
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Rank {
-    /// Columns of `D` and rows of `U`.
+    /// Number of columns in `D` and of rows in `U`.
     #[schemars(range(min = 1))]
     rank: usize,
-    /// Whether each region or each removed layer gets an operator.
+    /// Whether to use one operator per region or one per removed layer.
     boundary: Placement,
 }
 

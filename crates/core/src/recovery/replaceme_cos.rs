@@ -35,22 +35,22 @@ const NORM_EPSILON: f32 = 1e-8;
 struct Cosine {
     /// Learning rate of Adam.
     learning_rate: f64,
-    /// Passes over all tokens.
+    /// Number of passes over all tokens.
     epochs: usize,
     /// Tokens per step.
     batch: usize,
     /// Order in which tokens are visited.
     order: TokenOrder,
-    /// Seed of the shuffle.
+    /// Seed for shuffling.
     seed: u64,
-    /// Whether each region or each removed layer gets a map. Maps of several layers are multiplied.
+    /// Whether to use one map per region or one per removed layer. Maps of several layers are multiplied.
     boundary: Placement,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum TokenOrder {
-    /// A new random order in each epoch.
+    /// New random order in each epoch.
     #[default]
     Shuffled,
     /// Order of the calibration sequences.

@@ -26,7 +26,7 @@ pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<LeastSquares>(NAME,
 struct LeastSquares {
     /// Ridge added to the diagonal of `AᵀA`.
     alpha: f64,
-    /// Whether each region or each removed layer gets a map. Maps of several layers are multiplied.
+    /// Whether to use one map per region or one per removed layer. Maps of several layers are multiplied.
     boundary: Placement,
 }
 

@@ -28,17 +28,17 @@ pub struct Prefix {
     pub text: String,
 }
 
-/// Whether contexts begin with the tokenizer's special tokens. This setting is part of the evaluation protocol:
-/// published results of Llama models before lm-eval 0.4.9.2 correspond to [`Bos::Never`].
+/// Whether contexts begin with the tokenizer's special tokens. This setting is part of the evaluation protocol. For
+/// Llama models, results published with lm-eval before 0.4.9.2 correspond to [`Bos::Never`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bos {
     /// The tokenizer's default.
     #[default]
     Tokenizer,
-    /// Without special tokens.
+    /// No special tokens.
     Never,
-    /// With special tokens. Tokenizers whose output then does not begin with the prefix token are rejected.
+    /// Special tokens. Tokenizers whose output then does not begin with the prefix token are rejected.
     Always,
 }
 
