@@ -27,7 +27,7 @@ HEAD = """\
 
 `tools/performance.py` writes this page from [`benches/results`](../benches/results), whose CSV files have dates, commits, rates, spreads and notes.
 A ratio above 1 means that ghostlab is faster.
-Both sides use the same number of threads and the same float type, except that `q8_0` is the peer's type next to our bf16, and f32 its type next to our bf16x3 and bf16x6.
+Both sides use the same number of threads and float type, but peers run `q8_0` against our bf16, and f32 against our bf16x3 and bf16x6.
 
 ```sh
 just bench-peers                     # all parts, on a quiet machine; adds a CSV file and updates this page
