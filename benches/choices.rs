@@ -15,7 +15,7 @@ use ghostlab::linalg::gemm::profile;
 use ghostlab::model::{Batch, Decoder, Operator, Program, ScoredRow, Trie};
 use ghostlab::tasks::{Bos, DocumentLimit, Task};
 use ghostlab_definitions::tokens::tokenised;
-use ghostlab_definitions::{FileRows, Setting, native};
+use ghostlab_definitions::{FileRows, Setting, builtin};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -45,7 +45,7 @@ fn main() {
     {
         let task = Task::find(file.split('.').next().unwrap()).unwrap();
         let limit = Some(DocumentLimit::new(count).unwrap());
-        let read = native::task(task, &shared.join("tasks").join(file), limit).unwrap();
+        let read = builtin::task(task, &shared.join("tasks").join(file), limit).unwrap();
         let requests = read.requests(&FileRows::default(), &Setting::default()).unwrap();
         let tokens = tokenised(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
         let documents: Vec<Vec<TokenisedChoice<'_>>> = tokens

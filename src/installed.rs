@@ -51,7 +51,7 @@ pub fn holds(name: &str) -> bool {
 ///
 /// # Errors
 /// Fails if the disk is full or the user's data directory is not writable.
-pub fn brought() -> Result<Option<PathBuf>> {
+pub fn unpack_installed() -> Result<Option<PathBuf>> {
     if let Some(folder) = share() {
         return Ok(Some(folder));
     }

@@ -205,7 +205,7 @@ fn length_dependent(folder: &Path) -> Vec<Config> {
 
 /// Returns the test documents, and one more document with all of their choices. There, every choice starts with the
 /// same token, as with BOS.
-fn begun_alike(vocab: u32) -> Vec<Document> {
+fn with_common_prefix(vocab: u32) -> Vec<Document> {
     let mut documents = documents(vocab);
     documents.push(
         documents
@@ -219,7 +219,7 @@ fn begun_alike(vocab: u32) -> Vec<Document> {
 
 /// Asserts that each document in a batch gets bit-identical scores when it is scored alone.
 fn same_bits_alone(what: &str, engine: &dyn Engine) {
-    let documents = begun_alike(engine.config().vocab as u32);
+    let documents = with_common_prefix(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
     let together = scored(engine, &dense, &documents, 512).remove(0);
     for (index, (document, together)) in documents.iter().zip(&together).enumerate() {
@@ -230,7 +230,7 @@ fn same_bits_alone(what: &str, engine: &dyn Engine) {
 
 /// Asserts that each choice in a batch gets the same score up to rounding when it is scored alone.
 fn near_alone(what: &str, engine: &dyn Engine) {
-    let documents = begun_alike(engine.config().vocab as u32);
+    let documents = with_common_prefix(engine.config().vocab as u32);
     let dense = [Program::dense(engine.config().layers)];
     let together = scored(engine, &dense, &documents, 512).remove(0);
     let choices = documents.iter().flatten().zip(together.iter().flatten());

@@ -137,7 +137,7 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
 
 /// Returns the stage of a stored file, followed by its file name without digits. `of one` stands for a file that holds
 /// a single object, and `of many` for a pack of several objects.
-fn sort_of(path: &Path) -> String {
+fn payload_kind(path: &Path) -> String {
     let stage = path.ancestors().map(file_name).find(|name| name.contains("-v")).unwrap();
     let what = match file_name(path) {
         _ if file_name(path.parent().unwrap()) == "packs" => "of many".to_owned(),
@@ -156,7 +156,7 @@ fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
     let world = World::large();
     world.runs(&SMALL);
     let tables = world.tables();
-    let sorts: BTreeSet<String> = payload_files(&world).iter().map(|path| sort_of(path)).collect();
+    let sorts: BTreeSet<String> = payload_files(&world).iter().map(|path| payload_kind(path)).collect();
     for name in ["meta.json", "rows.f", "tokens-v", "selection-v", "operator-v", "activations-v", "of one", "of many"] {
         assert!(sorts.iter().any(|sort| sort.contains(name)), "{name} is not in {sorts:?}");
     }
@@ -170,7 +170,7 @@ fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
     for (number, sort) in sorts.iter().enumerate() {
         // Damage each kind of file in two of the four ways, so that every way is covered.
         for (how, spoil) in [spoils[number % 4], spoils[(number + 1) % 4]] {
-            payload_files(&world).iter().filter(|path| sort_of(path) == *sort).for_each(|path| spoil(path));
+            payload_files(&world).iter().filter(|path| payload_kind(path) == *sort).for_each(|path| spoil(path));
             // An object whose files are all deleted counts as never computed.
             let seen = if how == "lost" && sort.contains(" of ") { 0 } else { 5 };
             assert_eq!(verified(&world), Some(seen), "{sort} {how}");
@@ -186,7 +186,10 @@ fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
                 fs::remove_dir_all(stage(&world, "operator")).unwrap();
                 world.runs(&SMALL);
             }
-            assert!(payload_files(&world).iter().any(|path| sort_of(path) == *sort), "{sort} {how} was not recomputed");
+            assert!(
+                payload_files(&world).iter().any(|path| payload_kind(path) == *sort),
+                "{sort} {how} was not recomputed"
+            );
         }
     }
 }

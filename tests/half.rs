@@ -17,7 +17,7 @@ use ghostlab::evaluate::{TaskEncoder, score};
 use ghostlab::model::{Config, Decoder, DeviceName, Engine, FloatType, Products, Program, Trie};
 use ghostlab::tasks::{Bos, DocumentLimit, Task};
 use ghostlab_definitions::tokens::tokenised;
-use ghostlab_definitions::{FileRows, Setting, native};
+use ghostlab_definitions::{FileRows, Setting, builtin};
 
 /// Number of windows of 512 tokens. Together with `DOCUMENTS`, the number of documents per task, it suffices to detect
 /// a difference of 0.5 % and one changed answer in fifty.
@@ -36,7 +36,7 @@ fn documents(folder: &Path, tokenizer: &Tokenizer, file: &str) -> Documents {
     let encoder = TaskEncoder::new(tokenizer, &tokenizer_config, &config).unwrap();
     let task = Task::find(file.split('.').next().unwrap()).unwrap();
     let limit = Some(DocumentLimit::new(DOCUMENTS).unwrap());
-    let read = native::task(task, &folder.join("tasks").join(file), limit).unwrap();
+    let read = builtin::task(task, &folder.join("tasks").join(file), limit).unwrap();
     let requests = read.requests(&FileRows::default(), &Setting::default()).unwrap();
     let all = tokenised(&read, &requests, &encoder, Bos::Tokenizer, 1024).unwrap();
     all.into_iter()
@@ -88,12 +88,12 @@ impl Exam {
         (perplexity(engine, &dense, &self.windows).unwrap()[0], answers)
     }
 
-    fn hold_candle(&self, device: DeviceName, types: &[FloatType]) {
+    fn assert_candle_close_to_f32(&self, device: DeviceName, types: &[FloatType]) {
         let engines: Vec<_> = types.iter().map(|&dtype| candle(&self.backbone, device, dtype, None)).collect();
-        self.hold(&engines.iter().map(|engine| &**engine).collect::<Vec<_>>());
+        self.assert_close_to_f32(&engines.iter().map(|engine| &**engine).collect::<Vec<_>>());
     }
 
-    fn hold(&self, engines: &[&dyn Engine]) {
+    fn assert_close_to_f32(&self, engines: &[&dyn Engine]) {
         let (exact, chosen) = self.measure(&Decoder::load(&self.backbone).unwrap());
         assert_eq!(chosen.len(), TASKS.len() * DOCUMENTS as usize);
         for engine in engines {
@@ -112,9 +112,9 @@ fn bf16_products_are_within_half_a_percent_same_answers() {
     let Some(exam) = Exam::read() else { return };
     let portable = load(&exam, Products::Bf16);
     assert_eq!(portable.id().dtype, "bf16");
-    exam.hold(&[&portable]);
+    exam.assert_close_to_f32(&[&portable]);
     match Products::Bf16Amx.check() {
-        Ok(()) => exam.hold(&[&load(&exam, Products::Bf16Amx)]),
+        Ok(()) => exam.assert_close_to_f32(&[&load(&exam, Products::Bf16Amx)]),
         Err(error) => eprintln!("skipped on AMX: {}", error.one_line()),
     }
 }
@@ -127,11 +127,11 @@ fn load(exam: &Exam, products: Products) -> Decoder {
 #[ignore = "slow: a real backbone in two float types by candle's CPU kernels"]
 fn half_precision_is_within_half_a_percent_same_answers() {
     let Some(exam) = Exam::read() else { return };
-    exam.hold_candle(DeviceName::Cpu, &[FloatType::Bf16, FloatType::F16]);
+    exam.assert_candle_close_to_f32(DeviceName::Cpu, &[FloatType::Bf16, FloatType::F16]);
 }
 
 #[test]
 fn a_gpu_is_within_half_a_percent_and_chooses_the_same_answers() {
     let (Some(device), Some(exam)) = (gpu(), Exam::read()) else { return };
-    exam.hold_candle(device, &FloatType::ALL);
+    exam.assert_candle_close_to_f32(device, &FloatType::ALL);
 }

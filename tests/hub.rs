@@ -54,7 +54,7 @@ fn ghostlab(world: &World, hub: &str, arguments: &[&str], more: &[(&str, &str)])
 
 /// Asserts that the exit code is `code`, and that neither the output nor any file contains the token. Returns the
 /// output.
-fn ended(world: &World, output: &Output, code: i32) -> String {
+fn assert_exit(world: &World, output: &Output, code: i32) -> String {
     let log = both(output);
     assert_eq!(output.status.code(), Some(code), "{log}");
     assert!(!log.contains(TOKEN), "{log}");
@@ -130,13 +130,13 @@ fn grid_with_hub_model_names_the_command_and_then_runs() {
     server.forget();
     assert!(run(&world, &server, &["fetch", "grid.yaml"], 0).contains("3 already cached"));
     let offline = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_HUB_OFFLINE", "1")]);
-    assert!(ended(&world, &offline, 0).contains("3 already cached"));
+    assert!(assert_exit(&world, &offline, 0).contains("3 already cached"));
     assert!(run(&world, &server, &["doctor", "grid.yaml"], 0).contains("with the hashes of hub.lock"));
     assert!(server.requests().is_empty());
 }
 
 fn run(world: &World, server: &FakeHub, arguments: &[&str], code: i32) -> String {
-    ended(world, &ghostlab(world, &server.address, arguments, &[]), code)
+    assert_exit(world, &ghostlab(world, &server.address, arguments, &[]), code)
 }
 
 #[test]
@@ -151,13 +151,13 @@ fn hub_refusals_are_reported_without_the_token() {
     let server = FakeHub::start(MODEL, files, gated);
     for more in [&[][..], &["--events"], &["--lock"]] {
         let arguments = [&["fetch", "grid.yaml"], more].concat();
-        let log = ended(&world, &ghostlab(&world, &server.address, &arguments, &[]), 3);
+        let log = assert_exit(&world, &ghostlab(&world, &server.address, &arguments, &[]), 3);
         assert!(log.contains("requires accepting its license") && log.contains("[token]"), "{log}");
     }
     let unset = ghostlab(&world, &server.address, &["fetch", "grid.yaml"], &[("HF_TOKEN", "")]);
-    assert!(ended(&world, &unset, 3).contains("HF_TOKEN"));
+    assert!(assert_exit(&world, &unset, 3).contains("HF_TOKEN"));
     let bad = ghostlab(&world, &server.address, &["fetch", "../x/y"], &[]);
-    ended(&world, &bad, 2);
+    assert_exit(&world, &bad, 2);
 }
 
 #[test]

@@ -63,14 +63,14 @@ fn every_aspect_of_a_number_has_a_pair_that_differs_in_it() {
     let pairs = pairs::unlike();
     let missing: Vec<SettingPath> = setting_paths()
         .into_iter()
-        .filter(|aspect| !is_covered(&pairs, aspect) && aspect.as_str() != "measure")
+        .filter(|setting_path| !is_covered(&pairs, setting_path) && setting_path.as_str() != "measure")
         .collect();
     assert!(missing.is_empty(), "tests/common/pairs.rs has no pair for {missing:?}");
 }
 
-fn is_covered(pairs: &[Pair], aspect: &SettingPath) -> bool {
-    let mut all = pairs.iter().flat_map(|pair| pair.aspects);
-    CONSTANT.contains(&aspect.as_str()) || all.any(|path| SettingPath::new(*path).is_of(aspect.as_str()))
+fn is_covered(pairs: &[Pair], setting_path: &SettingPath) -> bool {
+    let mut all = pairs.iter().flat_map(|pair| pair.setting_paths);
+    CONSTANT.contains(&setting_path.as_str()) || all.any(|path| SettingPath::new(*path).is_of(setting_path.as_str()))
 }
 
 #[test]
@@ -85,11 +85,16 @@ fn settings_differ_exactly_in_what_was_changed() {
             .flat_map(|(one, other)| one.identity.differs(&other.identity))
             .map(|difference| difference.path)
             .collect();
-        let stray = found.iter().filter(|aspect| !pair.aspects.iter().any(|known| aspect.is_of(known)));
+        let stray =
+            found.iter().filter(|setting_path| !pair.setting_paths.iter().any(|known| setting_path.is_of(known)));
         let stray: Vec<&SettingPath> = stray.collect();
         assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
-        for aspect in pair.aspects {
-            assert!(found.iter().any(|path| path.is_of(aspect)), "{}: {aspect} is not in {found:?}", pair.what);
+        for setting_path in pair.setting_paths {
+            assert!(
+                found.iter().any(|path| path.is_of(setting_path)),
+                "{}: {setting_path} is not in {found:?}",
+                pair.what
+            );
         }
     }
 }
@@ -97,7 +102,7 @@ fn settings_differ_exactly_in_what_was_changed() {
 #[test]
 fn a_published_order_is_known_by_its_layers_and_not_by_its_name() {
     let pairs = pairs::unlike();
-    let pair = pairs.iter().find(|pair| pair.aspects.contains(&"cut.known")).unwrap();
+    let pair = pairs.iter().find(|pair| pair.setting_paths.contains(&"cut.known")).unwrap();
     let mut rows = csv::Reader::from_path(common::checkout().join("data/released_orders.csv")).unwrap();
     let rows: Vec<csv::StringRecord> = rows.records().map(Result::unwrap).collect();
     for (setting, backbone) in [(pair.one(), "llama-2-7b"), (pair.other(), "llama-3-8b")] {
@@ -152,7 +157,7 @@ fn keys(answer: &Value, found: &mut BTreeSet<String>) {
 }
 
 /// Returns the store keys that occur in the output of `plan --json`, `explain --json` and `explain` for a setting.
-fn told(setting: &Setting) -> [BTreeSet<String>; 3] {
+fn printed_keys(setting: &Setting) -> [BTreeSet<String>; 3] {
     let plan = output(setting, &["plan", "grid.yaml"], &["--json"]);
     let answer: Value = serde_json::from_str(&plan).unwrap();
     let mut cells = BTreeSet::new();
@@ -189,11 +194,11 @@ fn names(answer: &Value, found: &mut BTreeSet<String>) {
 #[test]
 fn plan_and_explain_tell_apart_what_is_unlike_and_nothing_else() {
     for pair in pairs::unlike().iter().chain(&pairs::alike()).filter(|pair: &&Pair| pair.runs) {
-        let one = told(&pair.one());
-        let other = told(&pair.other());
+        let one = printed_keys(&pair.one());
+        let other = printed_keys(&pair.other());
         for (view, (one, other)) in ["plan --json", "explain --json", "explain"].iter().zip(one.iter().zip(&other)) {
             assert!(!one.is_empty(), "{view} prints no key");
-            assert_eq!(one != other, !pair.aspects.is_empty(), "{view}, {}", pair.what);
+            assert_eq!(one != other, !pair.setting_paths.is_empty(), "{view}, {}", pair.what);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::common;
 use crate::common::world::World;
 use serde_json::{Value, json};
-use validator::closed;
+use validator::validate_strict;
 
 fn schema() -> Value {
     let output =
@@ -24,7 +24,7 @@ fn document(world: &World, schema: &Value, arguments: &[&str], code: i32) -> Val
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {log}");
     let document: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
-    closed(schema, schema, &document, "document")
+    validate_strict(schema, schema, &document, "document")
         .unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{document:#}"));
     assert_eq!((&document["ghostlab"], &document["schema"]), (&json!(env!("CARGO_PKG_VERSION")), &json!(1)));
     document
@@ -94,7 +94,7 @@ fn changed_or_missing_schema_field_is_noticed() {
 }
 
 fn is_refused(schema: &Value, value: &Value) -> bool {
-    closed(schema, schema, value, "x").is_err()
+    validate_strict(schema, schema, value, "x").is_err()
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn every_command_answers_with_one_json_document_or_error() {
         assert_eq!(output.status.code(), Some(2), "{command}");
         let document: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{command}: {error}"));
-        closed(&schema, &schema, &document, "document").unwrap_or_else(|error| panic!("{command}: {error}"));
+        validate_strict(&schema, &schema, &document, "document").unwrap_or_else(|error| panic!("{command}: {error}"));
         assert_eq!((&document["command"], &document["error"]["exit_code"]), (&json!(command), &json!(2)));
     }
 }

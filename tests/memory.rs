@@ -59,7 +59,7 @@ fn wide(world: &World, layers: usize) {
 }
 
 /// Returns the peak memory in bytes that `plan` predicts.
-fn told(world: &World, limits: &[&str]) -> f64 {
+fn predicted_peak(world: &World, limits: &[&str]) -> f64 {
     let output = world.ghostlab(&[&["plan", "grid.yaml"], limits].concat());
     let text = String::from_utf8(output.stdout).unwrap();
     let words = text.split("memory: about ").nth(1).unwrap_or_else(|| unreachable!("no memory in {text}"));
@@ -70,7 +70,7 @@ fn told(world: &World, limits: &[&str]) -> f64 {
 }
 
 /// Runs the grid. Returns its peak memory in bytes as measured by the system.
-fn held(world: &World, limits: &[&str]) -> f64 {
+fn measured_peak(world: &World, limits: &[&str]) -> f64 {
     world.runs(limits);
     let text = std::fs::read_to_string(world.path("results/grid/run.json")).unwrap();
     let value = text.split("\"peak_memory_bytes\":").nth(1).unwrap();
@@ -91,12 +91,12 @@ fn plan_tells_the_peak_of_the_memory_within_a_quarter() {
         ("6 wide layers in the memory of 4", &by_need, &["--memory", &limit]),
     ];
     for (what, world, limits) in cases {
-        let estimate = told(world, limits);
-        let held = held(world, limits);
-        assert!((estimate / held - 1.0).abs() <= 0.25, "{what}: estimated {estimate:.3e}, used {held:.3e}");
+        let estimate = predicted_peak(world, limits);
+        let measured = measured_peak(world, limits);
+        assert!((estimate / measured - 1.0).abs() <= 0.25, "{what}: estimated {estimate:.3e}, used {measured:.3e}");
     }
-    let held = held(&by_need, &["--memory", &limit]);
-    assert!(held < 4.0 * LAYER as f64 * 1.05, "used {held:.3e} with a limit of {limit} GB");
+    let measured = measured_peak(&by_need, &["--memory", &limit]);
+    assert!(measured < 4.0 * LAYER as f64 * 1.05, "used {measured:.3e} with a limit of {limit} GB");
 }
 
 fn within_addresses(world: &World, bytes: u64) -> Output {

@@ -45,8 +45,8 @@ fn refuses(world: &World, arguments: &[&str], words: &[&str]) {
     assert!(before == after, "{arguments:?}: a file has changed");
 }
 
-fn file_names(countses: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
-    countses.keys().cloned().collect::<Vec<_>>()
+fn file_names(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    files.keys().cloned().collect::<Vec<_>>()
 }
 
 fn done(world: &World, arguments: &[&str]) -> String {

@@ -28,7 +28,7 @@ use ghostlab::hub::{FilePattern, Hub, HubSettings, Lock, RepoFiles, Silent, Sour
 use ghostlab::model::weights::Weights;
 use ghostlab::model::{Config, check_weights};
 use ghostlab::tasks::{TASKS, Task};
-use ghostlab_definitions::{FileRows, Request, Setting, Task as Documents, Value as Row, native};
+use ghostlab_definitions::{FileRows, Request, Setting, Task as Documents, Value as Row, builtin};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -66,8 +66,8 @@ fn real_formats() -> Option<TempDir> {
 
 /// Returns the requests that a task builds from the rows in the given files, and the solutions to its documents.
 fn prompts(known: &Task, files: &[PathBuf]) -> (Vec<Request>, Vec<(Vec<Row>, Row)>) {
-    let definition = native::definition(known).unwrap();
-    let rows = native::rows(definition, files).unwrap();
+    let definition = builtin::definition(known).unwrap();
+    let rows = builtin::rows(definition, files).unwrap();
     let task = Documents::of_rows(definition.clone(), rows, None).unwrap();
     let requests = task.requests(&FileRows::default(), &Setting::default()).unwrap();
     let solutions = (0..task.documents.len()).map(|at| task.solution(at).unwrap()).collect();

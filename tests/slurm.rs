@@ -26,13 +26,13 @@ const LONG: Duration = Duration::from_secs(200);
 /// Lock that is held exclusively by tests that change the whole cluster.
 static CLUSTER: RwLock<()> = RwLock::new(());
 
-macro_rules! beside_others {
+macro_rules! shared_cluster {
     () => {
         let Some(()) = slurm() else { return };
         let _cluster = CLUSTER.read().unwrap_or_else(PoisonError::into_inner);
     };
 }
-macro_rules! alone {
+macro_rules! exclusive_cluster {
     () => {
         let Some(()) = slurm() else { return };
         let _cluster = CLUSTER.write().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +141,7 @@ fn logs(world: &World) -> String {
 }
 
 /// Waits for the report, and compares its tables with those computed by a single process.
-fn agrees(world: &World, submitted: &Submitted) {
+fn assert_same_tables(world: &World, submitted: &Submitted) {
     ended(&submitted.array);
     ended(&submitted.report);
     let report = states(&submitted.report);
@@ -178,7 +178,7 @@ fn at_work(world: &World, count: usize) {
 
 #[test]
 fn three_workers_score_each_chunk_once_as_one_process() {
-    beside_others!();
+    shared_cluster!();
     let world = world();
     let submitted = submit(&world, "3", 200, &[], &[]);
     at_work(&world, 2);
@@ -186,7 +186,7 @@ fn three_workers_score_each_chunk_once_as_one_process() {
     assert!(status.contains(" running") && status.contains(&format!("job {}_", submitted.array)), "{status}");
     let again = world.ghostlab(&["submit", "slurm", "grid.yaml", "--profile-file", "slurm.yaml"]);
     assert!(both(&again).contains("no jobs submitted"), "{}", both(&again));
-    agrees(&world, &submitted);
+    assert_same_tables(&world, &submitted);
     let alone = self::world();
     alone.runs(&[]);
     let work = computed(&world);
@@ -202,22 +202,22 @@ fn three_workers_score_each_chunk_once_as_one_process() {
 
 #[test]
 fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
-    beside_others!();
+    shared_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
     at_work(&world, 2);
     told("scontrol", &["requeue", &format!("{}_1", submitted.array)]);
-    agrees(&world, &submitted);
+    assert_same_tables(&world, &submitted);
     assert!(logs(&world).contains("leases are released"), "{}", logs(&world));
 }
 
 #[test]
 fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
-    beside_others!();
+    shared_cluster!();
     let world = world();
     // The time limit is three minutes, and the signal comes two minutes before it, so after one minute.
     let submitted = submit(&world, "1", 2000, &[], &["--time=3"]);
-    agrees(&world, &submitted);
+    assert_same_tables(&world, &submitted);
     let logs = logs(&world);
     assert!(logs.contains("requeued by Slurm"), "{logs}");
     assert!(logs.contains("chunks cached"), "{logs}");
@@ -225,7 +225,7 @@ fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
 
 #[test]
 fn only_the_named_array_task_is_requeued() {
-    beside_others!();
+    shared_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
     at_work(&world, 2);
@@ -243,7 +243,7 @@ fn only_the_named_array_task_is_requeued() {
     until("the job is not requeued", || {
         task_state(&submitted.array, &named).is_some_and(|(_, restarts)| restarts == "1")
     });
-    agrees(&world, &submitted);
+    assert_same_tables(&world, &submitted);
     assert_eq!(
         task_state(&submitted.array, &other),
         Some(("FAILED".to_owned(), "0".to_owned())),
@@ -266,7 +266,7 @@ fn task_state(array: &str, task: &str) -> Option<(String, String)> {
 
 #[test]
 fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
-    beside_others!();
+    shared_cluster!();
     let world = world();
     let arguments = ["submit", "slurm", "grid.yaml", "--workers", "2", "--profile-file", "slurm.yaml"];
     let killed = world.command(&arguments).env("GHOSTLAB_FAULT", slow_and("kill@handed-over:1")).output().unwrap();
@@ -275,7 +275,7 @@ fn a_submit_that_is_killed_after_sbatch_adds_no_second_array() {
     assert!(both(&again).contains("no jobs submitted"), "{}", both(&again));
     let jobs: Value = serde_json::from_slice(&fs::read(folder(&world).join("jobs.json")).unwrap()).unwrap();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
-    agrees(&world, &Submitted { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
+    assert_same_tables(&world, &Submitted { array: job_id(&jobs, 0, "array"), report: job_id(&jobs, 1, "report") });
 }
 
 fn slow_and(fault: &str) -> String {
@@ -289,7 +289,7 @@ fn job_id(jobs: &Value, position: usize, what: &str) -> String {
 
 #[test]
 fn cancelled_and_killed_workers_are_covered_by_others() {
-    beside_others!();
+    shared_cluster!();
     let world = world();
     let submitted = submit(&world, "3", 300, &[], &[]);
     at_work(&world, 3);
@@ -298,7 +298,7 @@ fn cancelled_and_killed_workers_are_covered_by_others() {
     let record = records(&world).into_iter().find(|record| record["scheduler_job"] == *job).unwrap();
     let pid = record["process"].as_str().unwrap().split('-').next().unwrap().to_owned();
     told("kill", &["-9", &pid]);
-    agrees(&world, &submitted);
+    assert_same_tables(&world, &submitted);
     let states: Vec<String> = states(&submitted.array).into_iter().map(|(state, _)| state).collect();
     assert!(states.contains(&"CANCELLED".to_owned()) && states.contains(&"COMPLETED".to_owned()), "{states:?}");
     let status = both(&world.ghostlab(&["status"]));
@@ -307,7 +307,7 @@ fn cancelled_and_killed_workers_are_covered_by_others() {
 
 #[test]
 fn rebooted_node_gets_its_workers_requeued() {
-    alone!();
+    exclusive_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 300, &[], &[]);
     at_work(&world, 2);
@@ -321,12 +321,12 @@ fn rebooted_node_gets_its_workers_requeued() {
         let state = told("sinfo", &["--noheader", "-o", "%T"]);
         ["idle", "mixed", "allocated"].contains(&state.trim())
     });
-    agrees(&world, &submitted);
+    assert_same_tables(&world, &submitted);
 }
 
 #[test]
 fn workers_go_on_while_the_controller_is_away() {
-    alone!();
+    exclusive_cluster!();
     let world = world();
     let submitted = submit(&world, "2", 200, &[], &[]);
     at_work(&world, 2);
@@ -340,19 +340,19 @@ fn workers_go_on_while_the_controller_is_away() {
     until("the grid does not complete", || both(&world.ghostlab(&["status"])).contains("9 of 9 cells complete"));
     assert!(Command::new("slurmctld").env("PATH", "/usr/sbin:/usr/bin:/bin").status().unwrap().success());
     until("the controller does not return", || Command::new("squeue").output().unwrap().status.success());
-    agrees(&world, &submitted);
+    assert_same_tables(&world, &submitted);
 }
 
 #[test]
 fn two_grids_on_one_store_at_once_are_both_whole() {
-    beside_others!();
+    shared_cluster!();
     let world = world();
     let grid = fs::read_to_string(world.path("grid.yaml")).unwrap();
     world.write("other.yaml", grid.replace("depth: [1, 2]", "depth: [2]"));
     let submitted = submit(&world, "2", 100, &[], &[]);
     let output = world.ghostlab(&["submit", "slurm", "other.yaml", "--workers", "2"]);
     assert_eq!(output.status.code(), Some(0), "{}", both(&output));
-    agrees(&world, &submitted);
+    assert_same_tables(&world, &submitted);
     until("the other grid has no table", || world.path("results/other/results.csv").exists());
     let alone = self::world();
     alone.runs(&["--set", "depth=2", "--set", "name=other"]);
@@ -366,7 +366,7 @@ fn result_table(path: &Path) -> Vec<u8> {
 
 #[test]
 fn full_store_or_other_program_stops_a_worker_with_reason() {
-    beside_others!();
+    shared_cluster!();
     let world = world();
     // Activations and journals are larger than the file size limit.
     world.write("slurm.yaml", "setup: ['trap \"\" XFSZ', 'ulimit -f 8']\n");
@@ -399,7 +399,7 @@ fn full_store_or_other_program_stops_a_worker_with_reason() {
 
 #[test]
 fn cancel_ends_only_jobs_of_its_store() {
-    beside_others!();
+    shared_cluster!();
     let (world, other) = (world(), world());
     let submission = submit(&world, "2", 500, &[], &[]);
     let theirs = submit(&other, "1", 500, &[], &[]);
@@ -410,7 +410,7 @@ fn cancel_ends_only_jobs_of_its_store() {
     ended(&submission.report);
     assert!(is_cancelled(&submission.array) && is_cancelled(&submission.report), "{:?}", states(&submission.array));
     assert_eq!(fs::read_dir(world.path("data/store/claims")).unwrap().count(), 0, "leases were not released");
-    agrees(&other, &theirs);
+    assert_same_tables(&other, &theirs);
 }
 
 fn is_cancelled(job: &str) -> bool {

@@ -19,7 +19,7 @@ use ghostlab::tasks::{
     Tokenised, average, max_length,
 };
 use ghostlab_definitions::tokens::tokenised;
-use ghostlab_definitions::{Ask, FileRows, Request, Setting, native};
+use ghostlab_definitions::{FileRows, Request, RequestKind, Setting, builtin};
 use serde_json::{Value, json};
 
 /// Tokenizer read from a `tokenizer.json`. Its BOS token has the id 0.
@@ -77,16 +77,16 @@ impl Asked {
 
     fn golden(known: &Task, bos: Bos) -> Self {
         let (encoder, length) = golden();
-        Self::of(native::task(known, &documents_of(known), None).unwrap(), &encoder, bos, length).unwrap()
+        Self::of(builtin::task(known, &documents_of(known), None).unwrap(), &encoder, bos, length).unwrap()
     }
 
     fn judge(&self, known: &Task, scores: &[Score]) -> Result<Vec<DocumentResult>> {
-        native::solutions(known, &self.task, &self.tokens)?.judge(scores)
+        builtin::solutions(known, &self.task, &self.tokens)?.judge(scores)
     }
 
     fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.requests.iter().map(|request| match &request.ask {
-            Ask::LogLikelihood { context, continuation } => (context.as_str(), continuation.as_str()),
+        self.requests.iter().map(|request| match &request.kind {
+            RequestKind::LogLikelihood { context, continuation } => (context.as_str(), continuation.as_str()),
             other => panic!("{other:?}"),
         })
     }
@@ -188,7 +188,7 @@ fn answer(task: &'static Task, folder: &str, bos: Bos) -> Answered {
         })
         .collect();
     let asked = Asked::golden(task, bos);
-    let solutions = native::solutions(task, &asked.task, &asked.tokens).unwrap();
+    let solutions = builtin::solutions(task, &asked.task, &asked.tokens).unwrap();
     Answered::new(&Arc::new(solutions), scores).unwrap()
 }
 
@@ -196,8 +196,8 @@ fn answer(task: &'static Task, folder: &str, bos: Bos) -> Answered {
 fn results_file(answers: Vec<Answered>) -> Value {
     let mut file = empty_file("tiny");
     for answered in answers {
-        let definition = native::definition(answered.result.task).unwrap();
-        add_task(&mut file, definition, &Asking::default(), &TaskScores::native(String::new(), answered));
+        let definition = builtin::definition(answered.result.task).unwrap();
+        add_task(&mut file, definition, &Asking::default(), &TaskScores::builtin(String::new(), answered));
     }
     file
 }
@@ -237,7 +237,7 @@ fn number_of(pred: Option<usize>) -> Value {
 #[test]
 fn choices_are_those_of_the_harness() {
     for task in &TASKS[..9] {
-        let ours = native::task(task, &documents_of(task), None).unwrap();
+        let ours = builtin::task(task, &documents_of(task), None).unwrap();
         let golden = lines(&fixture(&format!("lm_eval/doc_results/{}.jsonl", task.name)));
         assert_eq!(ours.documents.len(), golden.len());
         for (at, golden) in golden.iter().enumerate() {
@@ -329,15 +329,15 @@ fn decoys_in_other_splits_are_never_scored() {
         for split in ["train", other] {
             let path = folder.path().join(format!("{split}.jsonl"));
             std::fs::copy(&decoy, &path).unwrap();
-            let message = native::task(task, &path, None).unwrap_err().to_string();
+            let message = builtin::task(task, &path, None).unwrap_err().to_string();
             assert!(message.contains("another split") && message.contains(task.name), "{message}");
         }
-        let read = native::task(task, folder.path(), None).unwrap();
+        let read = builtin::task(task, folder.path(), None).unwrap();
         assert_eq!(read.documents.len(), lines(&documents_of(task)).len(), "{}", task.name);
         let all = Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap();
         assert!(all.texts().all(|(context, _)| !context.contains("DECOY")), "{}", task.name);
         std::fs::remove_file(folder.path().join(format!("{scored}.jsonl"))).unwrap();
-        assert_eq!(native::task(task, folder.path(), None).unwrap_err().exit_code(), 2, "{}", task.name);
+        assert_eq!(builtin::task(task, folder.path(), None).unwrap_err().exit_code(), 2, "{}", task.name);
     }
 }
 
@@ -347,7 +347,7 @@ fn a_limit_gives_the_first_requests() {
     let task = Task::find("hellaswag").unwrap();
     let all = |limit: Option<f64>| {
         let limit = limit.map(|limit| DocumentLimit::new(limit).unwrap());
-        let read = native::task(task, &documents_of(task), limit).unwrap();
+        let read = builtin::task(task, &documents_of(task), limit).unwrap();
         assert_eq!(read.original, 8);
         Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap()
     };
@@ -375,7 +375,7 @@ fn real_data_become_requests_without_exception() {
         ("hellaswag.jsonl", 1000, false),
     ] {
         let task = Task::find(file.split('.').next().unwrap()).unwrap();
-        let read = native::task(task, &folder.join(file), None).unwrap();
+        let read = builtin::task(task, &folder.join(file), None).unwrap();
         assert_eq!(read.documents.len(), documents, "{file}");
         let mut golds = BTreeSet::new();
         for at in 0..documents {
@@ -387,7 +387,7 @@ fn real_data_become_requests_without_exception() {
         let all = Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap();
         let mut inputs = all.tokens.iter().flatten().map(|tokens| tokens.input_ids.len());
         assert!(inputs.all(|input| (1..=length).contains(&input)), "{file}");
-        assert_eq!(native::solutions(task, &all.task, &all.tokens).unwrap().documents(), all.task.original, "{file}");
+        assert_eq!(builtin::solutions(task, &all.task, &all.tokens).unwrap().documents(), all.task.original, "{file}");
         assert_eq!(all.task.original == task.documents, total, "{file}");
         assert!(golds.len() > 1, "{file}");
     }
@@ -396,13 +396,13 @@ fn real_data_become_requests_without_exception() {
 #[test]
 fn parquet_and_json_lines_give_the_same_rows() {
     let Some(folder) = shared("real/tasks") else { return };
-    let definition = native::definition(Task::find("arc_easy").unwrap()).unwrap();
-    let rows = native::rows(definition, &[folder.join("arc_easy.parquet")]).unwrap();
+    let definition = builtin::definition(Task::find("arc_easy").unwrap()).unwrap();
+    let rows = builtin::rows(definition, &[folder.join("arc_easy.parquet")]).unwrap();
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("arc_easy.jsonl");
     let text: String = rows.iter().map(|row| format!("{}\n", row.value.json(None))).collect();
     std::fs::write(&path, text).unwrap();
-    let again = native::rows(definition, &[path]).unwrap();
+    let again = builtin::rows(definition, &[path]).unwrap();
     assert_eq!(rows.len(), again.len());
     assert!(rows.iter().zip(&again).all(|(row, again)| row.value == again.value));
 }

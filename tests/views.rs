@@ -27,8 +27,9 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
     // Drop the index of a measure within a mean, so that `measure.0.task.bos` becomes `measure.task.bos`.
     found
         .into_iter()
-        .map(|aspect: SettingPath| {
-            let parts: Vec<&str> = aspect.as_str().split('.').filter(|part| part.parse::<usize>().is_err()).collect();
+        .map(|setting_path: SettingPath| {
+            let parts: Vec<&str> =
+                setting_path.as_str().split('.').filter(|part| part.parse::<usize>().is_err()).collect();
             SettingPath::new(parts.join("."))
         })
         .collect()
@@ -47,18 +48,19 @@ fn is_not_of_decoding(number: &&ResultRow) -> bool {
 fn is_told_apart(pair: &Pair) {
     let one = seen::seen(&pair.one(), pair.what);
     let other = seen::seen(&pair.other(), pair.what);
-    VIEWS.iter().for_each(|view| view.holds(pair.what, pair.aspects, [&one, &other]));
+    VIEWS.iter().for_each(|view| view.holds(pair.what, pair.setting_paths, [&one, &other]));
     let one = one.numbers;
     let other = other.numbers;
     let found = unlike(&one, &other);
     let stray: Vec<&SettingPath> =
-        found.iter().filter(|aspect| !pair.aspects.iter().any(|known| aspect.is_of(known))).collect();
+        found.iter().filter(|setting_path| !pair.setting_paths.iter().any(|known| setting_path.is_of(known))).collect();
     assert!(stray.is_empty(), "{}: {stray:?}", pair.what);
-    for aspect in pair.aspects {
-        assert!(found.iter().any(|path| path.is_of(aspect)), "{}: {aspect} is not in {found:?}", pair.what);
+    for setting_path in pair.setting_paths {
+        assert!(found.iter().any(|path| path.is_of(setting_path)), "{}: {setting_path} is not in {found:?}", pair.what);
     }
-    let Differences { settings, data, protocols, engines, aside, .. } = Differences::of(&one, &other, &[]).unwrap();
-    let reported = [settings, data, protocols, engines, aside].concat();
+    let Differences { settings, data, protocols, engines, global_differences, .. } =
+        Differences::of(&one, &other, &[]).unwrap();
+    let reported = [settings, data, protocols, engines, global_differences].concat();
     assert!(!reported.is_empty(), "{}: not reported by `compare`", pair.what);
 }
 
@@ -84,8 +86,10 @@ fn different_cells_of_a_grid_have_different_names() {
     let mut count = 0;
     for pair in pairs::unlike() {
         let mut cells = [last_unnamed_cell(&pair.one()), last_unnamed_cell(&pair.other())];
-        let expected =
-            pair.aspects.iter().any(|aspect| OF_CELLS.iter().any(|known| SettingPath::new(*aspect).is_of(known)));
+        let expected = pair
+            .setting_paths
+            .iter()
+            .any(|setting_path| OF_CELLS.iter().any(|known| SettingPath::new(*setting_path).is_of(known)));
         assert_eq!(cells[0] != cells[1], expected, "{}: {cells:?}", pair.what);
         give_names(&mut cells);
         assert_eq!(cells[0].name != cells[1].name, expected, "{}: {} {}", pair.what, cells[0], cells[1]);

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use ghostlab::checkpoint::{GgufText, GgufType, Layout};
+use ghostlab::checkpoint::{GgufMetadata, GgufType, Layout};
 use ghostlab::corpus::{Tokenizer, to_gguf};
 use ghostlab::model::{Config, Decoder, Program, Scaling, check_weights, deployed};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{checkout, file, sound, with_file};
+use super::{assert_user_error, checkout, file, with_file};
 
 pub(super) fn config_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = ["llama-gqa", "llama3-rope", "olmo2", "qwen3", "mistral", "qwen2"]
@@ -41,7 +41,7 @@ fn dense_attachment(layer: usize, at: &str) -> Value {
 
 pub(super) fn config(data: &[u8]) {
     with_file("config.json", data, |path| match Config::read_with_attachments(path.parent().unwrap()) {
-        Err(error) => sound(&error),
+        Err(error) => assert_user_error(&error),
         Ok(config) => {
             assert!(config.heads % config.kv_heads == 0 && config.head_dim % 2 == 0);
             assert!(config.norm_eps > 0.0 && config.norm_eps.is_finite() && config.rope.theta.is_finite());
@@ -65,7 +65,7 @@ pub(super) fn config(data: &[u8]) {
             // Weights of another model need not match this config, but the mismatch must be a proper error.
             let folder = checkout("tests/fixtures/arch/llama-gqa");
             if let Err(error) = check_weights(&config, &folder) {
-                sound(&error);
+                assert_user_error(&error);
             }
         }
     });
@@ -132,17 +132,17 @@ pub(super) fn tokenizer(data: &[u8]) {
     with_file("tokenizer.json", data, |path| {
         let tokenizer = match Tokenizer::load(path) {
             Ok(tokenizer) => tokenizer,
-            Err(error) => return sound(&error),
+            Err(error) => return assert_user_error(&error),
         };
         for text in ["", "a", "ab b  a\n\né中 <s> 1.", "\u{0}\u{feff}\u{1f600}a\u{301}"] {
             match tokenizer.encode(text) {
                 Ok(ids) => assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size())),
-                Err(error) => sound(&error),
+                Err(error) => assert_user_error(&error),
             }
         }
         for id in [0, 3, u32::MAX] {
             if let Err(error) = tokenizer.decode(id) {
-                sound(&error);
+                assert_user_error(&error);
             }
         }
     });
@@ -170,11 +170,11 @@ pub(super) fn weights(data: &[u8]) {
     fs::write(folder.path().join("model.safetensors"), data).unwrap();
     let config = Config::read(&checkout("tests/fixtures/arch/llama-gqa")).unwrap();
     match check_weights(&config, folder.path()) {
-        Err(error) => sound(&error),
+        Err(error) => assert_user_error(&error),
         // The header was validated, so only a non-finite number may still be rejected.
         Ok(()) => {
             if let Err(error) = Decoder::load_with(config, folder.path()) {
-                sound(&error);
+                assert_user_error(&error);
                 assert!(error.to_string().contains("not a finite number"), "{error}");
             }
         }
@@ -198,7 +198,7 @@ pub(super) fn gguf_seeds() -> Vec<Vec<u8>> {
         "model": {"type": "BPE", "vocab": vocab, "merges": [], "byte_fallback": false}
     });
     let entries = to_gguf(&tokenizer, config.vocab, &[("bos", Some(60))]).unwrap().entries;
-    let text = GgufText { name: "seed".to_owned(), entries };
+    let text = GgufMetadata { name: "seed".to_owned(), entries };
     let mut bytes = Vec::new();
     layout.write_gguf(&config, GgufType::Q8_0, &text, Path::new("seed"), &mut bytes, &mut |_| Ok(())).unwrap();
     vec![
@@ -223,15 +223,15 @@ fn gguf_header(version: u32, tensors: u64, entries: u64) -> Vec<u8> {
 pub(super) fn gguf(data: &[u8]) {
     with_file("m.gguf", data, |path| {
         if let Err(error) = Tokenizer::load(path).and_then(|tokenizer| tokenizer.encode("a bc <s>")) {
-            sound(&error);
+            assert_user_error(&error);
         }
         let read = Config::read(path).and_then(|config| check_weights(&config, path).map(|()| config));
         match read {
-            Err(error) => sound(&error),
+            Err(error) => assert_user_error(&error),
             // The header was validated, so only a non-finite number may still be rejected.
             Ok(config) => {
                 if let Err(error) = Decoder::load_with(config, path) {
-                    sound(&error);
+                    assert_user_error(&error);
                     assert!(error.to_string().contains("not a finite number"), "{error}");
                 }
             }

@@ -15,11 +15,11 @@ use tempfile::TempDir;
 use super::{checkout, watch};
 
 /// Number of calls after which the store is cleared, because it keeps each grid's tokens.
-const EMPTIED: usize = 500;
+const CALLS_PER_CLEAR: usize = 500;
 
 /// Temporary folder, and the number of calls that used it. Calls are serialized, because limits apply to the whole
 /// process.
-static WORKSHOP: Mutex<Option<(TempDir, usize)>> = Mutex::new(None);
+static WORK_DIR: Mutex<Option<(TempDir, usize)>> = Mutex::new(None);
 
 const GRID: &str = "name: grid\nbackbones:\n  tiny: {path: backbone}\ncorpora:\n  train: {path: train.txt, rule: wikitext2}\n\
     \x20 test: {path: test.jsonl, rule: ptb, limit: 5}\ntasks:\n  copa: {path: copa.jsonl}\nbackbone: [tiny]\n\
@@ -34,7 +34,7 @@ fn words(count: usize) -> String {
 }
 
 /// Creates the temporary folder with a backbone, a tokenizer, two texts, a task, a grid and a store.
-fn workshop() -> TempDir {
+fn create_work_dir() -> TempDir {
     let folder = TempDir::new().unwrap();
     fs::create_dir_all(path_in("backbone", folder.path())).unwrap();
     fs::create_dir_all(path_in("data/store", folder.path())).unwrap();
@@ -70,10 +70,10 @@ pub static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 /// Calls a command in the temporary folder, and checks the invariants of every command's output.
 fn answer(line: &[&str], prepare: impl FnOnce()) {
-    let mut workshop_of_all = WORKSHOP.lock().unwrap_or_else(PoisonError::into_inner);
-    let (_folder, calls) = workshop_of_all.get_or_insert_with(|| (workshop(), 0));
+    let mut work_dir = WORK_DIR.lock().unwrap_or_else(PoisonError::into_inner);
+    let (_folder, calls) = work_dir.get_or_insert_with(|| (create_work_dir(), 0));
     *calls += 1;
-    if *calls % EMPTIED == 0 {
+    if *calls % CALLS_PER_CLEAR == 0 {
         fs::remove_dir_all("data/store").unwrap();
         fs::create_dir_all("data/store").unwrap();
     }

@@ -4,10 +4,10 @@ use std::io::Write;
 
 use ghostlab::corpus::read_rows;
 use ghostlab::tasks::{TASKS, Task};
-use ghostlab_definitions::{Row, native};
+use ghostlab_definitions::{Row, builtin};
 use serde_json::json;
 
-use super::{file, sound, with_file};
+use super::{assert_user_error, file, with_file};
 
 /// File extensions of a corpus. The first byte of the data selects one.
 const ENDINGS: [&str; 4] = ["jsonl", "txt", "jsonl.gz", "parquet"];
@@ -38,7 +38,7 @@ pub(super) fn corpus(data: &[u8]) {
     let ending = ENDINGS[usize::from(*first) % ENDINGS.len()];
     with_file(&format!("c.{ending}"), text, |path| match read_rows(path, None) {
         Ok(rows) => assert!(!rows.is_empty()),
-        Err(error) => sound(&error),
+        Err(error) => assert_user_error(&error),
     });
 }
 
@@ -63,17 +63,17 @@ pub(super) fn task_seeds() -> Vec<Vec<u8>> {
 pub(super) fn task(data: &[u8]) {
     let Some((first, text)) = data.split_first() else { return };
     let task = &TASKS[usize::from(*first) % TASKS.len()];
-    with_file("t.jsonl", text, |path| match native::task(task, path, None) {
+    with_file("t.jsonl", text, |path| match builtin::task(task, path, None) {
         Ok(read) => {
             assert!(!read.documents.is_empty());
             for index in 0..read.documents.len() {
                 match read.solution(index) {
                     Ok((_, gold)) => assert!(gold.as_int().unwrap() >= 0 || task.name != "copa"),
-                    Err(error) => sound(&error),
+                    Err(error) => assert_user_error(&error),
                 }
             }
         }
-        Err(error) => sound(&error),
+        Err(error) => assert_user_error(&error),
     });
 }
 
@@ -89,12 +89,12 @@ pub(super) fn race(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let fields = json!({"article": "A.", "problems": text});
     let row = Row { place: "t.jsonl:1".to_owned(), value: serde_json::from_value(fields).unwrap() };
-    let definition = native::definition(Task::find("race").unwrap()).unwrap();
+    let definition = builtin::definition(Task::find("race").unwrap()).unwrap();
     match ghostlab_definitions::Task::of_rows(definition.clone(), vec![row], None) {
         Ok(read) => {
             let (choices, gold) = read.solution(0).unwrap();
             assert!(choices.len() == 4 && (0..4).contains(&gold.as_int().unwrap()));
         }
-        Err(error) => sound(&error),
+        Err(error) => assert_user_error(&error),
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::sound;
+use super::assert_user_error;
 
 pub(super) fn definition_seeds() -> Vec<Vec<u8>> {
     let good = "task: t\ndataset_path: a/b\ndataset_name: null\ntraining_split: train\ntest_split: test\nfewshot_split: train\n\
@@ -49,7 +49,7 @@ pub(super) fn definition(data: &[u8]) {
     let file = folder.path().join("it.yaml").display().to_string();
     let selected = Library::of_folders(&[folder.path()]).and_then(|library| library.select(&[&file]));
     let tasks = match selected {
-        Err(error) => return sound(&error),
+        Err(error) => return assert_user_error(&error),
         Ok(selected) => selected.tasks,
     };
     for task in tasks {
@@ -60,13 +60,13 @@ pub(super) fn definition(data: &[u8]) {
             "{}",
             task.name
         );
-        let splits = [Some(task.evaluated()), task.exampled()].into_iter().flatten().collect::<Vec<_>>();
+        let splits = [Some(task.evaluated_split()), task.example_split()].into_iter().flatten().collect::<Vec<_>>();
         let made = FileRows::find_in(folder.path(), &task.data, &splits).and_then(|rows| {
             let task = Task::new(task.clone(), &rows)?;
             task.requests(&rows, &Setting { shots: Some(1), ..Setting::default() })
         });
         match made {
-            Err(error) => sound(&error),
+            Err(error) => assert_user_error(&error),
             Ok(requests) => assert!(!requests.is_empty()),
         }
     }
@@ -97,23 +97,23 @@ pub(super) fn template(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let source = Place { file: "it.yaml".into(), line: 1 };
     match Template::new(text, &source) {
-        Err(error) => sound(&error),
+        Err(error) => assert_user_error(&error),
         Ok(template) => {
             for document in documents() {
                 match template.render(&document) {
-                    Err(error) => sound(&error),
+                    Err(error) => assert_user_error(&error),
                     Ok(one) => assert_eq!(template.render(&document).unwrap(), one, "rendered twice"),
                 }
             }
         }
     }
     match ChatTemplate::new(text, Vec::new(), "it.jinja") {
-        Err(error) => sound(&error),
+        Err(error) => assert_user_error(&error),
         Ok(chat) => {
             let messages = [message(Role::System, "s"), message(Role::User, " q "), message(Role::Assistant, "It is")];
             for continued in [false, true] {
                 if let Err(error) = chat.render(&messages, continued) {
-                    sound(&error);
+                    assert_user_error(&error);
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use ghostlab::grid::Grid;
 use tempfile::TempDir;
 
-use super::{checkout, sound};
+use super::{assert_user_error, checkout};
 
 /// Returns a folder with all files that the grids of [`grid_seeds`] name. It exists until the process exits.
 fn house() -> &'static Path {
@@ -60,7 +60,7 @@ pub(super) fn grid(data: &[u8]) {
     let path = house().join("grid.yaml");
     fs::write(&path, data).unwrap();
     match Grid::load(&path, None, &[]) {
-        Err(error) => sound(&error),
+        Err(error) => assert_user_error(&error),
         Ok(grid) => {
             assert!(!grid.cells.is_empty() && grid.cells.len() <= 1_000_000);
             for cell in &grid.cells {

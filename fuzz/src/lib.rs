@@ -77,7 +77,7 @@ fn file(path: &str) -> Vec<u8> {
 }
 
 /// Checks that an error has the exit code of a user error, and that its message is safe to print to a terminal.
-fn sound(error: &Error) {
+fn assert_user_error(error: &Error) {
     assert!(matches!(error.exit_code(), 2 | 3), "{error}");
     let message = error.to_string();
     assert!(!message.contains(|c: char| c.is_control() && c != '\n' && c != '\t'), "{message:?}");

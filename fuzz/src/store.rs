@@ -10,7 +10,7 @@ use ghostlab_store::{Journal, JournalRecord, Key, Lookup, Store};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{file, sound};
+use super::{assert_user_error, file};
 
 const PAYLOADS: [(&str, &[u8]); 2] = [("a.json", b"[1, 2]"), ("values.f64", b"12345678")];
 
@@ -132,7 +132,7 @@ pub(super) fn record(data: &[u8]) {
     fs::create_dir(&inner).unwrap();
     match unpack(std::io::Cursor::new(data), data.len() as u64, &inner) {
         Ok(unpacked) => assert!(unpacked.sound + unpacked.altered.len() <= data.len()),
-        Err(error) => sound(&error),
+        Err(error) => assert_user_error(&error),
     }
     assert_eq!(fs::read_dir(outer.path()).unwrap().count(), 1, "a file was written next to the folder");
 }

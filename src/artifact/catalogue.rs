@@ -137,7 +137,7 @@ fn is_of_definition(metric: &Metric, task: &str) -> bool {
 }
 
 fn scores(grid: &Grid) -> bool {
-    !grid.evaluate.perplexity.is_empty() || grid.evaluate.native().next().is_some()
+    !grid.evaluate.perplexity.is_empty() || grid.evaluate.builtin().next().is_some()
 }
 
 /// Reason why a figure without scores needs evaluation texts.

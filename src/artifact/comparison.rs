@@ -55,15 +55,15 @@ fn conditions_match(one: &Condition, other: &Condition) -> bool {
         return one.criterion == other.criterion && one.backbone == other.backbone;
     }
     let ((a, a_size), (b, b_size)) = (one.calibrated(), other.calibrated());
-    a == b && a_size.is_some() != b_size.is_some() && is_bare(one) == is_bare(other)
+    a == b && a_size.is_some() != b_size.is_some() && without_calibration(one) == without_calibration(other)
 }
 
-fn is_bare(condition: &Condition) -> Condition {
+fn without_calibration(condition: &Condition) -> Condition {
     Condition { calibration: String::new(), ..condition.clone() }
 }
 
 /// Formats the comparison of a table with the paper for the terminal.
-pub(super) fn beside_paper(table: &Table) -> String {
+pub(super) fn comparison_text(table: &Table) -> String {
     let compared: Vec<_> = table.numbers().filter_map(|(_, shown)| Some((shown, shown.comparison.as_ref()?))).collect();
     if compared.is_empty() {
         return String::new();

@@ -64,7 +64,7 @@ pub fn run_files(grid: &Grid, shape: &TableShape) -> Vec<String> {
 
 pub(super) fn files_beside(grid: &Grid) -> Vec<String> {
     let mut names: Vec<String> = [Provenance::FILE, StoredResults::FILE].map(str::to_owned).into();
-    if grid.evaluate.native().next().is_some() {
+    if grid.evaluate.builtin().next().is_some() {
         names.push(DOCUMENTS.to_owned());
         names.extend(grid.cells.iter().map(|cell| format!("{EVAL_RESULTS}/{cell}.yaml")));
     }
@@ -158,7 +158,8 @@ impl FinishedRun<'_> {
         files.extend(write_forms(folder, &target.description().name, grid, outcome)?);
         files.extend(write_channels(folder, &outcome.cells)?);
         files.extend(write_latencies(folder, &outcome.cells)?);
-        let stored = StoredResults::of(&target.description().name, grid, outcome, gated, results, &machine::program())?;
+        let stored =
+            StoredResults::new(&target.description().name, grid, outcome, gated, results, &machine::program())?;
         files.push(stored.write(folder)?);
         // In a recorded run, the provenance lists only the keys of the stored objects.
         let cells: Value =
@@ -206,7 +207,7 @@ fn write_tasks(folder: &Path, grid: &Grid, outcome: &GridOutcome) -> Result<Vec<
     if grid.evaluate.tasks.iter().all(|task| outcome.task(task).is_none()) {
         return Ok(Vec::new());
     }
-    let tasks = grid.evaluate.native().any(|task| outcome.task(task).is_some());
+    let tasks = grid.evaluate.builtin().any(|task| outcome.task(task).is_some());
     let names: Vec<String> = outcome.cells.iter().map(|result| result.cell.to_string()).collect();
     let answers: Vec<CellAnswers<'_>> = outcome
         .cells

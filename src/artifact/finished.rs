@@ -44,7 +44,7 @@ impl FinishedRecord {
 impl<'a> UpToDateCheck<'a> {
     /// Creates the check for the result called `name`, which is computed from `inputs`. Returns `None` if the store has
     /// no cache directory.
-    pub fn of(store: &'a Store, name: &str, inputs: &Value) -> Option<Self> {
+    pub fn new(store: &'a Store, name: &str, inputs: &Value) -> Option<Self> {
         let program = std::env::current_exe().and_then(std::fs::metadata).ok()?;
         let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
         let program = json!([machine::program(), program.len(), written.as_nanos().to_string()]);
@@ -59,7 +59,7 @@ impl<'a> UpToDateCheck<'a> {
         let keys: BTreeSet<&str> = plan.keys().map(|key| key.hash()).collect();
         let objects = contents(store, &places)?;
         let inputs = plan.inputs.by_path();
-        Self::of(store, name, &json!([extra, keys, objects, inputs, plan.engines(), plan.machine()]))
+        Self::new(store, name, &json!([extra, keys, objects, inputs, plan.engines(), plan.machine()]))
     }
 
     /// Returns the cached answer if the inputs and the files at `places` have not changed.

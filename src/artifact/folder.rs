@@ -137,8 +137,8 @@ impl ResultsFolder {
     ///
     /// # Errors
     /// Fails like [`Self::check`].
-    pub fn look(&self, names: &[String]) -> Result<()> {
-        self.filled().look(names)
+    pub fn precheck(&self, names: &[String]) -> Result<()> {
+        self.filled().precheck(names)
     }
 
     fn filled(&self) -> &OutputFolder {
@@ -194,7 +194,7 @@ impl ResultsFolder {
         let staged = draft.path().to_owned();
         let plain = self.path();
         if self.records() {
-            recorded::impersonal(&staged)?;
+            recorded::check_anonymous(&staged)?;
         }
         let names = Names { staged: &staged, files };
         let comparison = match &self.record {

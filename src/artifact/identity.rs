@@ -24,7 +24,7 @@ type HashOf<'a> = &'a dyn Fn(&Path) -> Result<String>;
 ///
 /// # Errors
 /// Fails if a file in the hub cache differs from its pin.
-pub fn hold(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
+pub fn check_pins(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     let lock = Lock::read(&grid.lock_file)?;
     let profile = grid.profile.as_ref().map_or(String::new(), |name| format!(" --profile {name}"));
     let fetch = format!("ghostlab fetch {}{profile}", grid.file.display());
@@ -43,7 +43,7 @@ pub fn hold(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     }
     for task in grid.tasks.values_mut().chain(grid.definitions.values_mut()) {
         match &task.source {
-            TaskSource::Native { path, .. } => {
+            TaskSource::Builtin { path, .. } => {
                 mark(&mut task.hub, path, || files_of(EntryKind::Task, path), (&lock, &fetch, hash))?;
             }
             TaskSource::Defined { rows, .. } => {
@@ -92,7 +92,7 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
 /// Fails if a folder contains a different model under the name of a backbone in the paper.
 pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     if grid.profile.as_deref() != Some(PROFILE) {
-        return hold(grid, hash);
+        return check_pins(grid, hash);
     }
     let paper = paper::all()?;
     let lock = Lock::read(&grid.lock_file)?;
@@ -108,7 +108,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
             None => backbone.unidentified = Some(format!("{name} {unpinned}")),
         }
     }
-    hold(grid, hash)
+    check_pins(grid, hash)
 }
 
 /// Compares a folder with its pin. Starts with the small files, to detect a different model early.

@@ -268,7 +268,10 @@ fn distinguish_rows(table: &TableEntry, rows: &mut [Laid]) {
             (row.row.lead.clone(), Some(head_of(row)).filter(|head| table.across_depths && headed.contains(head)))
         })
         .collect();
-    let words = settings::besides(&called, &rows.iter().map(|row| &*row.first.setup.variant).collect::<Vec<_>>());
+    let words = settings::distinguishing_suffixes(
+        &called,
+        &rows.iter().map(|row| &*row.first.setup.variant).collect::<Vec<_>>(),
+    );
     for (row, words) in rows.iter_mut().zip(words).filter(|(_, words)| !words.is_empty()) {
         if let Some(last) = row.row.lead.last_mut() {
             *last = format!("{last}, {words}");

@@ -81,12 +81,12 @@ fn is_cached(lock: &Lock, hub: &Hub, want: &RepoFiles) -> Option<PathBuf> {
 
 /// Returns a path relative to the folder that contains the experiments folder.
 fn relative_path(path: &Path, experiments: &Path) -> String {
-    let path = straight_quotes(path);
-    let around = straight_quotes(&experiments.join(".."));
+    let path = normalize_path(path);
+    let around = normalize_path(&experiments.join(".."));
     path.strip_prefix(&around).unwrap_or(&path).display().to_string()
 }
 
-fn straight_quotes(path: &Path) -> PathBuf {
+fn normalize_path(path: &Path) -> PathBuf {
     let mut straight = PathBuf::new();
     for part in path.components() {
         match (part, straight.components().next_back()) {

@@ -74,7 +74,7 @@ fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();
     called
         .iter()
-        .zip(settings::besides(&called, &settings.iter().collect::<Vec<_>>()))
+        .zip(settings::distinguishing_suffixes(&called, &settings.iter().collect::<Vec<_>>()))
         .map(|(name, words)| {
             let name = format!("{} + FT", recovery::label(name));
             if words.is_empty() { name } else { format!("{name}, {words}") }

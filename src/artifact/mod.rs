@@ -51,7 +51,7 @@ pub use comparison::{Gate, GateFailure};
 pub use files::{TableShape, run_files, write_run};
 pub use finished::{UpToDateCheck, contents};
 pub use folder::{Published, ResultsFolder, run_folder};
-pub use identity::{ExaminedInput, examine, hold, identify, weight_bytes};
+pub use identity::{ExaminedInput, check_pins, examine, identify, weight_bytes};
 pub use page_part::PagePart;
 pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, list, make, run_gate};
 pub use raced::{Raced, search_files, search_names};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use super::comparison::{Gate, GateFailure, beside_paper, insert_gated_cells, stopped_by};
+use super::comparison::{Gate, GateFailure, comparison_text, insert_gated_cells, stopped_by};
 use super::draw::Drawer;
 use super::figure::Drawing;
 use super::files::{FinishedRun, files_beside, run_notes, unmade};
@@ -144,7 +144,7 @@ pub fn make(
         let notes = [run_notes(grid, &outcome), unmade(&outcome), tabled.notes(), order].concat();
         let laid = with_notes(layout(description, entry, &tabled.measurements(), &paper)?, profile, notes);
         files.extend(tables(artifact, profile, &laid, &staging)?);
-        comparison = beside_paper(&laid);
+        comparison = comparison_text(&laid);
         table = Some(laid);
     }
     // If the gate stopped every model, report this instead of an empty figure.
@@ -179,7 +179,7 @@ fn check_recordable(artifact: &Artifact, outcome: &GridOutcome, target: &Results
             .found(found)
             .hint("run the same command without --record to see which cells failed, and why"));
     }
-    if let Some(noisy) = NoisyTimes::of(outcome).filter(|_| target.needs_quiet_times()) {
+    if let Some(noisy) = NoisyTimes::from_outcome(outcome).filter(|_| target.needs_quiet_times()) {
         return Err(Error::job("unstable times cannot be recorded")
             .at(artifact.name.clone())
             .expected("an idle machine")
@@ -258,10 +258,10 @@ fn tables(artifact: &Artifact, profile: &str, table: &Table, staging: &Draft) ->
 pub(super) fn printed_forms(artifact: &Artifact, entry: &TableEntry, table: &Table) -> Vec<(String, Table)> {
     let tables = print::printed(entry, table);
     let mut forms: Vec<(String, Table)> =
-        artifact.names().into_iter().map(|name| (name.to_owned(), tables.clone().alone())).collect();
+        artifact.names().into_iter().map(|name| (name.to_owned(), tables.clone().without_comparisons())).collect();
     forms.extend(tables.has_paper().then(|| (format!("{}-{COMPARED}", artifact.name), tables)));
     let beyond = print::beyond(entry, table);
-    forms.extend(beyond.map(|table| (format!("{}-{BEYOND}", artifact.name), table.alone())));
+    forms.extend(beyond.map(|table| (format!("{}-{BEYOND}", artifact.name), table.without_comparisons())));
     forms
 }
 

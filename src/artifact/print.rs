@@ -70,12 +70,12 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) ->
         ..table.clone()
     };
     let found = if entry.print.prompts_as_rows { turned(found) } else { found };
-    Table { scope: untold(entry, &found), ..found }
+    Table { scope: scope_text(entry, &found), ..found }
 }
 
 /// Describes the backbone and the number of removed layers. Leaves out each that varies or is already shown by the
 /// table.
-fn untold(entry: &TableEntry, table: &Table) -> String {
+fn scope_text(entry: &TableEntry, table: &Table) -> String {
     let conditions: Vec<&Condition> = table.numbers().map(|(_, shown)| &shown.measurement.record.condition).collect();
     let backbones = distinct(conditions.iter().map(|condition| &condition.backbone));
     let depths: Vec<(usize, usize)> = conditions

@@ -16,7 +16,7 @@ use crate::results::{CHANNELS, DOCUMENTS, LATENCY, Provenance, ResultRow, Stored
 /// Files that the repository does not track. Their hashes are in `run.json`, and `.gitignore` lists their names.
 pub const NOT_RECORDED: [&str; 3] = [DOCUMENTS, CHANNELS, LATENCY];
 /// Fields of a cell in `run.json` that are not results.
-const ASIDE: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
+const IGNORED_FIELDS: [&str; 4] = ["seconds", "solve_seconds", "made_from", "cell"];
 /// Maximum number of names listed in a message.
 const NAMED: usize = 3;
 
@@ -231,7 +231,7 @@ fn findings(run: &Value) -> Value {
     fn bare(full: &Value) -> Value {
         match full {
             Value::Object(map) => {
-                let kept = map.iter().filter(|(name, _)| !ASIDE.contains(&name.as_str()));
+                let kept = map.iter().filter(|(name, _)| !IGNORED_FIELDS.contains(&name.as_str()));
                 kept.map(|(name, value)| (name.clone(), bare(value))).collect()
             }
             Value::Array(list) => list.iter().map(bare).collect(),
@@ -245,7 +245,7 @@ fn findings(run: &Value) -> Value {
 ///
 /// # Errors
 /// Fails with exit code 2 and names the file and the text.
-pub(super) fn impersonal(folder: &Path) -> Result<()> {
+pub(super) fn check_anonymous(folder: &Path) -> Result<()> {
     let folders = [std::env::home_dir(), std::env::current_dir().ok()];
     // Ignore short strings and common words, because they occur in any text.
     let words = [std::env::consts::OS, std::env::consts::ARCH, "localhost", "ghostlab"];

@@ -29,7 +29,7 @@ struct SeedDraws {
 
 impl SeedDraws {
     /// Groups the values by cut, method and seed. Returns `None` if the values are not aggregated over seeds.
-    fn of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
+    fn new(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Option<Self> {
         let metric_id = [metric::ACCURACY.id.to_owned()].into_iter().filter(|id| table.metrics.contains(id));
         let metric_id = metric_id.chain(table.metrics.iter().cloned()).next()?;
         let pruned = numbers.iter().map(|number| &**number).filter(|number| number.record.condition.criterion != DENSE);
@@ -69,7 +69,7 @@ pub(super) fn dots(
     numbers: &[Arc<Measurement>],
     cells: &[CellResult],
 ) -> Result<Option<Drawing>> {
-    let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Ok(None) };
+    let Some(SeedDraws { metric, cuts }) = SeedDraws::new(table, numbers) else { return Ok(None) };
     let changing = changing_cuts(numbers, cells);
     let methods = distinct(cuts.iter().flat_map(|(_, methods)| methods.iter().map(|(name, _)| name)));
     let several = distinct(cuts.iter().map(|((.., criterion), _)| criterion)).len() > 1;
@@ -140,7 +140,7 @@ fn changing_cuts(numbers: &[Arc<Measurement>], cells: &[CellResult]) -> BTreeSet
 /// in the paper's order for every seed and those in the reverse order for every seed. It also counts the pairs whose
 /// order depends on the seed.
 pub(super) fn order_notes(table: &TableEntry, numbers: &[Arc<Measurement>], paper: &[Record]) -> Vec<String> {
-    let Some(SeedDraws { metric, cuts }) = SeedDraws::of(table, numbers) else { return Vec::new() };
+    let Some(SeedDraws { metric, cuts }) = SeedDraws::new(table, numbers) else { return Vec::new() };
     cuts.iter().filter_map(|(cut, methods)| order_note(&metric, cut, methods, paper)).collect()
 }
 

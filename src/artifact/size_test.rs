@@ -80,7 +80,7 @@ fn scores(key: &Arc<Solutions>, cell: usize) -> TaskScores {
     let scores = (0..key.requests())
         .map(|at| Score { log_likelihood: -number(cell + at), greedy: at.is_multiple_of(3) })
         .collect();
-    TaskScores::native(key.task().unwrap().name.to_owned(), Answered::new(key, scores).unwrap())
+    TaskScores::builtin(key.task().unwrap().name.to_owned(), Answered::new(key, scores).unwrap())
 }
 
 fn measured<A, E, S>(requested: A, extent: E, sample: S) -> Measured<A, E, S> {

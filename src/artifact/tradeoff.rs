@@ -23,7 +23,7 @@ pub(super) fn pareto(entry: &FigureEntry, numbers: &[&Arc<Measurement>]) -> Resu
             .hint("add it to `evaluate: {metrics: […]}` in the grid"));
     }
     let pruned: Vec<&Measurement> = sizes.into_iter().filter(|size| size.record.condition.criterion != DENSE).collect();
-    let keys: Vec<SeriesKey> = pruned.iter().map(|size| SeriesKey::of(&size.record.condition)).collect();
+    let keys: Vec<SeriesKey> = pruned.iter().map(|size| SeriesKey::from_condition(&size.record.condition)).collect();
     let series = distinct(&keys).into_iter().map(|key| {
         let members = pruned.iter().zip(&keys).filter(|(_, other)| **other == key).map(|(size, _)| *size);
         let points = members.filter_map(|size| point(size, entry, numbers));
@@ -49,7 +49,7 @@ struct SeriesKey {
 }
 
 impl SeriesKey {
-    fn of(condition: &Condition) -> Self {
+    fn from_condition(condition: &Condition) -> Self {
         Self { method: cut_and_repair(condition), unit: condition.unit }
     }
 

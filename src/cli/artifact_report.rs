@@ -44,7 +44,7 @@ pub(super) struct Done {
 }
 
 impl Done {
-    pub(super) fn of(made: &ArtifactOutcome, warnings: Vec<String>) -> Self {
+    pub(super) fn new(made: &ArtifactOutcome, warnings: Vec<String>) -> Self {
         let ArtifactOutcome { table, comparison, files, recorded, .. } = made;
         let screen = table.as_ref().map(|view| screen(view, out::width()));
         Self { screen, comparison: comparison.clone(), recorded: recorded.clone(), files: files.clone(), warnings }

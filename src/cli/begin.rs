@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let experiments = if arguments.corpora.is_empty() { home::own_experiments(None) } else { home::experiments(None) };
     let embedded = experiments.ok().and_then(|folder| Some(folder.parent()?.join("data/tiny")));
     let split = match arguments.corpora.as_slice() {
-        [text] => Some((text, SplitText::of(text, target)?)),
+        [text] => Some((text, SplitText::new(text, target)?)),
         _ => None,
     };
     let written = split.as_ref().map(|(_, split)| split.write(arguments.force)).transpose()?;
@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some((_, split)) => split.files().map(Path::to_path_buf).to_vec(),
         None => arguments.corpora.clone(),
     };
-    let starter = Starter::of(&arguments.folder, &texts, embedded.as_deref(), target, probe());
+    let starter = Starter::new(&arguments.folder, &texts, embedded.as_deref(), target, probe());
     let starter = starter.map_err(|error| match &split {
         Some((text, _)) if error.parts().place.as_deref().is_some_and(|position| names_part(position, &texts)) => {
             error.at(text.display())

@@ -98,7 +98,7 @@ pub(super) struct Gc {
 pub(super) fn run(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Ls { store, all } => {
-            answer::show(Listing::of(&store.look()?), Answer::CacheLs, |listing| list(listing, *all))
+            answer::show(Listing::new(&store.look()?), Answer::CacheLs, |listing| list(listing, *all))
         }
         Command::Verify { store, repair: false } => verify(&store.look()?, false, None),
         Command::Verify { store, repair: true } => {
@@ -163,7 +163,7 @@ fn state(state: State) -> &'static str {
 }
 
 fn verify(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<ExitCode> {
-    let verified = Verified::of(store, repair, mended)?;
+    let verified = Verified::new(store, repair, mended)?;
     let code = if verified.is_well() { ExitCode::SUCCESS } else { ExitCode::from(5) };
     answer::show(verified, Answer::CacheVerify, |answer| {
         if let Some(path) = &answer.mended {
@@ -250,7 +250,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
 fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     // Keep objects that were written by a newer program version or computed by an engine that this version does not
     // support.
-    if entry.later()
+    if entry.is_newer_version()
         || (!gc.keep.is_empty() && engines_of(entry).iter().any(|engine| kept.unknown_engines.contains(engine)))
     {
         return false;
@@ -261,7 +261,7 @@ fn is_evicted(gc: &Gc, kept: &Kept, entry: &InventoryItem) -> bool {
     if let Some(stage) = &gc.stage {
         return entry.stage == *stage && old;
     }
-    if entry.older() {
+    if entry.is_older_version() {
         return false;
     }
     let damaged = matches!(entry.found, Found::Damaged(_));

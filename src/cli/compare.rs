@@ -44,8 +44,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (first, second) =
         (StoredResults::read(&folder(&arguments.first)?)?, StoredResults::read(&folder(&arguments.second)?)?);
     let differences = Differences::of(&first, &second, &arguments.names)?;
-    let first = Side::of(&first, &arguments.first);
-    let second = Side::of(&second, &arguments.second);
+    let first = Side::new(&first, &arguments.first);
+    let second = Side::new(&second, &arguments.second);
     answer::show(Comparison { first, second, differences }, Answer::Compare, text)
 }
 
@@ -56,7 +56,7 @@ fn text(Comparison { first, second, differences }: &Comparison) {
         println!("{letter}: {name} {profile} ({folder}), {program}");
     }
     println!("");
-    for part in [settings, data, protocols, engines_text, aside_text] {
+    for part in [settings, data, protocols, engines_text, global_differences_text] {
         print!("{}", part(differences));
     }
     print!("\n{}{}{}", values_text(differences), omitted_note(differences), coinciding_text(differences));
@@ -145,7 +145,7 @@ fn engines_text(differences: &Differences) -> String {
 
 /// Formats the differences in settings despite which numbers were paired. If a run did not record the settings of each
 /// number, also states what is compared.
-fn aside_text(differences: &Differences) -> String {
+fn global_differences_text(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
         false => {
@@ -153,7 +153,7 @@ fn aside_text(differences: &Differences) -> String {
              only backbone, depth, criterion, recovery, text and metric are compared\n"
         }
     };
-    match differences.aside.as_slice() {
+    match differences.global_differences.as_slice() {
         [] => known.to_owned(),
         all => format!("{known}paired despite different settings:\n{}", settings_table("setting", all, &short)),
     }

@@ -19,7 +19,7 @@ enum MetricKind {
 }
 
 impl MetricKind {
-    fn of(metric: &Metric) -> Self {
+    fn from_metric(metric: &Metric) -> Self {
         match metric.of {
             Of::Text(_) | Of::Damage(..) | Of::Texts(_) => Self::Text,
             Of::Task(_) | Of::Flips(_) | Of::Tasks(_) | Of::Defined => Self::Task,
@@ -74,7 +74,7 @@ fn metric(value: &ValueDifference) -> Option<Metric> {
 }
 
 fn kind(value: &ValueDifference) -> MetricKind {
-    metric(value).map_or(MetricKind::Task, |metric| MetricKind::of(&metric))
+    metric(value).map_or(MetricKind::Task, |metric| MetricKind::from_metric(&metric))
 }
 
 /// Formats how many values are better or worse, for example `perplexities 12 better, 3 worse`.
@@ -136,7 +136,7 @@ mod tests {
             protocols: Vec::new(),
             engines: Vec::new(),
             identified: true,
-            aside: Vec::new(),
+            global_differences: Vec::new(),
             compared,
             values: values
                 .iter()

@@ -12,8 +12,8 @@ use crate::export::gguf_texts;
 use crate::files::parts;
 use crate::model::architecture::QueryKeyNorm;
 use crate::model::{
-    Batch, CandlesOwn, Config, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products, Program,
-    ResidualStream, Step, Sublayer, Trie, check_weights, deployed, folder_program,
+    Batch, CandleReference, Config, DeviceName, EngineChoice, FloatType, HostRows, Observer, Placement, Products,
+    Program, ResidualStream, Step, Sublayer, Trie, check_weights, deployed, folder_program,
 };
 use crate::options::Options;
 use crate::{machine, recovery};
@@ -22,9 +22,9 @@ use crate::{machine, recovery};
 const CHECKED: usize = 64;
 /// Maximum relative Frobenius error between the f32 logits of two engines. The tests that compare each engine with
 /// transformers and candle's models use a tenth of this bound.
-const APART: f64 = 1e-4;
+const MAX_LOGIT_ERROR: f64 = 1e-4;
 /// Label for the comparison with candle-transformers.
-const ELSEWHERE: &str = "check, candle-transformers";
+const CANDLE_CHECK_LABEL: &str = "check, candle-transformers";
 
 /// Describes a model with one line per property. If `check` is set, also compares the logits of the engines.
 ///
@@ -117,14 +117,14 @@ fn checks(config: &Config, model: &Path) -> Result<Vec<CheckItem>> {
         vec![agree("check, engines", &format!("logits of {length} tokens in both engines"), &ours, &theirs?)];
     let free = machine::free_memory();
     lines.push(if EngineChoice::Cpu(Products::F32).weight_bytes(config) > free {
-        CheckItem::note(ELSEWHERE, "not enough memory for the check", "")
+        CheckItem::note(CANDLE_CHECK_LABEL, "not enough memory for the check", "")
     } else {
-        match CandlesOwn::load(config, model).and_then(|model| model.logits(&ids)) {
+        match CandleReference::load(config, model).and_then(|model| model.logits(&ids)) {
             Ok(theirs) => {
                 let last = &ours[ours.len() - config.vocab..];
-                agree(ELSEWHERE, "logits of the last token in candle-transformers", last, &theirs)
+                agree(CANDLE_CHECK_LABEL, "logits of the last token in candle-transformers", last, &theirs)
             }
-            Err(error) => CheckItem::or_note(ELSEWHERE, Err(error)),
+            Err(error) => CheckItem::or_note(CANDLE_CHECK_LABEL, Err(error)),
         }
     });
     Ok(lines)
@@ -135,13 +135,13 @@ fn agree(what: &str, which: &str, ours: &[f32], theirs: &[f32]) -> CheckItem {
     let difference = vector_norm(&mut ours.iter().zip(theirs).map(|(&a, &b)| f64::from(a) - f64::from(b)));
     let apart = difference / vector_norm(&mut theirs.iter().map(|&logit| logit.into()));
     let found = format!("{which} in f32: relative difference {apart:.1e} (‖a − b‖ / ‖b‖)");
-    match ours.len() == theirs.len() && apart <= APART {
+    match ours.len() == theirs.len() && apart <= MAX_LOGIT_ERROR {
         true => CheckItem::good(what, found),
         false => CheckItem::new(
             Mark::Lacks,
             what,
             found,
-            format!("please report this difference, which should be at most {APART:e}"),
+            format!("please report this difference, which should be at most {MAX_LOGIT_ERROR:e}"),
         ),
     }
 }

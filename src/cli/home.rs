@@ -86,7 +86,7 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
 pub(super) fn own_experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     match experiments(named) {
         Err(error) if error.kind() == ErrorKind::Missing => {
-            let folder = installed::brought()?.ok_or(error)?.join("experiments");
+            let folder = installed::unpack_installed()?.ok_or(error)?.join("experiments");
             note!("using the bundled experiments and data in {}", folder.with_file_name("").display());
             Ok(folder)
         }

@@ -93,7 +93,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Only the scores assigned by criteria are shown, and dense cells have none.
     grid.evaluate.perplexity.clear();
     grid.cells.retain(|cell| !cell.is_dense());
-    artifact::hold(&mut grid, &work::hash(&store))?;
+    artifact::check_pins(&mut grid, &work::hash(&store))?;
     let output = arguments.figure.as_ref().map(|path| OutputFile {
         path,
         inputs: home::inputs(&grid, &store),
@@ -136,7 +136,7 @@ impl Arguments {
     /// Formats the grid as JSON, which is valid YAML. Each criterion removes one layer or sublayer.
     fn grid(&self, rankings: &[Ranking]) -> Result<String> {
         let (name, backbones) = backbone(&self.model)?;
-        let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
+        let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
         let length = self.length as usize;
         let (corpora, read) =
             shared.texts_of("--corpus", std::slice::from_ref(&self.corpus), length, &self.rule, Some(1))?;

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     /// Lists the commands and options that have no help text.
-    fn mute(command: &clap::Command, path: &str) -> Vec<String> {
+    fn list_undocumented(command: &clap::Command, path: &str) -> Vec<String> {
         let path = format!("{path} {}", command.get_name());
         let undocumented =
             command.get_about().is_none_or(|about| about.to_string().trim().is_empty()).then(|| path.clone());
@@ -110,19 +110,19 @@ mod tests {
             .get_arguments()
             .filter(|argument| argument.get_help().is_none_or(|help| help.to_string().trim().is_empty()))
             .map(|argument| format!("{path} {}", argument.get_id()));
-        let inner = command.get_subcommands().flat_map(|inner| mute(inner, &path));
+        let inner = command.get_subcommands().flat_map(|inner| list_undocumented(inner, &path));
         undocumented.into_iter().chain(arguments).chain(inner).collect()
     }
 
     /// Collects the arguments of subcommands that have the same ID or long name as a global argument.
-    fn taken(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
+    fn find_shadowed_arguments(command: &clap::Command, all: &[&clap::Arg], found: &mut Vec<String>) {
         for inner in command.get_subcommands() {
             let inner_arguments =
                 inner.get_arguments().filter(|argument| argument.get_long().is_some() || argument.is_positional());
             let new_arguments =
                 inner_arguments.filter(|argument| all.iter().any(|known| is_same_argument(argument, known)));
             found.extend(new_arguments.map(|argument| format!("{} {}", inner.get_name(), argument.get_id())));
-            taken(inner, all, found);
+            find_shadowed_arguments(inner, all, found);
         }
     }
 
@@ -136,7 +136,7 @@ mod tests {
         let all: Vec<&clap::Arg> = command.get_arguments().filter(|argument| argument.is_global_set()).collect();
         assert!(all.len() >= 4);
         let mut found = Vec::new();
-        taken(&command, &all, &mut found);
+        find_shadowed_arguments(&command, &all, &mut found);
         assert_eq!(found, Vec::<String>::new());
     }
 
@@ -144,6 +144,6 @@ mod tests {
     fn every_command_and_every_option_says_what_it_is() {
         let mut command = help::command();
         command.build();
-        assert_eq!(mute(&command, ""), Vec::<String>::new());
+        assert_eq!(list_undocumented(&command, ""), Vec::<String>::new());
     }
 }

@@ -56,7 +56,7 @@ pub(super) struct SharedEntries {
 
 impl SharedEntries {
     /// Returns the texts and tasks in a profile. If none is given, uses the profile that the model's entry names.
-    pub(super) fn of(model: &str, profile: Option<&String>) -> Result<Self> {
+    pub(super) fn new(model: &str, profile: Option<&String>) -> Result<Self> {
         let profile = profile.cloned().or_else(|| own_profile(model));
         Ok(profile.as_deref().map(Self::read).transpose()?.unwrap_or_default())
     }

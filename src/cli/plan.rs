@@ -17,7 +17,7 @@ use crate::artifact::{Artifact, TableShape, artifact_files, run_files};
 use crate::error::Result;
 use crate::files::output::check_separate;
 use crate::grid::Grid;
-use crate::pipeline::exec::{self, Where, WorkKind};
+use crate::pipeline::exec::{self, TargetMachine, WorkKind};
 use crate::pipeline::plan::{Plan, Reason, warnings};
 use ghostlab_store::Store;
 
@@ -55,8 +55,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         // Tokenize now to determine the text lengths and to report unreadable texts. The tokens are discarded.
         let reporter = progress::reporter(false);
         let stop = AtomicBool::new(false);
-        let preflight = exec::preflight(&plan, &settings, Where::Here, &store, &*reporter, &stop)?;
-        GridPlan::of(&plan, &preflight, &store, &settings)
+        let preflight = exec::preflight(&plan, &settings, TargetMachine::Local, &store, &*reporter, &stop)?;
+        GridPlan::new(&plan, &preflight, &store, &settings)
     });
     let answer =
         PlanAnswer { artifact: artifact.map(|artifact| artifact.name), grids: planned.collect::<Result<_>>()? };
@@ -85,7 +85,7 @@ fn results_can_be_written(
         }
     };
     check_separate(target.path(), &home::inputs(grid, store))?;
-    target.look(&files)
+    target.precheck(&files)
 }
 
 fn text(answer: &PlanAnswer, all: bool) {
@@ -126,7 +126,7 @@ fn show(plan: &GridPlan, all: bool) {
     }
     println!("\n{}", costs(&plan.cost));
     if let Some(store) = &plan.store_limit {
-        print!("{}", stays(store));
+        print!("{}", store_limit_text(store));
     }
 }
 
@@ -179,7 +179,7 @@ fn place_of_change(missing: &Missing) -> String {
 }
 
 /// Formats the size of the store in relation to its limit, and the expected evictions.
-fn stays(store: &LimitedStore) -> String {
+fn store_limit_text(store: &LimitedStore) -> String {
     let mut text = format!(
         "store: limit {}; {} of this grid, {} to be added, {} of other grids\n",
         bytes(store.limit_bytes),

@@ -130,7 +130,7 @@ impl Reporter for RunProgress {
     fn event(&self, event: Event) {
         let mut meter = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = meter.began.get_or_insert_with(Instant::now).elapsed().as_secs_f64();
-        meter.left.see(&event, since);
+        meter.left.record_event(&event, since);
         match event {
             Event::Planned { cells, complete, scores, scored, flops, engine, plan, .. } => {
                 meter.bars.overall.iter().for_each(|overall| overall.set_length(1000));

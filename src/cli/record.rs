@@ -141,7 +141,7 @@ fn unpacked(path: &Path) -> Result<Option<(TempDir, FolderCheck)>> {
 }
 
 /// Maximum number of differences printed for each check. `--json` prints all of them.
-const SAID: usize = 10;
+const MAX_PRINTED: usize = 10;
 
 pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     let unpacked = unpacked(&arguments.folder)?;
@@ -183,7 +183,7 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
         _ => 0,
     };
     answer::show(found, Answer::Verify, |found| {
-        found.folders.iter().for_each(said_folder);
+        found.folders.iter().for_each(print_folder_check);
         println!(
             "{}",
             match code {
@@ -196,18 +196,18 @@ pub(super) fn run_verify(arguments: &VerifyArguments) -> Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-fn said_folder(folder_check: &FolderCheck) {
+fn print_folder_check(folder_check: &FolderCheck) {
     println!("{} ({}), by {}", folder_check.folder, folder_check.name, folder_check.program);
     for check in folder_check.checks.iter().filter(|check| check.all > 0 || !check.cannot.is_empty()) {
         println!("  {}", line(check));
-        for differs in check.differs.iter().take(SAID) {
+        for differs in check.differs.iter().take(MAX_PRINTED) {
             let by = differs.by.map(|by| format!(", difference {by:.3e}")).unwrap_or_default();
             println!("    differs: {}: recorded {}, found {}{by}", differs.at, differs.recorded, differs.found);
         }
-        for lacking in check.cannot.iter().take(SAID) {
+        for lacking in check.cannot.iter().take(MAX_PRINTED) {
             println!("    not checked: {}: missing {}", lacking.at, lacking.lacks);
         }
-        let more = check.differs.len().saturating_sub(SAID) + check.cannot.len().saturating_sub(SAID);
+        let more = check.differs.len().saturating_sub(MAX_PRINTED) + check.cannot.len().saturating_sub(MAX_PRINTED);
         if more > 0 {
             println!("    … and {more} more (use --json to see all)");
         }

@@ -237,7 +237,7 @@ impl Call<'_> {
             let call =
                 format!("the page of {} in {}, after {}", results.display(), reports.display(), names.join(", "));
             let made_of = json!([judged, report::made_of(results, store)?]);
-            UpToDateCheck::of(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
+            UpToDateCheck::new(store, &call, &made_of).filter(|_| !arguments.record && !arguments.stored)
         };
         let pages = report::pages(reports);
         let pages: Vec<&Path> = pages.iter().map(PathBuf::as_path).collect();
@@ -322,7 +322,7 @@ impl Call<'_> {
         }
         let made = artifact::make(artifact, &grid, &gated, &target, runner)?;
         if let Some((finished, warnings)) = finished().filter(|_| made.failed + made.unmade == 0) {
-            finished.keep(&target.folders(), &Done::of(&made, warnings));
+            finished.keep(&target.folders(), &Done::new(&made, warnings));
         }
         if let Some(view) = made.table.as_ref().filter(|_| !self.is_quiet()) {
             println!("{}", screen(view, out::width()));

@@ -84,7 +84,7 @@ fn run_grid(arguments: &Arguments) -> Result<u8> {
     let submission = arguments.grid_args.submission()?;
     match &submission {
         Some(submission) => submission.check(&store)?,
-        None => artifact::hold(&mut grid, &work::hash(&store))?,
+        None => artifact::check_pins(&mut grid, &work::hash(&store))?,
     }
     let shape = match arguments.layout {
         TableLayout::Wide => TableShape::Wide { metric: arguments.metric.clone() },

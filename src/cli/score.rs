@@ -128,7 +128,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
     let mut grid = grid(arguments)?;
-    artifact::hold(&mut grid, &work::hash(&store)).map_err(|error| {
+    artifact::check_pins(&mut grid, &work::hash(&store)).map_err(|error| {
         if error.advice().is_some() {
             error.hint("run the same command with --fetch to download it again")
         } else {
@@ -145,7 +145,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     output.as_ref().map_or(Ok(()), OutputFile::check)?;
     let settings = arguments.limits.settings(arguments.engine.request());
     let outcome = exec::run(&grid, settings, &store, &*progress::reporter(false), &stop)?;
-    let scores = ModelScores::of(&grid, &outcome)?;
+    let scores = ModelScores::new(&grid, &outcome)?;
     let file = scores.lm_eval(&arguments.model)?;
     if let Some(folder) = &arguments.samples {
         write_samples(folder, &exec::harness_samples(&grid, settings, &store, &outcome)?)?;
@@ -231,7 +231,7 @@ fn in_options(error: Error) -> Error {
     let line = format!("{FILE}:");
     let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
     let others: Vec<&str> = position.split(", ").filter(|part| !part.starts_with(&line)).collect();
-    error.at_if_unplaced(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
+    error.replace_location(if others.is_empty() { "the options of `score`".to_owned() } else { others.join(", ") })
 }
 
 /// Serializes the grid as JSON, which is valid YAML.
@@ -243,7 +243,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
             .hint("pass inputs, for example --perplexity wikitext2 --tasks arc_easy,hellaswag"));
     }
     let (name, backbone) = backbone(&arguments.model)?;
-    let shared = SharedEntries::of(&arguments.model, arguments.profile.as_ref())?;
+    let shared = SharedEntries::new(&arguments.model, arguments.profile.as_ref())?;
     let mut tasks = Map::new();
     let mut used = Vec::new();
     let mut defined = false;

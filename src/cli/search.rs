@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         export::check(folder)?;
     }
     let mut grid = search_grid(arguments, &runner)?;
-    artifact::hold(&mut grid, &work::hash(&store))?;
+    artifact::check_pins(&mut grid, &work::hash(&store))?;
     let spec = grid.search.clone().ok_or_else(|| {
         Error::bad_input("the grid has no `search`")
             .at(grid.file.display().to_string())
@@ -89,7 +89,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let near = Some(model).filter(|model| grid::is_yaml(model));
     let target = folder(arguments, &grid, &spec, near);
     check_separate(target.path(), &home::inputs(&grid, &store))?;
-    target.look(&search_names(NAME))?;
+    target.precheck(&search_names(NAME))?;
     let run = |grid: &Grid| runner.run(grid, target.path());
     let env = SearchEnv { store: &store, settings, reporter: &reporter, stop: &stop, run: &run, times: true };
     let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<Found>>>()?;

@@ -225,7 +225,7 @@ impl SearchArgs {
     /// Formats the grid as JSON, which is valid YAML.
     fn text(&self, bounds: &Map<String, Value>, depths: &[Depth], length: usize) -> Result<String> {
         let (name, entry) = backbone(&self.model)?;
-        let shared = SharedEntries::of(&self.model, self.profile.as_ref())?;
+        let shared = SharedEntries::new(&self.model, self.profile.as_ref())?;
         let (tasks, used) = shared.tasks_of(&self.tasks, Bos::default(), None)?;
         let (mut corpora, read) = shared.texts_of("--texts", &self.texts, length, &self.rule, None)?;
         let requested = match self.calibration.as_slice() {

@@ -31,7 +31,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.look()?;
-    answer::show(StatusAnswer::of(&store), Answer::Status, |answer| text(answer, arguments.all))
+    answer::show(StatusAnswer::new(&store), Answer::Status, |answer| text(answer, arguments.all))
 }
 
 fn text(answer: &StatusAnswer, all: bool) {

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::grid::Grid;
 use crate::model::{CPU, EngineChoice, EngineRequest, Products};
-use crate::pipeline::exec::{self, RunSettings, Where};
+use crate::pipeline::exec::{self, RunSettings, TargetMachine};
 use crate::pipeline::plan::{Estimate, Inputs, Outline, Plan, batch_bytes};
 use crate::pipeline::stage::{self, Cost};
 use crate::quantity::Gigabytes;
@@ -74,9 +74,9 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     arguments.grid_args.threads.start()?;
     // A dry run must not change the store, so it writes tokens to a temporary directory.
     let store = if arguments.dry_run { arguments.grid_args.look()? } else { arguments.grid_args.store()? };
-    let shadow = if arguments.dry_run { Some(ScratchStore::of(&store, &[stage::tokens::KIND])?) } else { None };
+    let shadow = if arguments.dry_run { Some(ScratchStore::new(&store, &[stage::tokens::KIND])?) } else { None };
     let tried = shadow.as_ref().map_or(&store, ScratchStore::store);
-    let work = GivenWork::of(&arguments.grid_args, arguments.no_gate, tried)?;
+    let work = GivenWork::new(&arguments.grid_args, arguments.no_gate, tried)?;
     let engine = resolve_auto(arguments.grid_args.engine.request(), &work.grid)?;
     let settings = arguments.limits.settings(engine);
     let (submission, answer, device_memory) = prepare(&work, settings, tried)?;
@@ -253,12 +253,12 @@ fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Su
     let mut gate_plan: Option<Plan<'_>> = None;
     if let Some(gate) = work.gate() {
         let plan = Plan::new(gate, store, settings.engine, settings.batch_tokens)?;
-        exec::preflight(&plan, &settings, Where::Elsewhere, store, &*reporter, &stop)?;
+        exec::preflight(&plan, &settings, TargetMachine::Remote, store, &*reporter, &stop)?;
         gate_plan = Some(plan);
     }
     let plan = Plan::new(&work.grid, store, settings.engine, settings.batch_tokens)?;
     let exec::Preflight { state, estimate } =
-        exec::preflight(&plan, &settings, Where::Elsewhere, store, &*reporter, &stop)?;
+        exec::preflight(&plan, &settings, TargetMachine::Remote, store, &*reporter, &stop)?;
     let most = settings.memory.unwrap_or(u64::MAX);
     let of_device = plan
         .backbones
@@ -266,7 +266,7 @@ fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Su
         .map(|backbone| backbone.engine.weight_bytes(&backbone.config) + batch_bytes(&plan, backbone, &state, most));
     let device_memory = of_device.max().unwrap_or(0);
     let complete = plan.variants().filter(|(_, variant)| state.complete_elsewhere(variant)).count();
-    let outline = Outline::of(&plan, &state)?;
+    let outline = Outline::new(&plan, &state)?;
     let artifact = work.artifact.as_ref().map(|artifact| ArtifactCall {
         file: files::absolute(&artifact.file),
         profile: work.grid.profile.clone(),

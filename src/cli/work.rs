@@ -28,7 +28,7 @@ impl GivenWork {
     ///
     /// # Errors
     /// Fails if the grid is invalid, or if a submission was created by another program or with other inputs.
-    pub(super) fn of(grid_args: &GridArgs, no_gate: bool, store: &Store) -> Result<Self> {
+    pub(super) fn new(grid_args: &GridArgs, no_gate: bool, store: &Store) -> Result<Self> {
         if let Some(submission) = grid_args.submission()? {
             return Self::frozen(&submission, store);
         }
@@ -36,7 +36,7 @@ impl GivenWork {
         else {
             let mut grid = grid_args.grid()?;
             let overrides = grid_args.overrides.clone();
-            artifact::hold(&mut grid, &hash(store))?;
+            artifact::check_pins(&mut grid, &hash(store))?;
             return Ok(Self { artifact: None, grid, gated: Gated::No, overrides });
         };
         Self::of_artifact(artifact, grid_args.profile.as_deref(), &grid_args.overrides, no_gate, store)

@@ -124,7 +124,7 @@ fn describe_end(
 /// Runs the worker and reports the result. The store is closed at the end, which releases the worker's leases.
 fn work(arguments: &Arguments, signals: &stop::Signals) -> Result<WorkerOutcome> {
     let store = arguments.grid_args.store()?;
-    let work = GivenWork::of(&arguments.grid_args, arguments.no_gate, &store)?;
+    let work = GivenWork::new(&arguments.grid_args, arguments.no_gate, &store)?;
     let reporter = progress::reporter(arguments.events);
     let reporter = stop::WatchedReporter { inner: &*reporter, signals };
     let worker_limits =

@@ -53,14 +53,14 @@ pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
                 (true, Some(queue)) => queue.of(&submission.comment()).next().is_none(),
                 (true, None) => false,
             };
-            gone && is_mine(&folder) && stirred(&folder) >= QUIET
+            gone && is_mine(&folder) && idle_time(&folder) >= QUIET
         })
     });
     quiet
 }
 
 /// Returns the time since the last write in the directory of a submission.
-fn stirred(folder: &Path) -> Duration {
+fn idle_time(folder: &Path) -> Duration {
     let all = entries_of(folder).flat_map(|path| entries_of(&path).collect::<Vec<_>>().into_iter().chain([path]));
     all.map(|path| since(&path)).min().unwrap_or_default()
 }

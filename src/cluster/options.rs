@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-const APART: &str = "ghostlab sets it for workers and the report job";
+const SET_BY_GHOSTLAB: &str = "ghostlab sets it for workers and the report job";
 const LOGS: &str = "logs are stored next to the submission; run `ghostlab status` for their paths";
 const AGAIN: &str = "ghostlab requeues workers two minutes before their time limit";
 const ONE: &str = "a worker runs as one process on one machine";
@@ -14,12 +14,12 @@ const OWN: [(&str, Option<char>, &str); 20] = [
     ("array", Some('a'), "use --workers and --at-a-time instead"),
     ("comment", None, "ghostlab uses it to identify jobs"),
     ("cpus-per-task", Some('c'), "set `cpus` in the profile file, or use --threads"),
-    ("dependency", Some('d'), APART),
+    ("dependency", Some('d'), SET_BY_GHOSTLAB),
     ("error", Some('e'), LOGS),
     ("export", None, "list variables under `export` in the profile file"),
     ("export-file", None, "list variables under `export` in the profile file"),
     ("input", Some('i'), ONE),
-    ("job-name", Some('J'), APART),
+    ("job-name", Some('J'), SET_BY_GHOSTLAB),
     ("no-requeue", None, AGAIN),
     ("nodes", Some('N'), ONE),
     ("ntasks", Some('n'), ONE),

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::files::sha256;
 use crate::grid::Grid;
 use crate::machine;
-use crate::model::{BranchPlace, Cut, Deployed, FloatType, Step, Sublayer, rounding_told};
+use crate::model::{BranchPlace, Cut, Deployed, FloatType, Step, Sublayer, describe_quantization};
 use crate::pipeline::identity::Canonical;
 use crate::recovery;
 use crate::results::{ranges, removed_text};
@@ -150,7 +150,7 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
         window: layout.kept.iter().filter_map(|&layer| backbone.config.windows[layer]).min(),
         folded: folded(layout, deployed),
         attached: layout.attached.iter().map(describe_operator).collect(),
-        notes: rounding_told(&backbone.config).into_iter().chain(result.notes()).chain(shortage).collect(),
+        notes: describe_quantization(&backbone.config).into_iter().chain(result.notes()).chain(shortage).collect(),
         numbers,
         evidence: evidence.clone(),
         evaluated: grid.evaluate.scores(),

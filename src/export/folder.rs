@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{MadeCell, check_stop, source};
-use crate::checkpoint::{self, INDEX, MODELING, trimmed};
+use crate::checkpoint::{self, INDEX, MODELING, variant_config};
 use crate::corpus;
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -25,7 +25,7 @@ use ghostlab_store::fault;
 /// Name of the file that records the inputs of an export.
 pub const MARK: &str = "ghostlab.json";
 /// Files that are copied unchanged if the backbone has them.
-const BESIDES: [&str; 12] = [
+const COPIED_FILES: [&str; 12] = [
     "tokenizer.json",
     "tokenizer.model",
     "vocab.json",
@@ -40,7 +40,7 @@ const BESIDES: [&str; 12] = [
     "USE_POLICY.md",
 ];
 /// Disk space reserved for files other than weights, in bytes.
-const BESIDE: u64 = 32 << 20;
+const RESERVED_BYTES: u64 = 32 << 20;
 
 /// Format of the exported weights.
 #[derive(Debug, Clone)]
@@ -93,7 +93,7 @@ pub fn check(folder: &Path) -> Result<OutputFolder> {
     }
     let output = OutputFolder::new(folder, KIND);
     let written = ["config.json", "generation_config.json", "tokenizer_config.json", "model.safetensors", "README.md"];
-    let names = written.iter().chain(&BESIDES).chain(&[INDEX, MODELING, MARK]);
+    let names = written.iter().chain(&COPIED_FILES).chain(&[INDEX, MODELING, MARK]);
     output.check(&names.map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
     Ok(output)
 }
@@ -112,7 +112,7 @@ pub(super) fn write(
 ) -> Result<Exported> {
     let bytes = made.layout.bytes();
     let draft = output.stage()?;
-    enough_room(draft.path(), bytes + BESIDE)?;
+    enough_room(draft.path(), bytes + RESERVED_BYTES)?;
     fill(draft.path(), made, card, form, stop)?;
     fault::fault_point("place");
     draft.publish()?;
@@ -144,10 +144,10 @@ fn fill(draft: &Path, made: &MadeCell<'_>, card: &str, form: &Form, stop: &Atomi
     }
     let source_config = read_config(source)?;
     let generation = generation(source, &source_config)?;
-    let trimmed = trimmed(source_config, config, layout, form.dtype)?;
+    let trimmed = variant_config(source_config, config, layout, form.dtype)?;
     put(draft, "config.json", pretty(&Value::Object(trimmed))?.as_bytes())?;
     put(draft, "generation_config.json", pretty(&Value::Object(generation))?.as_bytes())?;
-    for name in BESIDES {
+    for name in COPIED_FILES {
         if let Some(bytes) = source::read(source, name)? {
             put(draft, name, &bytes)?;
         }

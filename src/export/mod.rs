@@ -24,7 +24,7 @@ use candle_core::quantized::gguf_file::Value as Entry;
 use folder::{enough_room, object, read_config};
 use serde_json::Value;
 
-use crate::checkpoint::{GgufText, GgufType, Layout, fits_deci, fits_deci_step, fits_gguf};
+use crate::checkpoint::{GgufMetadata, GgufType, Layout, fits_deci, fits_deci_step, fits_gguf};
 use crate::corpus::{self, GgufTokenizer, to_gguf};
 use crate::error::{Error, Result};
 use crate::files::atomic::write_atomically;
@@ -177,7 +177,7 @@ impl Exporter<'_> {
             let (mut entries, notes) = gguf_texts(&backbone.folder, config)?;
             entries.push((CELL.to_owned(), Entry::String(result.cell.to_string())));
             entries.push(("ghostlab.version".to_owned(), Entry::String(machine::program())));
-            let text = GgufText { name: result.cell.to_string(), entries };
+            let text = GgufMetadata { name: result.cell.to_string(), entries };
             let bytes = layout.gguf_bytes(config, numbers)?;
             let parameters = layout.parameters();
             enough_room(path.parent().unwrap_or(Path::new(".")), bytes)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::cell::{AXES, CUT_AXES};
 use super::cells::{Axes, GridAxes, optional};
-use super::defined::{self, DefinitionEntry, Meant};
+use super::defined::{self, DefinitionEntry, ResolvedDefinitions};
 use super::definitions::{Definers, Definitions};
 use super::depth::{self, DepthEntry};
 use super::eval_task::{Asking, EvalTask};
@@ -31,7 +31,7 @@ pub(super) struct CheckedGrid {
     pub(super) search: Option<Search>,
     pub(super) definitions: Definitions,
     /// Task definitions in the format of lm-evaluation-harness, resolved.
-    pub(super) meant: Meant,
+    pub(super) meant: ResolvedDefinitions,
 }
 
 impl CheckedGrid {
@@ -207,7 +207,7 @@ struct Used {
     corpora: Vec<Positioned<String>>,
     tasks: Vec<Positioned<String>>,
     /// Resolved task definitions.
-    meant: Meant,
+    meant: ResolvedDefinitions,
 }
 
 fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)> {
@@ -237,9 +237,9 @@ fn evaluations(at: &At<'_>, entries: &EvaluateEntry) -> Result<(Evaluate, Used)>
     let used = Used {
         corpora,
         tasks: known.iter().map(|(at, task)| at.key("name").with_position(task.name.clone())).collect(),
-        meant: Meant::read(&defined)?,
+        meant: ResolvedDefinitions::read(&defined)?,
     };
-    let Meant { uses, groups, .. } = &used.meant;
+    let ResolvedDefinitions { uses, groups, .. } = &used.meant;
     let tasks = known.into_iter().map(|(_, task)| task).chain(uses.iter().cloned()).collect();
     let groups = groups.clone();
     let perplexity: Vec<Perplexity> = perplexity.into_iter().map(|text| text.value).collect();

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use ghostlab_definitions::definition::Data;
-use ghostlab_definitions::generation::Generating;
+use ghostlab_definitions::generation::GenerationConfig;
 use ghostlab_definitions::metric::{Kind, Output};
 use ghostlab_definitions::{Definition, FileRows, Group, Library, Selection, Value};
 use schemars::JsonSchema;
@@ -118,13 +118,13 @@ enum RowsOrigin {
 
 /// Resolved task definitions in a grid.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Meant {
+pub(super) struct ResolvedDefinitions {
     pub(super) uses: Vec<EvalTask>,
     pub(super) groups: Vec<GroupUse>,
     pub(super) tasks: BTreeMap<String, DefinedTask>,
 }
 
-impl Meant {
+impl ResolvedDefinitions {
     /// Reads the definitions that the entries refer to.
     ///
     /// # Errors
@@ -184,8 +184,8 @@ impl Meant {
     fn splits(&self, name: &str) -> Vec<&str> {
         let definition = &self.tasks[name].definition;
         let uses = self.uses.iter().filter(|task| task.name == name);
-        let shown = uses.filter(|task| definition.shots(task.how.shots) > 0).filter_map(|_| definition.exampled());
-        let all: BTreeSet<&str> = shown.chain([definition.evaluated()]).collect();
+        let shown = uses.filter(|task| definition.shots(task.how.shots) > 0).filter_map(|_| definition.example_split());
+        let all: BTreeSet<&str> = shown.chain([definition.evaluated_split()]).collect();
         all.into_iter().collect()
     }
 
@@ -221,7 +221,7 @@ impl Meant {
 fn check_supported(definition: &Definition) -> Result<()> {
     match definition.output {
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
-        Output::Generate => Generating::read(&definition.generation)
+        Output::Generate => GenerationConfig::read(&definition.generation)
             .map(drop)
             .map_err(|error| error.at(format!("task {}, {}", definition.name, definition.place))),
     }

@@ -49,7 +49,7 @@ impl Definers<'_> {
     ) -> Result<BTreeMap<String, NamedEntry<BackboneEntry>>> {
         self.read_each(EntryKind::Backbone, &self.schema.backbones, used, |_, entry: &BackboneEntry| {
             let BackboneEntry { path, hub, revision, files, package, .. } = entry;
-            Ok(SourceEntry { package: package.as_deref(), ..SourceEntry::of(path, hub, revision, files) })
+            Ok(SourceEntry { package: package.as_deref(), ..SourceEntry::new(path, hub, revision, files) })
         })
     }
 
@@ -67,7 +67,7 @@ impl Definers<'_> {
             let CorpusEntry { path, hub, revision, files, rule, shards, shards_read, .. } = corpus;
             let seeds = seeds.get(name).cloned().unwrap_or_default();
             let shards = ShardsEntry::read(at, rule, (*shards, *shards_read), files, seeds)?;
-            Ok(SourceEntry { shards, ..SourceEntry::of(path, hub, revision, files) })
+            Ok(SourceEntry { shards, ..SourceEntry::new(path, hub, revision, files) })
         })
     }
 
@@ -79,7 +79,7 @@ impl Definers<'_> {
         let mut data =
             self.read_each(EntryKind::Task, &self.schema.tasks, used.into_iter(), |_, entry: &TaskEntry| {
                 let TaskEntry { path, hub, revision, files, .. } = entry;
-                Ok(SourceEntry::of(path, hub, revision, files))
+                Ok(SourceEntry::new(path, hub, revision, files))
             })?;
         for (name, NamedEntry { entry, .. }) in &mut data {
             let task = entry.task.get_or_insert_with(|| name.clone());
@@ -299,7 +299,7 @@ pub(super) fn found_tasks(
         .map(|(name, NamedEntry { entry, need })| {
             let Found { path, hub, .. } = need.find(resolver)?;
             let task = Task::find(entry.task.as_deref().unwrap_or(&name))?;
-            Ok((name, TaskData { source: TaskSource::Native { task, path }, hub, generated: entry.generated }))
+            Ok((name, TaskData { source: TaskSource::Builtin { task, path }, hub, generated: entry.generated }))
         })
         .collect()
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::task::SEED;
-use ghostlab_definitions::{Definition, FileRows, native};
+use ghostlab_definitions::{Definition, FileRows, builtin};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::Grid;
@@ -89,7 +89,7 @@ enum WrittenTask {
         name: String,
         how: Asking,
     },
-    Native {
+    Builtin {
         name: String,
         limit: Option<f64>,
         bos: Bos,
@@ -103,7 +103,7 @@ impl From<WrittenTask> for EvalTask {
     fn from(written: WrittenTask) -> Self {
         match written {
             WrittenTask::Defined { name, how } => Self { name, how, defined: true },
-            WrittenTask::Native { name, limit, bos, max_length, draw } => {
+            WrittenTask::Builtin { name, limit, bos, max_length, draw } => {
                 Self { name, how: Asking { limit, bos, max_length, draw, ..Asking::default() }, defined: false }
             }
         }
@@ -116,7 +116,7 @@ impl From<EvalTask> for WrittenTask {
             return Self::Defined { name, how };
         }
         let Asking { limit, bos, max_length, draw, .. } = how;
-        Self::Native { name, limit, bos, max_length, draw }
+        Self::Builtin { name, limit, bos, max_length, draw }
     }
 }
 
@@ -160,7 +160,7 @@ pub struct TaskData {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TaskSource {
-    Native {
+    Builtin {
         #[serde(deserialize_with = "built_in")]
         task: &'static Task,
         /// File, or directory that contains the task's split. The path is absolute or relative to the current
@@ -181,9 +181,9 @@ fn built_in<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<&
 
 impl TaskData {
     /// Returns the built-in task, or `None` if the task is given by a definition.
-    pub fn native(&self) -> Option<&'static Task> {
+    pub fn builtin(&self) -> Option<&'static Task> {
         match self.source {
-            TaskSource::Native { task, .. } => Some(task),
+            TaskSource::Builtin { task, .. } => Some(task),
             TaskSource::Defined { .. } => None,
         }
     }
@@ -194,7 +194,7 @@ impl TaskData {
     /// Fails only if a built-in definition is invalid.
     pub fn definition(&self) -> Result<&Definition> {
         match &self.source {
-            TaskSource::Native { task, .. } => native::definition(task),
+            TaskSource::Builtin { task, .. } => builtin::definition(task),
             TaskSource::Defined { definition, .. } => Ok(definition),
         }
     }
@@ -210,7 +210,7 @@ impl TaskData {
     /// Fails if the files of a built-in task's split are missing.
     pub fn rows(&self) -> Result<Cow<'_, FileRows>> {
         match &self.source {
-            TaskSource::Native { task, path } => native::files(task, path).map(Cow::Owned),
+            TaskSource::Builtin { task, path } => builtin::files(task, path).map(Cow::Owned),
             TaskSource::Defined { rows, .. } => Ok(Cow::Borrowed(rows)),
         }
     }
@@ -218,7 +218,7 @@ impl TaskData {
     /// Returns the paths of the data files, or the path of their directory.
     pub fn paths(&self) -> Vec<&PathBuf> {
         match &self.source {
-            TaskSource::Native { path, .. } => vec![path],
+            TaskSource::Builtin { path, .. } => vec![path],
             TaskSource::Defined { rows, .. } => rows.splits.values().flatten().collect(),
         }
     }
@@ -226,7 +226,7 @@ impl TaskData {
     /// Returns the paths of the data files, or the path of their directory.
     pub fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         match &mut self.source {
-            TaskSource::Native { path, .. } => vec![path],
+            TaskSource::Builtin { path, .. } => vec![path],
             TaskSource::Defined { rows, .. } => rows.splits.values_mut().flatten().collect(),
         }
     }
@@ -240,7 +240,7 @@ impl TaskData {
         let definition = self.definition()?.clone();
         let rows = self.rows()?.into_owned();
         let origin = match &self.source {
-            TaskSource::Native { path, .. } => path.display().to_string(),
+            TaskSource::Builtin { path, .. } => path.display().to_string(),
             TaskSource::Defined { .. } => format!("task {}, {}", definition.name, definition.place),
         };
         let Asking { shots, seed, limit, ref system, chat, .. } = *how;

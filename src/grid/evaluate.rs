@@ -44,7 +44,7 @@ impl Evaluate {
     }
 
     /// Iterates over the built-in tasks.
-    pub fn native(&self) -> impl Iterator<Item = &EvalTask> {
+    pub fn builtin(&self) -> impl Iterator<Item = &EvalTask> {
         self.tasks.iter().filter(|task| !task.defined)
     }
 

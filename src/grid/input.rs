@@ -80,7 +80,7 @@ pub(super) struct SourceEntry<'a> {
 
 impl<'a> SourceEntry<'a> {
     /// Creates a source without shards.
-    pub(super) fn of(
+    pub(super) fn new(
         path: &'a Option<PathBuf>,
         hub: &'a Option<String>,
         revision: &'a Option<String>,
@@ -131,7 +131,7 @@ pub struct HubSource {
 }
 
 impl HubSource {
-    fn of(want: &RepoFiles, commit: Option<Commit>) -> Self {
+    fn new(want: &RepoFiles, commit: Option<Commit>) -> Self {
         Self { repository: want.source.to_string(), commit, pinned: false, want: want.clone() }
     }
 }
@@ -337,7 +337,7 @@ impl InputRef {
             // A path from another file takes the place of the hub source. Backbones keep the source, because they are
             // compared with the published model.
             let want = self.want.as_ref().filter(|_| self.either || self.kind == EntryKind::Backbone);
-            let hub = want.map(|want| HubSource::of(want, None));
+            let hub = want.map(|want| HubSource::new(want, None));
             let shards = self.shards.as_ref().filter(|_| path.is_dir());
             let stream = shards.map(|shards| shards.find_in_dir(path)).transpose()?;
             return Ok(Found { path: path.clone(), hub, stream });
@@ -370,7 +370,7 @@ impl InputRef {
         }
         let path = self.path_of(&repo, resolver)?;
         let stream = self.shards.as_ref().map(|shards| shards.find_in_dir(&path)).transpose()?;
-        Ok(Found { path, hub: Some(HubSource::of(want, Some(repo.commit))), stream })
+        Ok(Found { path, hub: Some(HubSource::new(want, Some(repo.commit))), stream })
     }
 
     /// Returns a hint with the commands that fetch the missing input.

@@ -192,7 +192,7 @@ impl Grid {
         let texts: BTreeSet<&String> = calibration.iter().map(|entry| &entry.corpus).chain(texts).collect();
         backbones.retain(|name, _| backbone.contains(name));
         corpora.retain(|name, _| texts.contains(name));
-        tasks.retain(|name, _| evaluate.native().any(|task| task.name == *name));
+        tasks.retain(|name, _| evaluate.builtin().any(|task| task.name == *name));
         Ok(Grid {
             name: checked.name,
             file: path.to_owned(),

@@ -34,7 +34,7 @@ type SettingPlace = (usize, Vec<String>);
 type NameSettings = BTreeMap<SettingPlace, Value>;
 
 pub fn assign_names(cells: &mut [Cell]) {
-    let known = KnownMethods::of(cells);
+    let known = KnownMethods::from_cells(cells);
     let names: Vec<(String, NameSettings)> =
         cells.iter().map(|cell| (known.begins(cell), known.settings(cell))).collect();
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -42,8 +42,8 @@ pub fn assign_names(cells: &mut [Cell]) {
         groups.entry(begins.to_ascii_lowercase()).or_default().push(at);
     }
     for group in groups.into_values() {
-        let telling = telling(&group.iter().map(|&at| &names[at].1).collect::<Vec<_>>());
-        let plain = group.iter().map(|&at| plain(&names[at].0, &names[at].1, &telling)).collect::<Vec<_>>();
+        let distinguishing = distinguishing_settings(&group.iter().map(|&at| &names[at].1).collect::<Vec<_>>());
+        let plain = group.iter().map(|&at| plain(&names[at].0, &names[at].1, &distinguishing)).collect::<Vec<_>>();
         let hashes = group.iter().map(|&at| hash(&cells[at], &names[at].1)).collect::<Vec<_>>();
         for (at, name) in group.into_iter().zip(make_unique(&plain, &hashes)) {
             cells[at].name = name;
@@ -59,7 +59,7 @@ struct KnownMethods {
 }
 
 impl KnownMethods {
-    fn of(cells: &[Cell]) -> Self {
+    fn from_cells(cells: &[Cell]) -> Self {
         let mut defaults = BTreeMap::new();
         for cell in cells {
             if let Some(criterion) = &cell.criterion {
@@ -165,7 +165,7 @@ fn parent_path(
 }
 
 /// Returns a minimal set of settings that distinguishes the neighbors. Earlier settings are preferred.
-fn telling(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
+fn distinguishing_settings(neighbours: &[&NameSettings]) -> BTreeSet<SettingPlace> {
     let mut kept = differ(neighbours);
     let all = kinds(neighbours, &kept);
     for at in kept.clone().iter().rev() {
@@ -187,9 +187,9 @@ fn kinds(neighbours: &[&BTreeMap<(usize, Vec<String>), Value>], paths: &BTreeSet
 
 /// Builds a cell name that may collide with others. Its parts look like `solver-svd` or `layers-3-4-5`. A map gives
 /// parts such as `finetune` and `finetune-seed-1`.
-fn plain(begins: &str, settings: &NameSettings, telling: &BTreeSet<SettingPlace>) -> String {
+fn plain(begins: &str, settings: &NameSettings, distinguishing: &BTreeSet<SettingPlace>) -> String {
     let mut parts: BTreeMap<(usize, &str), String> = BTreeMap::new();
-    for (at, value) in settings.iter().filter(|(at, _)| telling.contains(*at)) {
+    for (at, value) in settings.iter().filter(|(at, _)| distinguishing.contains(*at)) {
         let (axis, path) = at;
         let part = parts.entry((*axis, &path[0])).or_insert_with(|| safe(&path[0], "_-"));
         if !value.is_object() {

@@ -193,7 +193,7 @@ mod tests {
             sample: Sample::None,
         };
         let setup = Setup { variant: Arc::new(settings), ..Setup::default() };
-        Measurement { row, key: MetricKey::Besides("rte".into()), metric, setup }
+        Measurement { row, key: MetricKey::Untabulated("rte".into()), metric, setup }
     }
 
     fn results(numbers: &[Measurement]) -> Results {

@@ -23,7 +23,7 @@ use crate::tasks::Measure;
 /// Collects the measurements in an outcome, cell by cell. `named` lists the options that appear in the names of
 /// methods.
 pub fn collect(grid: &Grid, outcome: &GridOutcome, named: &[String]) -> Results {
-    let labels = Labels::of(outcome, named);
+    let labels = Labels::new(outcome, named);
     let columns = Protocol::columns(grid, outcome);
     let unlike = outcome.unlike_vocabularies(grid);
     // Derived metrics come before the metrics from which they are computed.
@@ -125,7 +125,7 @@ impl Numbers<'_> {
         estimate: Option<Measure>,
         sample: Option<Sample>,
     ) {
-        let key = key.unwrap_or_else(|| MetricKey::besides(&metric));
+        let key = key.unwrap_or_else(|| MetricKey::untabulated(&metric));
         let row = ResultRow {
             record: Record {
                 condition: self.condition.clone(),
@@ -193,11 +193,11 @@ impl Numbers<'_> {
         let result = self.result;
         let mut samples = Vec::new();
         let mut all = self.setup.clone();
-        for used in grid.evaluate.native() {
+        for used in grid.evaluate.builtin() {
             let measured = result.task(used);
             let protocol = outcome.task(used).and_then(|extent| Protocol::task(grid, used, extent));
             let setup = self.setup(measured, settings::flatten_below(&used.name, used), protocol);
-            let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.native());
+            let answers = measured.and_then(|measured| measured.sample.as_ref()?.answers.builtin());
             let dense = outcome.dense_answers(&result.cell.backbone, used);
             let sample = answers.map(|answers| TaskSample { answers, dense });
             for entry in shown {
@@ -334,7 +334,7 @@ fn repairs(result: &CellResult, unrepaired: Option<&CellResult>) -> Vec<(Metric,
         .filter_map(|metric| {
             let Of::Repair(estimate) = metric.of else { return None };
             let value = if known { estimate(&sample) } else { None };
-            let there = value.is_some() || ((known || lacks) && metric.shown == Shown::Besides);
+            let there = value.is_some() || ((known || lacks) && metric.shown == Shown::OnRequest);
             there.then(|| (metric.metric(), value))
         })
         .collect()
@@ -359,7 +359,7 @@ struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    fn of(outcome: &GridOutcome, named: &'a [String]) -> Self {
+    fn new(outcome: &GridOutcome, named: &'a [String]) -> Self {
         let used = || outcome.cells.iter().filter_map(|result| result.cell.calibration.as_ref());
         let sizes: BTreeSet<usize> = used().map(|calibration| calibration.operator_sequences).collect();
         let calibration = used().next().map(|calibration| stem(&calibration.corpus).to_owned()).unwrap_or_default();

@@ -37,7 +37,8 @@ pub struct Differences {
     pub identified: bool,
     /// Setting differences that apply to all paired numbers. Each run has one value for a named input or method, and
     /// the values differ. Backbones and engines are listed under `data` and `engines`.
-    pub aside: Vec<SettingDifference>,
+    #[serde(rename = "aside")]
+    pub global_differences: Vec<SettingDifference>,
     /// Count of numbers that are in both runs.
     pub compared: usize,
     /// Numbers with different values, in the order of the first run.
@@ -102,7 +103,7 @@ pub struct ValueDifference {
 }
 
 /// Keys of the grid that are not compared: locations, and the cells, which follow from the axes.
-const ASIDE: [&str; 3] = ["file", "entries", "cells"];
+const EXCLUDED_KEYS: [&str; 3] = ["file", "entries", "cells"];
 /// Keys of the grid under which inputs are defined by name.
 const KINDS: [&str; 3] = ["backbones", "corpora", "tasks"];
 
@@ -130,14 +131,14 @@ impl Differences {
         let identified = first.identified() && second.identified();
         let pairing = pairing(&renamed, first, second);
         let mut values = Vec::new();
-        let mut aside = BTreeSet::new();
+        let mut global_differences = BTreeSet::new();
         for pair in &pairing.pairs {
             // Skip engines and backbones, because they are listed by name in `engines` and `data`.
             let notable = pair
                 .differences
                 .iter()
                 .filter(|difference| !difference.path.is_of("engine") && !difference.path.is_of("model"));
-            aside.extend(notable.cloned());
+            global_differences.extend(notable.cloned());
             values.extend(value_difference(first, second, pair, identified));
         }
         let coinciding = pairing.coinciding.into_iter().map(|numbers| CoincidingNumbers {
@@ -152,7 +153,7 @@ impl Differences {
             protocols,
             engines,
             identified,
-            aside: aside.into_iter().map(SettingDifference::from).collect(),
+            global_differences: global_differences.into_iter().map(SettingDifference::from).collect(),
             compared: pairing.pairs.len(),
             values,
             only_first: all_numbers(first, &pairing.only_first),
@@ -195,9 +196,9 @@ fn all_numbers(run: &StoredResults, at: &[usize]) -> Vec<Unpaired> {
 /// Returns whether two numbers were measured on the same items: windows with the same tokens, or the same documents.
 fn have_same_items(differences: &[Difference], metric: &str) -> bool {
     /// Fields of a `MeasureId` that have no effect on the items.
-    const BESIDE: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
+    const ITEM_NEUTRAL_FIELDS: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
     differences.iter().all(|Difference { path, .. }| match path.is_of("measure") {
-        true => BESIDE.contains(&path.name()),
+        true => ITEM_NEUTRAL_FIELDS.contains(&path.name()),
         // Another tokenizer changes the windows of a text, but not the documents of a task.
         false => !Metric::find(metric).is_ok_and(|metric| metric.is_of_texts()) || !path.is_of("model.tokenizer"),
     })
@@ -311,7 +312,7 @@ fn by_name<T: PartialEq + Clone + Into<Value>>(
 /// Returns the settings in which two resolved grids differ, except for the locations of files.
 pub fn settings_that_differ(first: &Value, second: &Value) -> Vec<SettingDifference> {
     let all = differs(&flatten(first), &flatten(second)).into_iter();
-    all.filter(|change| !ASIDE.iter().any(|aside| change.path.is_of(aside))).map(SettingDifference::from).collect()
+    all.filter(|change| !EXCLUDED_KEYS.iter().any(|key| change.path.is_of(key))).map(SettingDifference::from).collect()
 }
 
 /// Returns whether two values differ by more than the tolerance between their engines. Returns `None` if the engines

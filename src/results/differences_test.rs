@@ -125,9 +125,12 @@ fn cells_that_differ_only_in_seed_are_paired_by_seed() {
 fn uniform_setting_is_reported_and_pairs_still_match() {
     let apart = Differences::of(&run(&[(0, 50.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
     assert_eq!((apart.compared, apart.values.len()), (1, 1));
-    let aside: Vec<_> =
-        apart.aside.iter().map(|change| (change.path.as_str(), change.first.clone(), change.second.clone())).collect();
-    assert_eq!(aside, [("calibration.seed", Some(json!(0)), Some(json!(7)))]);
+    let global_differences: Vec<_> = apart
+        .global_differences
+        .iter()
+        .map(|change| (change.path.as_str(), change.first.clone(), change.second.clone()))
+        .collect();
+    assert_eq!(global_differences, [("calibration.seed", Some(json!(0)), Some(json!(7)))]);
     // Two numbers in one run match the same number in the other run, so none of them are paired.
     let several = Differences::of(&run(&[(0, 50.0), (1, 60.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
     assert_eq!((several.compared, several.only_first.len(), several.only_second.len()), (0, 2, 1));
@@ -205,8 +208,9 @@ fn changed_bytes_under_one_name_are_not_paired() {
     two.protocols.insert("rte".into(), protocol("55"));
     let differences = Differences::of(&one, &with_rows(two, "55"), &[]).unwrap();
     assert_eq!(differences.protocols.len(), 1);
-    let aside: Vec<&str> = differences.aside.iter().map(|change| change.path.as_str()).collect();
-    assert_eq!(aside, ["measure.0.task.rows"]);
+    let global_differences: Vec<&str> =
+        differences.global_differences.iter().map(|change| change.path.as_str()).collect();
+    assert_eq!(global_differences, ["measure.0.task.rows"]);
     assert!(!differences.values[0].same_items && differences.values[0].paired.is_none());
 }
 
@@ -293,7 +297,7 @@ fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
     two.measured.insert("mine".into(), measured);
     two.numbers[0].record.value = Some(75.0);
     let found = Differences::of(&one, &two, &[]).unwrap();
-    assert_eq!((found.compared, found.values.len(), found.aside.len()), (1, 1, 0));
+    assert_eq!((found.compared, found.values.len(), found.global_differences.len()), (1, 1, 0));
     assert!(found.values[0].same_items);
     // If one run has two names for the same backbone, the numbers are paired by name.
     let mut both = one.clone();
@@ -317,9 +321,12 @@ fn option_of_one_of_several_methods_is_reported() {
     });
     let found = Differences::of(&one, &two, &[]).unwrap();
     assert_eq!((found.compared, found.coinciding.len()), (2, 0));
-    let aside: Vec<_> =
-        found.aside.iter().map(|change| (change.path.as_str(), change.first.clone(), change.second.clone())).collect();
-    assert_eq!(aside, [("repair.options.solver", Some(json!("svd")), Some(json!("normal")))]);
+    let global_differences: Vec<_> = found
+        .global_differences
+        .iter()
+        .map(|change| (change.path.as_str(), change.first.clone(), change.second.clone()))
+        .collect();
+    assert_eq!(global_differences, [("repair.options.solver", Some(json!("svd")), Some(json!("normal")))]);
 }
 
 #[test]
@@ -340,11 +347,12 @@ fn every_setting_that_differs_is_reported() {
             continue;
         }
         assert_eq!((found.compared, found.coinciding.len()), (1, 0), "{path}");
-        let aside: Vec<&str> = found.aside.iter().map(|change| change.path.as_str()).collect();
+        let global_differences: Vec<&str> =
+            found.global_differences.iter().map(|change| change.path.as_str()).collect();
         // The engine and the content of a backbone are listed under its name instead.
         let by_name = path.is_of("model") || path.is_of("engine");
-        assert_eq!(aside, if by_name { Vec::new() } else { vec![path.as_str()] });
-        count += aside.len();
+        assert_eq!(global_differences, if by_name { Vec::new() } else { vec![path.as_str()] });
+        count += global_differences.len();
     }
     assert!(count > 10, "{count}");
 }

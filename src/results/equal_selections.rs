@@ -19,9 +19,11 @@ const BOUNDARY: &str = "recovery.boundary";
 /// Returns sentences about the selections that several criteria have in common, or `None` if there are none.
 pub(super) fn equal_selections(cells: &[CellSummary]) -> Option<String> {
     let pruned = cells.iter().filter(|cell| !cell.removed.is_empty());
-    let selections = grouped(pruned.map(|cell| (SelectionKey::of(cell), cell)));
-    let shared: Vec<(SharedSelection, String)> =
-        selections.iter().filter_map(|(key, cells)| Some((SharedSelection::of(cells)?, key.to_string()))).collect();
+    let selections = grouped(pruned.map(|cell| (SelectionKey::from_cell(cell), cell)));
+    let shared: Vec<(SharedSelection, String)> = selections
+        .iter()
+        .filter_map(|(key, cells)| Some((SharedSelection::from_cells(cells)?, key.to_string())))
+        .collect();
     let sentences: Vec<String> =
         grouped(shared).into_iter().map(|(shared, places)| shared.sentence(&places.join(", "))).collect();
     (!sentences.is_empty()).then(|| sentences.join(" "))
@@ -36,7 +38,7 @@ struct SelectionKey {
 }
 
 impl SelectionKey {
-    fn of(cell: &CellSummary) -> Self {
+    fn from_cell(cell: &CellSummary) -> Self {
         Self { backbone: cell.cell.backbone.clone(), layers: cell.layers, removed: cell.removed.clone() }
     }
 }
@@ -66,7 +68,7 @@ struct SharedSelection {
 
 impl SharedSelection {
     /// Compares the rows with the same selection. Returns `None` if they have only one criterion.
-    fn of(cells: &[&CellSummary]) -> Option<Self> {
+    fn from_cells(cells: &[&CellSummary]) -> Option<Self> {
         let by_criterion = grouped(cells.iter().map(|&cell| (label_of_cell(cell), cell)));
         if by_criterion.len() < 2 {
             return None;

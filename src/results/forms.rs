@@ -127,7 +127,7 @@ fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value>
     let mut details = json!({
         "documents_of_the_split": scores.original.to_string(), "documents_scored": scores.effective.to_string(),
     });
-    if let Answers::Native(Answered { result, .. }) = &scores.answers {
+    if let Answers::Builtin(Answered { result, .. }) = &scores.answers {
         let config = json!({
             "metric_id": result.task.column.name(), "metric_name": "Accuracy", "metric_kind": "accuracy",
             "metric_unit": "proportion", "lower_is_better": false, "score_type": "continuous", "min_score": 0.0,
@@ -203,7 +203,7 @@ fn data(name: &str, of_hub: Option<(String, Option<String>)>, generated: bool, s
 /// splits are not benchmark results. Returns `None` if there are none.
 fn eval_results(grid: &Grid, result: &CellResult) -> Option<String> {
     let scored =
-        result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?.answers.native()?)));
+        result.tasks.iter().filter_map(|task| Some((&task.requested, task.sample.as_ref()?.answers.builtin()?)));
     let entries: String = scored.filter_map(|(task, answered)| result_entry(grid, result, task, answered)).collect();
     (!entries.is_empty()).then_some(entries)
 }

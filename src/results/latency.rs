@@ -90,7 +90,7 @@ pub fn latency_notes(outcome: &GridOutcome) -> Vec<String> {
             .to_owned(),
     ];
     notes.extend(by_channel(&all));
-    notes.extend(went_on(&all));
+    notes.extend(extra_rounds_note(&all));
     notes.extend(repeated(&all));
     notes.extend(noise(&all));
     if all.iter().any(|timed| timed.result.times.is_some() && timed.result.intermediate_bytes.is_none()) {
@@ -127,7 +127,7 @@ fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
 }
 
 /// Formats a note about rounds that were added to those of the protocol.
-fn went_on(all: &[TimedPrompt<'_>]) -> Option<String> {
+fn extra_rounds_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for timed in all {
         let decode = timed.result.decode.as_ref().map(|decode| (" decoded", decode.first, &decode.times));
@@ -181,7 +181,7 @@ pub struct NoisyTimes {
 
 impl NoisyTimes {
     /// Summarizes the noisy times of a run. Returns `None` if there are none.
-    pub fn of(outcome: &GridOutcome) -> Option<Self> {
+    pub fn from_outcome(outcome: &GridOutcome) -> Option<Self> {
         Self::among(&outcome.cells.iter().flat_map(timed_prompts).collect::<Vec<_>>())
     }
 

@@ -82,7 +82,7 @@ struct PrintedColumn {
 }
 
 fn columns(table: &Table) -> Vec<PrintedColumn> {
-    let texts = TextTable::of(
+    let texts = TextTable::new(
         table,
         is_everywhere,
         &|lead: &RowHeader, row: usize, text: &str, leads: bool| match leads {

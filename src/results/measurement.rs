@@ -204,7 +204,7 @@ impl ResultRow {
     /// Returns the number as a measurement with an empty setup. Its key does not occur in any run's table.
     pub fn measurement(&self) -> Measurement {
         let metric = Metric::find(&self.record.metric).unwrap_or_else(|_| Metric::task(&self.record.metric));
-        Measurement { row: self.clone(), key: MetricKey::besides(&metric), metric, setup: Setup::default() }
+        Measurement { row: self.clone(), key: MetricKey::untabulated(&metric), metric, setup: Setup::default() }
     }
 }
 

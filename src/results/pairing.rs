@@ -74,11 +74,11 @@ pub(super) fn pairing(renamed: &Renamed, first: &StoredResults, second: &StoredR
             None => found.only_first.push(at),
         }
     }
-    let aside = common_differences(&one.iter().chain(&mapped).collect::<Vec<_>>(), &two.iter().collect::<Vec<_>>());
+    let common = common_differences(&one.iter().chain(&mapped).collect::<Vec<_>>(), &two.iter().collect::<Vec<_>>());
     pair(&mut one, &mut two, &mut found, |number| (number.kind.clone(), number.without(&BTreeSet::new())));
     one.extend(mapped);
     pair(&mut one, &mut two, &mut found, |number| {
-        (number.names.backbone.clone(), number.names.metric.clone(), number.without(&aside))
+        (number.names.backbone.clone(), number.names.metric.clone(), number.without(&common))
     });
     found.only_first.extend(one.iter().map(|number| number.at));
     found.only_second.extend(two.iter().map(|number| number.at));
@@ -206,9 +206,9 @@ impl NumberIdentity {
 
     /// Returns the identity without the given settings. Also drops `among`, the set of variants timed together, because
     /// it never distinguishes numbers.
-    fn without(&self, aside: &BTreeSet<(SettingPath, Option<String>)>) -> FlatSettings {
+    fn without(&self, common: &BTreeSet<(SettingPath, Option<String>)>) -> FlatSettings {
         let kept = |path: &SettingPath| {
-            path.name() != "among" && (aside.is_empty() || !aside.contains(&(path.clone(), self.owner(path))))
+            path.name() != "among" && (common.is_empty() || !common.contains(&(path.clone(), self.owner(path))))
         };
         self.flat.iter().filter(|(path, _)| kept(path)).map(|(path, value)| (path.clone(), value.clone())).collect()
     }

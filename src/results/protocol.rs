@@ -140,7 +140,7 @@ impl Protocol {
     pub fn columns(grid: &Grid, outcome: &GridOutcome) -> Vec<Self> {
         let unlike = outcome.unlike_vocabularies(grid);
         let texts = &grid.evaluate.perplexity;
-        let scored: Vec<&EvalTask> = grid.evaluate.native().filter(|task| outcome.task(task).is_some()).collect();
+        let scored: Vec<&EvalTask> = grid.evaluate.builtin().filter(|task| outcome.task(task).is_some()).collect();
         let columns = |metric: &'static MetricEntry| -> Vec<Self> {
             let derived = |scored_on| Self::Derived { metric, scored_on };
             match metric.of {
@@ -268,21 +268,21 @@ impl Protocol {
     /// each metric.
     pub fn task(grid: &Grid, task: &EvalTask, TaskExtent { documents, original }: TaskExtent) -> Option<Self> {
         let data = grid.task(task);
-        let native = data.native()?;
+        let builtin = data.builtin()?;
         let generated = data.generated;
         let Asking { limit, bos, max_length, .. } = task.how;
         Some(Self::MultipleChoice {
             name: task.name.clone(),
             label: task.to_string(),
-            task: native.name.to_string(),
-            version: native.version,
-            metric: native.column.name().to_string(),
+            task: builtin.name.to_string(),
+            version: builtin.version,
+            metric: builtin.column.name().to_string(),
             bos,
             limit,
             max_length,
             documents,
             original,
-            full_split: documents == original && original == native.documents && !generated,
+            full_split: documents == original && original == builtin.documents && !generated,
             generated,
         })
     }

@@ -87,12 +87,12 @@ pub enum MetricKey {
     /// Size of the variant.
     Size(&'static MetricEntry),
     /// Metric id of a number that does not occur in any run's table.
-    Besides(String),
+    Untabulated(String),
 }
 
 impl MetricKey {
-    pub fn besides(metric: &Metric) -> Self {
-        Self::Besides(metric.id.clone())
+    pub fn untabulated(metric: &Metric) -> Self {
+        Self::Untabulated(metric.id.clone())
     }
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for MetricKey {
             Self::Prompt(metric, prompt) => write(metric, prompt),
             Self::Defined(column) => f.write_str(&column.metric().label),
             Self::Tasks(metric) | Self::Size(metric) => f.write_str(metric.head),
-            Self::Besides(metric) => f.write_str(metric),
+            Self::Untabulated(metric) => f.write_str(metric),
         }
     }
 }
@@ -159,7 +159,7 @@ mod tests {
         // A metric and a task may share a name.
         assert_ne!(
             MetricKey::Task(&metric::TASK, used(Bos::Tokenizer)),
-            MetricKey::besides(&metric::Metric::task("copa"))
+            MetricKey::untabulated(&metric::Metric::task("copa"))
         );
     }
 

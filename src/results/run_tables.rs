@@ -289,7 +289,7 @@ fn row_labels(variants: &[RowSettings]) -> Vec<String> {
             }
         })
         .collect();
-    let words = settings::besides(&bases, &variants.iter().collect::<Vec<_>>());
+    let words = settings::distinguishing_suffixes(&bases, &variants.iter().collect::<Vec<_>>());
     bases
         .into_iter()
         .zip(words)

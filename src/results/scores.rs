@@ -45,7 +45,7 @@ impl<'a> ModelScores<'a> {
     ///
     /// # Errors
     /// Fails with the cell's own reason if the cell failed.
-    pub fn of(grid: &'a Grid, outcome: &'a GridOutcome) -> Result<Self> {
+    pub fn new(grid: &'a Grid, outcome: &'a GridOutcome) -> Result<Self> {
         let [result] = outcome.cells.as_slice() else { return Err(Error::job("exactly one model can be scored")) };
         result.ok()?;
         let mut scores = Vec::new();
@@ -64,9 +64,9 @@ impl<'a> ModelScores<'a> {
                 windows: true,
             });
         }
-        let (native, defined): (Vec<_>, Vec<_>) =
-            result.task_scores().partition(|task| task.answers.native().is_some());
-        scores.extend(native.into_iter().flat_map(ModelScore::of_task));
+        let (builtin, defined): (Vec<_>, Vec<_>) =
+            result.task_scores().partition(|task| task.answers.builtin().is_some());
+        scores.extend(builtin.into_iter().flat_map(ModelScore::of_task));
         let results: Vec<&TaskResult> = result.answered_tasks().map(|(_, answered)| &answered.result).collect();
         // Average the main metrics of the built-in tasks, as in the paper's tables.
         if let Some(mean) = tasks::average(results.iter().copied()).filter(|_| results.len() > 1) {
@@ -219,7 +219,7 @@ pub fn add_task(file: &mut Value, definition: &Definition, how: &Asking, scores:
     let better =
         definition.metrics.iter().map(|metric| (metric.kind.name().to_owned(), json!(metric.higher_is_better)));
     file["higher_is_better"][name] = Value::Object(better.collect());
-    let mut config = match scores.answers.native() {
+    let mut config = match scores.answers.builtin() {
         Some(answered) => native_config(answered.result.task),
         None => json!(definition.plain_value()),
     };
@@ -277,7 +277,7 @@ fn add_group(file: &mut Value, grid: &Grid, result: &CellResult, group: &GroupUs
 mod tests {
     use std::sync::Arc;
 
-    use ghostlab_definitions::native;
+    use ghostlab_definitions::builtin;
 
     use super::*;
     use crate::tasks::{Answered, Score, Solutions};
@@ -290,8 +290,8 @@ mod tests {
                 json!({"task": name, "original": 1, "documents": [{"id": 0, "gold": 0, "choices": [[1, 1, 1, 0]]}]});
             let solutions: Arc<Solutions> = Arc::new(serde_json::from_value(solutions).unwrap());
             let answered = Answered::new(&solutions, vec![Score { log_likelihood: -1.0, greedy: false }]).unwrap();
-            let definition = native::definition(answered.result.task).unwrap();
-            add_task(&mut file, definition, &Asking::default(), &TaskScores::native(name.to_owned(), answered));
+            let definition = builtin::definition(answered.result.task).unwrap();
+            add_task(&mut file, definition, &Asking::default(), &TaskScores::builtin(name.to_owned(), answered));
         }
         assert_eq!(file["results"]["rte"]["acc_stderr,none"], "N/A");
         assert_eq!(file["results"]["rte"].get("acc_norm,none"), None);

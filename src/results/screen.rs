@@ -18,7 +18,7 @@ use crate::metric::Of;
 pub fn screen(table: &Table, width: Option<usize>) -> String {
     let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
     let texts =
-        TextTable::of(table, |visibility| visibility != Visibility::Data, &|_, _, text, _| one_line(text), &numbers);
+        TextTable::new(table, |visibility| visibility != Visibility::Data, &|_, _, text, _| one_line(text), &numbers);
     match width {
         None => text.push_str(&ScreenTable::from_texts(texts).to_string()),
         Some(width) => text.push_str(&ScreenTable::condensed(texts, table, width).folded(width)),

@@ -155,18 +155,18 @@ pub fn words(name: &str, value: &Value) -> String {
 }
 
 /// Returns suffixes that distinguish rows with equal names. The suffix for a unique name is empty.
-pub fn besides<N: Clone + PartialEq>(called: &[N], rows: &[&Settings]) -> Vec<String> {
+pub fn distinguishing_suffixes<N: Clone + PartialEq>(called: &[N], rows: &[&Settings]) -> Vec<String> {
     let mut words = vec![String::new(); called.len()];
     for name in distinct(called) {
         let alike: Vec<usize> = (0..called.len()).filter(|&at| called[at] == name).collect();
-        let differing = told_apart(&alike.iter().map(|&at| rows[at]).collect::<Vec<_>>());
+        let differing = distinguishing_labels(&alike.iter().map(|&at| rows[at]).collect::<Vec<_>>());
         alike.into_iter().zip(differing).for_each(|(at, text)| words[at] = text);
     }
     words
 }
 
 /// Returns labels that distinguish the rows.
-fn told_apart(rows: &[&Settings]) -> Vec<String> {
+fn distinguishing_labels(rows: &[&Settings]) -> Vec<String> {
     let names = fewest(rows);
     rows.iter()
         .map(|row| {
@@ -216,10 +216,10 @@ mod tests {
             row(&json!({"depth": 4, "calibration": {"seed": 1, "length": 64}})),
             row(&json!({"depth": 4, "calibration": {"seed": 1, "length": 32}})),
         );
-        assert_eq!(told_apart(&[&a, &b]), ["seed 0", "seed 1"]);
+        assert_eq!(distinguishing_labels(&[&a, &b]), ["seed 0", "seed 1"]);
         assert_eq!(fewest(&[&a, &b, &c]), ["calibration.length", "calibration.seed"]);
-        assert_eq!(told_apart(&[&a]), [""]);
-        assert_eq!(told_apart(&[&a, &a]), ["", ""], "equal values cannot be distinguished");
+        assert_eq!(distinguishing_labels(&[&a]), [""]);
+        assert_eq!(distinguishing_labels(&[&a, &a]), ["", ""], "equal values cannot be distinguished");
     }
 
     #[test]
@@ -227,6 +227,6 @@ mod tests {
         let plain = row(&json!({"recovery": "ghosted"}));
         let trained =
             Settings::from([("recovery".into(), json!("ghosted")), ("recovery.finetune.sequences".into(), json!(8))]);
-        assert_eq!(told_apart(&[&plain, &trained]), ["", "finetune.sequences 8"]);
+        assert_eq!(distinguishing_labels(&[&plain, &trained]), ["", "finetune.sequences 8"]);
     }
 }

@@ -64,7 +64,7 @@ pub struct StoredResults {
 impl StoredResults {
     pub const FILE: &str = "numbers.json";
 
-    pub fn of(
+    pub fn new(
         name: &str,
         grid: &Grid,
         outcome: &GridOutcome,
@@ -248,17 +248,17 @@ fn add_text_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<Str
 /// Adds the protocols of the built-in tasks to `all`, keyed by metric, and returns them keyed by task.
 fn add_native_protocols(grid: &Grid, outcome: &GridOutcome, all: &mut BTreeMap<String, Value>) -> Map<String, Value> {
     let mut tasks = Map::new();
-    for used in grid.evaluate.native() {
+    for used in grid.evaluate.builtin() {
         let task = grid.task(used);
-        let (Some(extent), Some(native)) = (outcome.task(used), task.native()) else { continue };
+        let (Some(extent), Some(builtin)) = (outcome.task(used), task.builtin()) else { continue };
         let files: Vec<&String> = task.paths().into_iter().flat_map(|path| data_hashes(outcome, path)).collect();
         let protocol = json!({
-            "data": files, "task": native.name, "version": native.version,
-            "metric": native.column.name(), "bos": used.how.bos.to_string(), "documents": extent.documents,
+            "data": files, "task": builtin.name, "version": builtin.version,
+            "metric": builtin.column.name(), "bos": used.how.bos.to_string(), "documents": extent.documents,
         });
-        if grid.evaluate.native().filter(|other| other.name == used.name).count() == 1 {
+        if grid.evaluate.builtin().filter(|other| other.name == used.name).count() == 1 {
             tasks.insert(used.name.clone(), protocol.clone());
-            all.insert(native.name.to_owned(), protocol.clone());
+            all.insert(builtin.name.to_owned(), protocol.clone());
             all.insert(used.name.clone(), protocol);
         } else {
             tasks.insert(used.to_string(), protocol.clone());

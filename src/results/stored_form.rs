@@ -11,30 +11,30 @@ use super::record::{Condition, Record};
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AllNumbers {
-    columns: Vec<OneColumn>,
-    cells: Vec<OfCell>,
+    columns: Vec<StoredColumn>,
+    cells: Vec<StoredCell>,
 }
 
 /// Column in a run's table, with the metric id.
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OneColumn {
+struct StoredColumn {
     column: String,
     metric: String,
 }
 
 #[derive(Serialize, Deserialize)]
-struct OfCell {
+struct StoredCell {
     cell: String,
     #[serde(flatten)]
     condition: Condition,
-    values: Vec<OneValue>,
+    values: Vec<StoredNumber>,
 }
 
 /// Number in a cell.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OneValue {
+struct StoredNumber {
     #[serde(rename = "of")]
     index: usize,
     value: Option<f64>,
@@ -61,7 +61,7 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
         let ResultRow { record, cell, column, failure, sample } = number;
         let Record { condition, metric, value, error } = record;
         if cells.last().is_none_or(|last| last.cell != *cell || last.condition != *condition) {
-            cells.push(OfCell { cell: cell.clone(), condition: condition.clone(), values: Vec::new() });
+            cells.push(StoredCell { cell: cell.clone(), condition: condition.clone(), values: Vec::new() });
             tasks.clear();
         }
         let right = match sample {
@@ -71,12 +71,12 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
             _ => None,
         };
         tasks.extend(number.task_answers().map(Vec::from));
-        let heading = OneColumn { column: column.clone(), metric: metric.clone() };
+        let heading = StoredColumn { column: column.clone(), metric: metric.clone() };
         let index = columns.iter().position(|known| *known == heading).unwrap_or(columns.len());
         if index == columns.len() {
             columns.push(heading);
         }
-        let value = OneValue {
+        let value = StoredNumber {
             index,
             value: *value,
             error: *error,
@@ -94,10 +94,10 @@ pub(super) fn serialize<S: Serializer>(numbers: &[ResultRow], to: S) -> Result<S
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ResultRow>, D::Error> {
     let mut numbers = Vec::new();
     let AllNumbers { columns, cells } = AllNumbers::deserialize(from)?;
-    for OfCell { cell, condition, values } in cells {
+    for StoredCell { cell, condition, values } in cells {
         let mut tasks: Vec<Vec<bool>> = Vec::new();
-        for OneValue { index: column_index, value, error, failure, right, losses } in values {
-            let OneColumn { column, metric } = columns.get(column_index).ok_or_else(|| {
+        for StoredNumber { index: column_index, value, error, failure, right, losses } in values {
+            let StoredColumn { column, metric } = columns.get(column_index).ok_or_else(|| {
                 de::Error::custom(format!("{cell} has a number in column {column_index}, which does not exist"))
             })?;
             let sample = match right.as_deref() {

@@ -261,7 +261,7 @@ impl Table {
     }
 
     #[must_use]
-    pub fn alone(mut self) -> Self {
+    pub fn without_comparisons(mut self) -> Self {
         self.rows.iter_mut().flat_map(|row| row.cells.iter_mut()).flatten().for_each(|shown| shown.comparison = None);
         self
     }

@@ -31,7 +31,7 @@ impl TextTable {
     /// Builds the columns of strings for a table, from those of its columns whose visibility satisfies `places`.
     /// `words` formats a text cell, given its column, row index and text, and whether the column is a leading one.
     /// `numbers` formats a column of numbers.
-    pub(super) fn of(
+    pub(super) fn new(
         table: &Table,
         places: fn(Visibility) -> bool,
         words: &dyn Fn(&RowHeader, usize, &str, bool) -> String,
@@ -124,7 +124,7 @@ pub fn markdown(table: &Table) -> String {
         "" => String::new(),
         title => format!("**{}**\n\n", escaped(title)),
     };
-    let texts = TextTable::of(
+    let texts = TextTable::new(
         table,
         |visibility| visibility == Visibility::Everywhere,
         &|_: &RowHeader, row: usize, text: &str, leads: bool| match (text, table.rows[row].ours && leads) {

@@ -33,7 +33,7 @@ pub(super) struct Limits {
 
 impl Limits {
     /// Returns the limits for a probe. They grow with the size of its files.
-    pub(super) fn of(probe: &Probe) -> Self {
+    pub(super) fn for_probe(probe: &Probe) -> Self {
         let file_bytes = probe.file_bytes();
         Self {
             heap_bytes: MIN_HEAP_BYTES.max(TextLimit::current().bytes() / 5) + HEAP_PER_FILE_BYTE * file_bytes,

@@ -39,7 +39,7 @@ pub fn check(probe: Probe) -> Result<()> {
     if !ENABLED.load(Relaxed) {
         return Ok(());
     }
-    let limits = Limits::of(&probe);
+    let limits = Limits::for_probe(&probe);
     let text_bytes = TextLimit::current().bytes();
     let request = Request { threads: probe.threads(), probe, limits, text_bytes };
     let text = serde_json::to_string(&request)

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ghostlab_definitions::generation::Generating;
+use ghostlab_definitions::generation::GenerationConfig;
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::{ChatTemplate, Definition, FileRows, Library, Setting, Task};
 use serde::{Deserialize, Serialize};
@@ -87,7 +87,7 @@ impl Probe {
 /// Checks the generation settings the way the grid does.
 fn read_generation(definition: &Definition) -> Result<()> {
     match definition.output {
-        Output::Generate => Generating::read(&definition.generation).map(drop),
+        Output::Generate => GenerationConfig::read(&definition.generation).map(drop),
         Output::MultipleChoice | Output::LogLikelihood | Output::Rolling => Ok(()),
     }
 }
@@ -108,6 +108,6 @@ impl TaskProbe {
             chat: chat.as_ref(),
             multiturn: self.chat.as_ref().is_none_or(|(_, multiturn)| *multiturn),
         };
-        task.try_out(&self.rows, &setting)
+        task.dry_run(&self.rows, &setting)
     }
 }

@@ -285,7 +285,7 @@ pub(super) fn solve(
             continue;
         }
         let program = deployed(&stored_program(env.store, backbone, variant)?, &backbone.config).program;
-        let costs = Costs::of(&program, &backbone.config, backbone.engine, spec.prompt);
+        let costs = Costs::new(&program, &backbone.config, backbone.engine, spec.prompt);
         match costs.violated_bound(&spec.budget, dense) {
             Some(reason) => left_out.push(LeftOut::new(&cell, format!("with operators: {reason}"))),
             None => fits.push((cell, result, costs)),

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::grid::{Asking, Cell, Draw, EvalTask, Evaluate, Grid, Perplexity, Search};
 use crate::latency::LatencyResult;
 use crate::model::{Config, EngineChoice};
-use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, Where};
+use crate::pipeline::exec::{self, CellResult, GridOutcome, Reporter, RunSettings, TargetMachine};
 use crate::pipeline::plan::{EvalTarget, Plan};
 use crate::significance::stratified::Stratified;
 use ghostlab_store::Store;
@@ -182,7 +182,7 @@ impl Stratum {
 pub(super) fn tracks(grid: &Grid, spec: &Search, env: &SearchEnv<'_>) -> Result<Vec<Track>> {
     let dense_grid = Grid { cells: dense(grid), ..grid.clone() };
     let plan = env.plan(&dense_grid)?;
-    exec::preflight(&plan, &env.settings, Where::Here, env.store, env.reporter, env.stop)?;
+    exec::preflight(&plan, &env.settings, TargetMachine::Local, env.store, env.reporter, env.stop)?;
     let outcome = GridOutcome::read(&plan, env.store, &BTreeMap::new())?;
     let tasks = grid.evaluate.tasks.iter().map(|used| (EvalTarget::Task(used.clone()), document_count(&outcome, used)));
     let texts =
@@ -253,7 +253,7 @@ pub(super) fn take(gains: &mut [Gains], tracks: &[Track], evaluate: &Evaluate, r
             match &stratum.on {
                 EvalTarget::Task(task) => {
                     for drawn in evaluate.tasks.iter().filter(|drawn| drawn_task(drawn, None) == *task) {
-                        let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.native());
+                        let answered = result.task(drawn).and_then(|task| task.sample.as_ref()?.answers.builtin());
                         let answered = answered.ok_or_else(|| missing_scores(&result.cell, &drawn.to_string()))?;
                         let column = answered.result.task.column;
                         gains.extend(answered.documents().map(|document| f64::from(u8::from(document.right(column)))));

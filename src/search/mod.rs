@@ -306,7 +306,7 @@ pub struct Costs {
 
 impl Costs {
     /// Estimates the costs of a program as deployed.
-    pub fn of(program: &Program, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
+    pub fn new(program: &Program, config: &Config, engine: EngineChoice, prompt: Latency) -> Self {
         let load = Load::windows(prompt.length * prompt.batch, prompt.length);
         let new = prompt.decode;
         let read = Prompt { length: prompt.length, batch: prompt.batch };
@@ -396,7 +396,7 @@ impl<'a> CostModel<'a> {
                 [attentions_first, mlps_first].map(|cut| Program::without(layers, &cut)).to_vec()
             }
         };
-        programs.iter().map(|program| Costs::of(program, self.config, self.engine, self.prompt)).collect()
+        programs.iter().map(|program| Costs::new(program, self.config, self.engine, self.prompt)).collect()
     }
 }
 

@@ -69,8 +69,10 @@ pub fn mean_of_means<S: AsRef<[f64]>>(strata: &[S]) -> f64 {
 fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<S>>]) -> f64 {
     objectives
         .iter()
-        .map(|seses| match Stratified::paired(&seses[rival], &seses[candidate]) {
-            Some(difference) if difference.mean > 0.0 => difference.p().max(exact(&seses[rival], &seses[candidate])),
+        .map(|objective| match Stratified::paired(&objective[rival], &objective[candidate]) {
+            Some(difference) if difference.mean > 0.0 => {
+                difference.p().max(mcnemar_p(&objective[rival], &objective[candidate]))
+            }
             _ => 1.0,
         })
         .fold(0.0, f64::max)
@@ -78,7 +80,7 @@ fn worse<S: AsRef<[f64]>>(candidate: usize, rival: usize, objectives: &[Vec<Vec<
 
 /// Computes the p-value of McNemar's exact test for right or wrong answers. A t-test is too optimistic if few answers
 /// differ. Returns 0 for other gains, so that the t-test decides.
-fn exact<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
+fn mcnemar_p<S: AsRef<[f64]>>(rival: &[S], candidate: &[S]) -> f64 {
     let mut only_rival = 0;
     let mut only_candidate = 0;
     for (&a, &b) in rival.iter().zip(candidate).flat_map(|(a, b)| a.as_ref().iter().zip(b.as_ref())) {

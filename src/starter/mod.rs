@@ -56,7 +56,7 @@ impl Starter {
     ///
     /// # Errors
     /// Fails if there is no usable model, and gives the reason for each. Fails if a text is missing or too short.
-    pub fn of(
+    pub fn new(
         folder: &Path,
         texts: &[PathBuf],
         embedded: Option<&Path>,

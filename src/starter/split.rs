@@ -28,7 +28,7 @@ impl SplitText {
     ///
     /// # Errors
     /// Fails if the file cannot be read as a text or has fewer than two words.
-    pub fn of(text: &Path, target: &Path) -> Result<Self> {
+    pub fn new(text: &Path, target: &Path) -> Result<Self> {
         let rows = read_rows(text, None)?;
         let Some([calibration, scored]) = split_rows(&rows) else {
             return Err(Error::bad_input("the text is too short")

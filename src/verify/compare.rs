@@ -38,7 +38,7 @@ impl Checks {
     /// Compares a recomputed cell with its record.
     pub(super) fn compare(&mut self, recorded: &ReferenceRun, engine: &ComputeId, grid: &Grid, cell: &SampledCell) {
         // The engine may differ from the recorded one. Everything else in the identity must be equal.
-        let own_engine = *cell.identity.engine == *engine;
+        let is_recorded_engine = *cell.identity.engine == *engine;
         let tolerance = Tolerance::between(&engine.dtype, &cell.identity.engine.dtype);
         let identity = Identity { engine: Arc::new(engine.clone()), ..(*cell.identity).clone() };
         let identities = &recorded.numbers.identities;
@@ -81,7 +81,7 @@ impl Checks {
             for number in numbers {
                 // A relative tolerance for the perplexity is an absolute tolerance for the loss in nats per token.
                 let per_token = tolerance.perplexity.ln_1p();
-                self.items(recorded, &NumberCheck { number, per_token, own_engine }, scores);
+                self.items(recorded, &NumberCheck { number, per_token, is_recorded_engine }, scores);
             }
         }
     }
@@ -108,7 +108,7 @@ impl Checks {
         let losses = number.number.losses().unwrap_or_default();
         let column = match metric_of(number.number).of {
             // Another engine may break the tie between two equally likely tokens differently.
-            Of::Damage(Damage::SameTop, _) if !number.own_engine => return,
+            Of::Damage(Damage::SameTop, _) if !number.is_recorded_engine => return,
             Of::Damage(damage, stretch) => damage.column(stretch),
             _ => 0,
         };
@@ -189,7 +189,7 @@ struct NumberCheck<'a> {
     /// Tolerance for a loss in nats per token.
     per_token: f64,
     /// Whether the values were recomputed on the recorded engine.
-    own_engine: bool,
+    is_recorded_engine: bool,
 }
 
 impl NumberCheck<'_> {
@@ -255,7 +255,7 @@ fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut
         let at = || number.at(&format!("document {index}"));
         match recorded.get(*index).copied() {
             Some(bit) if bit == *made => check.agree(0.0),
-            Some(bit) if number.own_engine => check.differ(at(), [word(bit), word(*made)], None),
+            Some(bit) if number.is_recorded_engine => check.differ(at(), [word(bit), word(*made)], None),
             Some(bit) => check.lack(at(), format!("recorded engine (recorded {}, found {})", word(bit), word(*made))),
             // Items are recorded only for metrics that are means of zeros and ones.
             None if recorded.is_empty() => {}

@@ -91,11 +91,11 @@ pub struct Prepared {
 pub fn prepare(folders: &[PathBuf], request: &VerifyRequest<'_>) -> Result<Vec<Prepared>> {
     let finder = Finder::new(request.roots.clone());
     let judge = Judge::default();
-    folders.par_iter().map(|folder| Prepared::of(folder, request, &finder, &judge)).collect()
+    folders.par_iter().map(|folder| Prepared::new(folder, request, &finder, &judge)).collect()
 }
 
 impl Prepared {
-    fn of(folder: &Path, request: &VerifyRequest<'_>, finder: &Finder, judge: &Judge) -> Result<Self> {
+    fn new(folder: &Path, request: &VerifyRequest<'_>, finder: &Finder, judge: &Judge) -> Result<Self> {
         let recorded = ReferenceRun::read(folder)?;
         let mut notes = Vec::new();
         let checks = vec![

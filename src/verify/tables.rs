@@ -58,7 +58,7 @@ struct ExpectedLine {
 }
 
 impl ExpectedLine {
-    fn of(record: &Record) -> Self {
+    fn from_record(record: &Record) -> Self {
         Self { value: record.value, error: record.error.map(|error| (spread(record), error)) }
     }
 
@@ -87,7 +87,7 @@ fn check_tidy(table: &PrintedTable, recorded: &ReferenceRun, metric: usize, cell
         };
         let is_over_seeds = seeds.is_some_and(|at| table.number(row, at).is_some());
         let expected: Vec<ExpectedLine> = match cells.as_slice() {
-            [one] if !is_over_seeds => numbers(one).into_iter().map(ExpectedLine::of).collect(),
+            [one] if !is_over_seeds => numbers(one).into_iter().map(ExpectedLine::from_record).collect(),
             several => {
                 let each: Vec<f64> = several.iter().filter_map(|cell| numbers(cell).first()?.value).collect();
                 vec![ExpectedLine::over_seeds(&each)]

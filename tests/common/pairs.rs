@@ -17,7 +17,7 @@ pub struct Pair {
     /// Description of what the second setting changes.
     pub what: &'static str,
     /// Paths of the identity settings that differ. Empty if only irrelevant details differ.
-    pub aspects: &'static [&'static str],
+    pub setting_paths: &'static [&'static str],
     /// Whether both settings run quickly on any machine. Settings that need a certain device or a long stream are
     /// planned but not run.
     pub runs: bool,
@@ -63,27 +63,27 @@ impl Pair {
     }
 }
 
-fn pair(what: &'static str, aspects: &'static [&'static str], other: fn(&mut Setting)) -> Pair {
-    Pair { what, aspects, runs: true, one: |_| (), other }
+fn pair(what: &'static str, setting_paths: &'static [&'static str], other: fn(&mut Setting)) -> Pair {
+    Pair { what, setting_paths, runs: true, one: |_| (), other }
 }
 
 fn between(
     what: &'static str,
-    aspects: &'static [&'static str],
+    setting_paths: &'static [&'static str],
     one: fn(&mut Setting),
     other: fn(&mut Setting),
 ) -> Pair {
-    Pair { what, aspects, runs: true, one, other }
+    Pair { what, setting_paths, runs: true, one, other }
 }
 
 /// Returns a pair whose settings are planned but not run.
 fn planned(
     what: &'static str,
-    aspects: &'static [&'static str],
+    setting_paths: &'static [&'static str],
     one: fn(&mut Setting),
     other: fn(&mut Setting),
 ) -> Pair {
-    Pair { runs: false, ..between(what, aspects, one, other) }
+    Pair { runs: false, ..between(what, setting_paths, one, other) }
 }
 
 /// Returns the pairs whose numbers differ, each with the identity settings that differ.

@@ -57,8 +57,8 @@ fn all(_: &SettingPath) -> bool {
     true
 }
 
-fn of_variant(aspect: &SettingPath) -> bool {
-    !aspect.is_of("measure")
+fn of_variant(setting_path: &SettingPath) -> bool {
+    !setting_path.is_of("measure")
 }
 
 pub const VIEWS: [View; 9] = [
@@ -70,17 +70,17 @@ pub const VIEWS: [View; 9] = [
     View {
         name: "results folder",
         text: |seen| Some(seen.folder.clone()),
-        says: |aspect| aspect.is_of("engine"),
+        says: |setting_path| setting_path.is_of("engine"),
         one: false,
     },
     View { name: "export", text: |seen| Some(seen.export().to_string()), says: of_variant, one: true },
-    View { name: "export, card", text: |seen| Some(seen.what_the_card_says()), says: of_variant, one: true },
+    View { name: "export, card", text: |seen| Some(seen.card_identity()), says: of_variant, one: true },
     // Different cells may export equal tensors. Other exported files state the identity.
     View { name: "export, tensors", text: |seen| Some(format!("{:?}", seen.tensors)), says: |_| false, one: true },
 ];
 
 /// Results files without identities. The `numbers.json` in the same folder states the identities for their numbers.
-const OF_ONE_RUN: [&str; 22] = [
+const FILES_WITHOUT_IDENTITY: [&str; 22] = [
     ".ghostlab.sha256",
     "latency.parquet",
     "results.csv",
@@ -175,8 +175,9 @@ pub fn seen(setting: &Setting, what: &str) -> Seen {
     let [artifact] = artifacts.try_into().unwrap();
     for folder in [&folder, &artifact] {
         let files = std::fs::read_dir(folder).unwrap().map(|item| item.unwrap().file_name().into_string().unwrap());
-        let view =
-            |file: &String| OF_ONE_RUN.contains(&file.as_str()) || VIEWS.iter().any(|view| view.name == file.as_str());
+        let view = |file: &String| {
+            FILES_WITHOUT_IDENTITY.contains(&file.as_str()) || VIEWS.iter().any(|view| view.name == file.as_str())
+        };
         let unknown: Vec<String> = files.filter(|file| !view(file)).collect();
         assert!(unknown.is_empty(), "list these in tests/common/seen.rs with the numbers that they show: {unknown:?}");
     }
@@ -272,7 +273,7 @@ impl Seen {
         json!([self.exported["identity"], self.exported["made_from"]])
     }
 
-    fn what_the_card_says(&self) -> String {
+    fn card_identity(&self) -> String {
         let line = self.card.lines().find(|line| line.starts_with("| identity |"));
         line.unwrap_or_else(|| panic!("{}", self.card)).to_owned()
     }
@@ -287,11 +288,11 @@ impl Seen {
 impl View {
     /// Asserts that the view distinguishes two settings that differ in `aspects`. If `aspects` is empty, asserts that
     /// it shows the same text for both.
-    pub fn holds(&self, what: &str, aspects: &[&str], [one, other]: [&Seen; 2]) {
+    pub fn holds(&self, what: &str, setting_paths: &[&str], [one, other]: [&Seen; 2]) {
         let (Some(a), Some(b)) = ((self.text)(one), (self.text)(other)) else { return };
-        if aspects.is_empty() {
+        if setting_paths.is_empty() {
             assert!(!self.one || a == b, "{}: equal settings differ in {what}:\n{a}\n{b}", self.name);
-        } else if aspects.iter().any(|aspect| (self.says)(&SettingPath::new(*aspect))) {
+        } else if setting_paths.iter().any(|setting_path| (self.says)(&SettingPath::new(*setting_path))) {
             assert_ne!(a, b, "{}: {what} is not distinguished", self.name);
         }
     }

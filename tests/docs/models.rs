@@ -74,7 +74,7 @@ fn own(architecture: &Architecture) -> Vec<String> {
     match architecture.attention_bias {
         AttentionBias::Never => table.push("no biases".into()),
         AttentionBias::Inputs => table.push("QKV biases".into()),
-        AttentionBias::Asked => {
+        AttentionBias::Configurable => {
             let keys = if architecture.mlp_bias { "`attention_bias`, `mlp_bias`" } else { "`attention_bias`" };
             table.push(keys.into());
         }

@@ -2,13 +2,13 @@
 
 use ghostlab::criterion::Depth;
 
-use super::house::{Messages, Place, dense_with, good_but, labels, with};
+use super::fixtures::{GridFolder, Messages, dense_with, good_but, labels, with};
 
 const CALIBRATION: &str = "  - {corpus: wiki, sequences: 32, length: 512}\n";
 
 #[test]
 fn a_share_of_the_layers_is_counted_out_on_each_backbone() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = good_but("depth: [3, 5]", "depth: [4, 25%, 12.5%]")
         .replace("[none, ghosted]", "none")
@@ -32,7 +32,7 @@ fn a_share_of_the_layers_is_counted_out_on_each_backbone() {
 
 #[test]
 fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = with("exclude: {recovery: none}\ninclude: {backbone: deep, depth: 25%, calibration: {corpus: c4, sequences: 2, length: 8}}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
@@ -54,7 +54,7 @@ fn the_axes_of_a_grid_are_the_distinct_values_of_its_cells() {
 
 #[test]
 fn without_the_axes_of_a_cut_a_grid_has_its_dense_cells() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = dense_with("").replace("models/english}", "models/english}\n  deep: {path: models/deep}");
     let grid = folder.load(text.replace("backbone: english", "backbone: [deep, english]"), &[]).unwrap();
@@ -66,7 +66,7 @@ fn without_the_axes_of_a_cut_a_grid_has_its_dense_cells() {
 
 #[test]
 fn an_include_of_a_dense_grid_says_all_of_its_cut() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let axes = "criterion: llm-streamline, depth: 25%, recovery: [none, ghosted], calibration: {corpus: wiki, sequences: 2, length: 8}";
     let cells = folder.cells(&dense_with(&format!("include: {{{axes}}}\n")), &[]);
@@ -91,7 +91,7 @@ fn an_include_of_a_dense_grid_says_all_of_its_cut() {
 
 #[test]
 fn calibration_lists_multiply_in_key_order() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let text = good_but(
         CALIBRATION,
         "  - {seed: [0, 1], length: 64, sequences: [8, 4], corpus: [wiki, c4], operator_sequences: [4, 2]}\n",
@@ -115,7 +115,7 @@ fn calibration_lists_multiply_in_key_order() {
 
 #[test]
 fn lists_of_options_and_of_lengths_are_axes() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let text = good_but("[none, ghosted]", "[none, {name: ghosted, solver: [svd, normal], boundary: [layer, region]}]")
         .replace(
             "criterion: llm-streamline",
@@ -147,7 +147,7 @@ fn lists_of_options_and_of_lengths_are_axes() {
 
 #[test]
 fn mistakes_about_depths_and_lists_are_placed() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in [
         ("depth: [3, 5]", "depth: [3, 25 %]"),
@@ -185,7 +185,7 @@ fn mistakes_about_depths_and_lists_are_placed() {
 
 #[test]
 fn each_corpus_of_a_perplexity_is_read_with_each_length() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let text = good_but(
         "    - {corpus: wiki, length: 512}\n    - {corpus: c4, length: 512}\n",
         "    - {corpus: [wiki, c4], length: [512, 64]}\n",

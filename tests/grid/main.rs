@@ -8,7 +8,7 @@
 )]
 
 mod cells;
-mod house;
+mod fixtures;
 mod mistakes;
 mod named;
 mod patterns;

@@ -2,7 +2,7 @@
 
 use ghostlab::grid::Grid;
 
-use super::house::{GOOD, Messages, Place, good_but};
+use super::fixtures::{GOOD, GridFolder, Messages, good_but};
 
 /// Replacements that make the valid grid invalid, as (from, to).
 const WRONG_VALUES: &[(&str, &str)] = &[
@@ -68,7 +68,7 @@ const WRONG_VALUES: &[(&str, &str)] = &[
 
 #[test]
 fn a_wrong_value_is_refused_where_it_stands() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in WRONG_VALUES {
         messages.add(&format!("{from:?} -> {to:?}"), folder.refusal(good_but(from, to), &[]));
@@ -78,7 +78,7 @@ fn a_wrong_value_is_refused_where_it_stands() {
 
 #[test]
 fn an_absent_file_has_exit_code_3_and_the_line_that_names_it() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in [
         ("models/english", "models/french"),
@@ -96,7 +96,7 @@ fn an_absent_file_has_exit_code_3_and_the_line_that_names_it() {
 
 #[test]
 fn a_definition_that_nothing_uses_need_not_exist() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let text = good_but("corpora:\n", "corpora:\n  later: {path: absent.txt, rule: ptb}\n");
     let grid = folder.load(text, &[]).unwrap();
     assert_eq!(grid.corpora.keys().collect::<Vec<_>>(), ["c4", "wiki"]);
@@ -104,7 +104,7 @@ fn a_definition_that_nothing_uses_need_not_exist() {
 
 #[test]
 fn a_file_that_is_not_a_grid_is_refused() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let mut messages = Messages::default();
     for text in
         [&b""[..], b"# only\n\n---\n", b"~\n", b"- a\n- b\n", b"hello\n", b"a: 1\nb: \xff\n", b"a: 1\n---\nb: 2\n"]
@@ -116,7 +116,7 @@ fn a_file_that_is_not_a_grid_is_refused() {
 
 #[test]
 fn the_message_for_a_wrong_override_shows_its_text() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let mut messages = Messages::default();
     for given in [
         "depth=7,16",
@@ -137,7 +137,7 @@ fn the_message_for_a_wrong_override_shows_its_text() {
 
 #[test]
 fn all_that_is_not_there_is_told_at_once() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let text =
         GOOD.replace("models/english", "models/french").replace("wiki.txt", "wki.txt").replace("c4.txt", "c5.txt");
     let (message, code) = folder.refusal(&text, &[]);
@@ -152,7 +152,7 @@ fn all_that_is_not_there_is_told_at_once() {
 
 #[test]
 fn a_name_with_a_slash_is_refused_where_it_is_used() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let corpus = ("  wiki:", "  a/b: {path: c4.txt, rule: c4}\n  wiki:");
     for (from, to, defined, kind) in [
         ("backbone: english", "backbone: a/b", ("  english:", "  a/b:"), "backbone"),

@@ -1,6 +1,6 @@
 //! Tests of backbones, corpora and tasks that are defined in separate files.
 
-use super::house::{GOOD, Messages, Place, good_but};
+use super::fixtures::{GOOD, GridFolder, Messages, good_but};
 
 /// Returns the valid grid without its corpus `c4`, which the tests define in a separate file.
 fn shared() -> String {
@@ -9,7 +9,7 @@ fn shared() -> String {
 
 #[test]
 fn undefined_names_are_read_from_neighbouring_files() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
     folder.write("corpora/wiki.yaml", "path: nowhere.txt\nrule: nothing\n");
     let grid = folder.load(shared(), &[]).unwrap();
@@ -30,7 +30,7 @@ fn undefined_names_are_read_from_neighbouring_files() {
     folder.write("a/b/c/grid.yaml", &format!("{axes}  tasks: [easy, {{name: easy, bos: never}}]\n"));
     let grid = load(&folder, "a/b/c/grid.yaml").unwrap();
     assert_eq!((grid.entries.len(), grid.backbones["english"].layers), (4, 16));
-    assert_eq!(grid.tasks["easy"].native().map(|task| task.name), Some("arc_easy"));
+    assert_eq!(grid.tasks["easy"].builtin().map(|task| task.name), Some("arc_easy"));
     folder.write("a/b/c/d/grid.yaml", axes);
     assert!(load(&folder, "a/b/c/d/grid.yaml").is_err(), "four levels must be rejected");
     // The nearest file takes precedence.
@@ -38,13 +38,13 @@ fn undefined_names_are_read_from_neighbouring_files() {
     assert_eq!(load(&folder, "a/b/c/grid.yaml").unwrap().corpora["c4"].rule, "ptb");
 }
 
-fn load(folder: &Place, file: &str) -> ghostlab::error::Result<ghostlab::grid::Grid> {
+fn load(folder: &GridFolder, file: &str) -> ghostlab::error::Result<ghostlab::grid::Grid> {
     ghostlab::grid::Grid::load(&folder.root.path().join(file), None, &[])
 }
 
 #[test]
 fn grid_profile_and_overrides_apply_in_order() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.write("corpora/c4.yaml", "path: ../c4.txt\nrule: c4\nlimit: 9\n");
     let refined = good_but("c4: {path: c4.txt, rule: c4, limit: 100}", "c4: {limit: 8}");
     assert_eq!(limit_of(&folder, &shared(), &[]), Some(9));
@@ -66,13 +66,13 @@ fn grid_profile_and_overrides_apply_in_order() {
     assert!(folder.load(text, &[]).unwrap().corpora.contains_key("other"));
 }
 
-fn limit_of(folder: &Place, text: &str, overrides: &[&str]) -> Option<usize> {
+fn limit_of(folder: &GridFolder, text: &str, overrides: &[&str]) -> Option<usize> {
     folder.load(text, overrides).unwrap().corpora["c4"].limit
 }
 
 #[test]
 fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let mut messages = Messages::default();
     for text in [
         "path: ../c4.txt\nrule: c5\n",
@@ -99,7 +99,7 @@ fn mistakes_in_a_file_are_blamed_on_its_own_lines() {
 
 #[test]
 fn unknown_name_lists_known_names_and_searched_places() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.write("corpora/c44.yaml", "path: ../c4.txt\nrule: c4\n");
     folder.write("corpora/notes.txt", "");
     let (message, code) = folder.refusal(shared(), &[]);

@@ -1,6 +1,6 @@
 //! Tests of the patterns in `exclude` and `include`.
 
-use super::house::{Messages, Place, with};
+use super::fixtures::{GridFolder, Messages, with};
 
 /// Returns the labels without the parts that they all share.
 fn short(cells: &[String]) -> Vec<String> {
@@ -12,7 +12,7 @@ fn short(cells: &[String]) -> Vec<String> {
 
 #[test]
 fn patterns_leave_cells_of_the_product_out() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let all = ["dense", "3/none", "3/ghosted", "3/ghosted(solver=svd)", "5/none", "5/ghosted", "5/ghosted(solver=svd)"];
     for (exclude, gone) in [
         ("{depth: 3}", &[1, 2, 3][..]),
@@ -34,14 +34,14 @@ fn patterns_leave_cells_of_the_product_out() {
 
 #[test]
 fn only_a_backbone_pattern_excludes_the_dense_cell() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.backbone("deep", 32);
     assert!(cells_of_two(&folder, "{backbone: english}").iter().all(|cell| cell.starts_with("deep/")));
     let cells = cells_of_two(&folder, "{backbone: english, depth: [3, 5]}");
     assert_eq!(cells.iter().filter(|cell| cell.starts_with("english/")).collect::<Vec<_>>(), ["english/dense"]);
 }
 
-fn cells_of_two(folder: &Place, exclude: &str) -> Vec<String> {
+fn cells_of_two(folder: &GridFolder, exclude: &str) -> Vec<String> {
     let text = with(&format!("exclude: {exclude}\n"))
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}")
         .replace("backbone: english\n", "backbone: [english, deep]\n");
@@ -50,7 +50,7 @@ fn cells_of_two(folder: &Place, exclude: &str) -> Vec<String> {
 
 #[test]
 fn a_cell_that_is_left_out_need_not_be_possible() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.backbone("tiny", 4);
     let text = with("exclude: {backbone: tiny, depth: 5}\n")
         .replace("models/english}", "models/english}\n  tiny: {path: models/tiny}")
@@ -61,7 +61,7 @@ fn a_cell_that_is_left_out_need_not_be_possible() {
 
 #[test]
 fn includes_are_added_once_after_their_backbones_product() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = with("exclude: {depth: 5}\ninclude:\n  - {depth: [3, 50%], recovery: none}\n  - {backbone: deep, depth: 25%, recovery: {name: ghosted, solver: [svd, normal]}}\n  - {depth: 8}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}");
@@ -82,7 +82,7 @@ fn includes_are_added_once_after_their_backbones_product() {
 
 #[test]
 fn mistakes_in_patterns_and_includes_are_placed() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let mut messages = Messages::default();
     for more in [
         "exclude: {depht: 3}",
@@ -124,7 +124,7 @@ fn mistakes_in_patterns_and_includes_are_placed() {
 
 #[test]
 fn values_that_are_never_together_match_no_cell() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     folder.backbone("deep", 32);
     let text = with("exclude: {backbone: deep, depth: 4}\n")
         .replace("models/english}", "models/english}\n  deep: {path: models/deep}")

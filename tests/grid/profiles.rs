@@ -4,7 +4,7 @@ use ghostlab::criterion::Depth;
 use ghostlab::error::Result;
 use ghostlab::grid::Grid;
 
-use super::house::{GOOD, Messages, Place};
+use super::fixtures::{GOOD, GridFolder, Messages};
 
 const PROFILES: &str = "\
 profiles:
@@ -16,7 +16,7 @@ profiles:
   full: {}
 ";
 
-impl Place {
+impl GridFolder {
     fn with_profile(&self, text: &str, profile: Option<&str>, overrides: &[&str]) -> Result<Grid> {
         std::fs::write(self.file(), text).unwrap();
         let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
@@ -31,7 +31,7 @@ impl Place {
 
 #[test]
 fn profile_overrides_grid_and_set_overrides_profile() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let text = format!("{GOOD}profile: tiny\n{PROFILES}");
     let grid = folder.with_profile(&text, None, &[]).unwrap();
     assert_eq!(grid.profile.as_deref(), Some("tiny"));
@@ -52,7 +52,7 @@ fn profile_overrides_grid_and_set_overrides_profile() {
 
 #[test]
 fn shared_profile_has_lower_precedence_than_the_grids() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     std::fs::create_dir(folder.file().parent().unwrap().join("profiles")).unwrap();
     let shared = folder.file().parent().unwrap().join("profiles/small.yaml");
     std::fs::write(&shared, "depth: 5\nrecovery: none\ncalibration: {corpus: wiki, sequences: 4, length: 16}\n")
@@ -68,14 +68,14 @@ fn shared_profile_has_lower_precedence_than_the_grids() {
 
 #[test]
 fn a_profile_may_give_what_the_grid_leaves_out() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let text = GOOD.replace("depth: [3, 5]\n", "") + "profiles: {tiny: {depth: 3}}\n";
     assert_eq!(folder.with_profile(&text, Some("tiny"), &[]).unwrap().depth, [3]);
 }
 
 #[test]
 fn a_wrong_value_of_a_profile_is_refused_at_its_line() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (from, to) in [
         ("depth: 3", "depth: 16"),
@@ -106,7 +106,7 @@ fn a_wrong_value_of_a_profile_is_refused_at_its_line() {
 
 #[test]
 fn an_unknown_profile_on_the_command_line_is_blamed_there() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let message = folder.refusal_of(&format!("{GOOD}{PROFILES}"), Some("ful"));
     for part in ["unknown profile `ful`", "where:    --profile ful", "one of tiny, full", "did you mean `full`?"] {
         assert!(message.contains(part), "{message}");

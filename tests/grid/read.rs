@@ -7,11 +7,11 @@ use std::path::Path;
 use ghostlab::criterion::Depth;
 use ghostlab::grid::Grid;
 
-use super::house::{GOOD, Place, examples, good_but, labels, write_backbone};
+use super::fixtures::{GOOD, GridFolder, examples, good_but, labels, write_backbone};
 
 #[test]
 fn a_good_grid_is_read_with_its_defaults() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let grid = folder.load(GOOD, &[]).unwrap();
     assert_eq!(grid.name, "grid");
     assert_eq!(grid.depth, [3, 5]);
@@ -28,7 +28,7 @@ fn a_good_grid_is_read_with_its_defaults() {
 
 #[test]
 fn cells_follow_the_axes_with_one_dense_cell_per_backbone() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let text = good_but("recovery: [none, ghosted]", "recovery: [none, {name: ghosted, solver: svd}]")
         .replace("backbone: english", "backbone: [english, again]")
         .replace("models/english}", "models/english}\n  again: {path: models/english}")
@@ -60,7 +60,7 @@ fn cells_follow_the_axes_with_one_dense_cell_per_backbone() {
 
 #[test]
 fn overrides_change_the_grid_before_it_is_checked() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let grid = folder
         .load(
             GOOD,
@@ -119,7 +119,7 @@ fn put(root: &Path, name: &str, text: &str) {
 
 #[test]
 fn the_examples_of_the_documents_can_be_run() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     for model in ["my-llama", "small-llama", "large-llama"] {
         folder.backbone(model, 32);
     }
@@ -148,14 +148,14 @@ fn the_examples_of_the_documents_can_be_run() {
     assert_eq!(names[1..], sublayers.map(|cell| format!("small.{cell}.none")));
 }
 
-fn load_nth(folder: &Place, document: &str, nth: usize, profile: Option<&str>) -> Grid {
+fn load_nth(folder: &GridFolder, document: &str, nth: usize, profile: Option<&str>) -> Grid {
     folder.write("grids/grid.yaml", &examples(document)[nth]);
     Grid::load(&folder.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
 }
 
 /// Copies the paper's grids and all files with entries that they name. Models have zero weights, and data files are
 /// empty.
-fn paper_profile(position: &Place) {
+fn paper_profile(position: &GridFolder) {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");
     for folder in ["", "backbones", "corpora", "tasks", "profiles"] {
         for entry in fs::read_dir(house.join(folder)).unwrap() {
@@ -179,7 +179,7 @@ fn paper_profile(position: &Place) {
 
 #[test]
 fn the_paper_s_grids_take_released_orders_where_there_are_any() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     paper_profile(&folder);
     for artifact in ["table2", "table3", "tableA6", "tableA7"] {
         let file = folder.root.path().join(format!("experiments/{artifact}.yaml"));

@@ -8,7 +8,7 @@ use ghostlab::grid::json_schema;
 use ghostlab::{criterion, recovery};
 use serde_json::{Map, Value, json};
 
-use super::house::{GOOD, Place, examples, good_but};
+use super::fixtures::{GOOD, GridFolder, examples, good_but};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -29,7 +29,7 @@ fn the_committed_schema_is_what_the_program_prints() {
 
 #[test]
 fn the_profile_is_chosen_on_the_command_line() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let text = good_but("models/english", "models/hollow");
     folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
     assert!(run(&folder, &[]).contains("no profile selected"));
@@ -38,7 +38,7 @@ fn the_profile_is_chosen_on_the_command_line() {
     assert!(run(&folder, &["--profile", "tiny"]).contains("config.json"));
 }
 
-fn run(folder: &Place, more: &[&str]) -> String {
+fn run(folder: &GridFolder, more: &[&str]) -> String {
     let output =
         Command::new(env!("CARGO_BIN_EXE_ghostlab")).arg("run").arg(folder.file()).args(more).output().unwrap();
     String::from_utf8(output.stderr).unwrap()
@@ -79,7 +79,7 @@ fn keys(schema: &Value) -> Vec<String> {
 
 #[test]
 fn the_schema_has_exactly_the_keys_that_the_reader_accepts() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let schema = json_schema();
     let known = |path: &str| keys(followed(walk(&schema, path), &schema));
     let read = |from: &str, to: &str| listed(&folder.refusal(good_but(from, to), &[]).0);
@@ -292,7 +292,7 @@ fn the_schema_refuses_what_the_reader_refuses() {
 #[test]
 fn depths_are_optional_for_a_budget_of_layers() {
     let schema = json_schema();
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let depths = "depth: [3, 5]\n";
     for (text, sound) in [
         (raced("{layers: 3}"), true),

@@ -2,7 +2,7 @@
 
 use ghostlab::criterion::DepthUnit;
 
-use super::house::{Messages, Place, good_but};
+use super::fixtures::{GridFolder, Messages, good_but};
 
 /// Returns the valid grid with the given criterion, depth and recovery.
 fn grid(criterion: &str, depth: &str, recovery: &str) -> String {
@@ -12,7 +12,7 @@ fn grid(criterion: &str, depth: &str, recovery: &str) -> String {
 
 #[test]
 fn depths_of_sublayers_make_cells_with_safe_names() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let depth = "[{attention: 8}, {mlp: 25%}, {sublayers: 12}]";
     let grid = folder.load(grid("[llm-drop, {name: finercut, distance: js}]", depth, "none"), &[]).unwrap();
     let names: Vec<String> = grid.cells.iter().map(ToString::to_string).collect();
@@ -34,7 +34,7 @@ fn depths_of_sublayers_make_cells_with_safe_names() {
 
 #[test]
 fn attentions_are_repaired_under_names_of_their_own() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let grid =
         folder.load(grid("[llm-drop, nbl]", "{attention: 4}", "[nbl, {name: nbl, input: normed}]"), &[]).unwrap();
     let names: Vec<String> = grid.cells.iter().skip(1).map(ToString::to_string).collect();
@@ -51,7 +51,7 @@ fn attentions_are_repaired_under_names_of_their_own() {
 
 #[test]
 fn sublayers_are_combined_with_layers_by_include() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let text =
         good_but("evaluate:", "include:\n  - {criterion: llm-drop, depth: {attention: 4}, recovery: none}\nevaluate:");
     let grid = folder.load(text, &[]).unwrap();
@@ -61,7 +61,7 @@ fn sublayers_are_combined_with_layers_by_include() {
 
 #[test]
 fn depths_that_do_not_fit_are_refused_at_their_line() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let mut messages = Messages::default();
     for (criterion, depth, recovery) in [
         ("llm-streamline", "{attention: 4}", "none"),
@@ -84,7 +84,7 @@ fn depths_that_do_not_fit_are_refused_at_their_line() {
 
 #[test]
 fn search_skips_recoveries_that_cannot_repair_iteratively() {
-    let folder = Place::new();
+    let folder = GridFolder::new();
     let grid_text = grid("{name: shortgpt, iterative: true}", "3", "[none, merge]");
     let refused = folder.load(&grid_text, &[]).unwrap_err().to_string();
     assert!(refused.contains("`merge` cannot repair layers that are removed one by one"), "{refused}");

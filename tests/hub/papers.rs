@@ -127,7 +127,7 @@ fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
     for profile in ["smollm2", "paper"] {
         let arguments = ["doctor", "all", "--profile", profile, "--experiments", root.to_str().unwrap()];
         let world = World::new();
-        let said = ended(&world, &ghostlab(&world, "http://127.0.0.1:1", &arguments, &[]), 3);
+        let said = assert_exit(&world, &ghostlab(&world, "http://127.0.0.1:1", &arguments, &[]), 3);
         assert!(said.contains("corpus wikitext2") && !said.contains("unknown profile"), "{said}");
     }
     // The inputs for the paper's table 2 are known without any request to the hub.
@@ -138,7 +138,7 @@ fn every_entry_of_the_experiments_has_its_place_on_the_hub() {
         &["doctor", "table2", "--profile", "paper", "--experiments", root.to_str().unwrap()],
         &[],
     );
-    let log = ended(&world, &output, 3);
+    let log = assert_exit(&world, &output, 3);
     for name in ["backbone llama-3-8b", "backbone llama-3.1-8b", "corpus c4-train", "task race", "task rte"] {
         assert!(log.contains(name), "{log}");
     }

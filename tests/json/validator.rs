@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 /// Schema keywords that do not affect validity.
-const ASIDE: [&str; 6] = ["$schema", "$defs", "title", "description", "format", "default"];
+const ANNOTATIONS: [&str; 6] = ["$schema", "$defs", "title", "description", "format", "default"];
 
 /// Validates a value against a schema. Treats undeclared keys as errors, and panics on unknown keywords.
-pub(super) fn closed(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+pub(super) fn validate_strict(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let mut known = BTreeSet::new();
     check(root, schema, value, at, &mut known)?;
     let strange = value.as_object().into_iter().flatten().map(|(key, _)| key).find(|key| !known.contains(*key));
@@ -21,13 +21,13 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
         Value::Object(words) => words,
         other => return Err(format!("{at}: {other} is not a schema")),
     };
-    if words.keys().all(|word| ASIDE.contains(&word.as_str())) {
+    if words.keys().all(|word| ANNOTATIONS.contains(&word.as_str())) {
         known.extend(value.as_object().into_iter().flatten().map(|(key, _)| key.clone()));
     }
     for (word, rule) in words {
         let list = || rule.as_array().unwrap();
         match word.as_str() {
-            word if ASIDE.contains(&word) => {}
+            word if ANNOTATIONS.contains(&word) => {}
             "$ref" => {
                 let name = rule.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
                 check(root, &root["$defs"][name], value, at, known)?;
@@ -47,7 +47,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
                 for (key, inner) in rule.as_object().unwrap() {
                     if let Some(value) = value.get(key) {
                         known.insert(key.clone());
-                        closed(root, inner, value, &format!("{at}.{key}"))?;
+                        validate_strict(root, inner, value, &format!("{at}.{key}"))?;
                     }
                 }
             }
@@ -62,7 +62,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, known: &mut BTre
             }
             "items" => {
                 for (index, value) in value.as_array().into_iter().flatten().enumerate() {
-                    closed(root, rule, value, &format!("{at}[{index}]"))?;
+                    validate_strict(root, rule, value, &format!("{at}[{index}]"))?;
                 }
             }
             other => panic!("{at}: the test does not know `{other}`"),

@@ -3,7 +3,7 @@
 
 use ghostlab::error::Result;
 use ghostlab::tasks::{Bos, Encoder, Prefix, TASKS, Task};
-use ghostlab_definitions::{Row, native};
+use ghostlab_definitions::{Row, builtin};
 use serde_json::{Map, Value, json};
 
 use super::{Asked, documents_of, golden};
@@ -70,7 +70,7 @@ impl Nonsense {
 fn of_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definitions::Task> {
     let row =
         Row { place: "nonsense:1".to_owned(), value: serde_json::from_value(Value::Object(fields.clone())).unwrap() };
-    ghostlab_definitions::Task::of_rows(native::definition(known)?.clone(), vec![row], None)
+    ghostlab_definitions::Task::of_rows(builtin::definition(known)?.clone(), vec![row], None)
 }
 
 /// Checks that a row leads to requests or to an error that names `nonsense:1`. Returns whether it leads to requests.
@@ -101,7 +101,7 @@ fn any_field_value_gives_error_or_requests_never_a_panic() {
     let mut refused = 0;
     for task in TASKS {
         let rows = golden_rows(task);
-        let columns = native::definition(task).unwrap().data.columns().unwrap();
+        let columns = builtin::definition(task).unwrap().data.columns().unwrap();
         for _ in 0..3000 {
             let mut fields = rows[nonsense.number(rows.len() as u64) as usize].clone();
             for _ in 0..=nonsense.number(2) {
@@ -150,7 +150,7 @@ fn damaged_literal_or_file_never_panics() {
             bytes[at] = nonsense.number(256) as u8;
         }
         std::fs::write(&path, bytes).unwrap();
-        if let Err(error) = native::task(&TASKS[0], &path, None) {
+        if let Err(error) = builtin::task(&TASKS[0], &path, None) {
             assert!(error.exit_code() == 2 && error.to_string().contains("arc.jsonl"), "{error}");
         }
     }
@@ -195,7 +195,7 @@ fn any_text_passes_through_unchanged() {
     }
     let path = folder.path().join("arc.jsonl");
     std::fs::write(&path, file).unwrap();
-    let read = native::task(arc, &path, None).unwrap();
+    let read = builtin::task(arc, &path, None).unwrap();
     let asked = Asked::of(read, &Bytes, Bos::Tokenizer, 1000).unwrap();
     for (at, (pair, (context, continuation))) in texts.chunks(2).zip(asked.texts().step_by(2)).enumerate() {
         assert_eq!(context, format!("Question: {}\nAnswer:", pair[0]));

@@ -159,7 +159,7 @@ impl Error {
     }
 
     #[must_use]
-    pub fn at_if_unplaced(mut self, location: impl fmt::Display) -> Self {
+    pub fn replace_location(mut self, location: impl fmt::Display) -> Self {
         self.0.place = Some(location.to_string());
         self
     }

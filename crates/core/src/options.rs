@@ -120,14 +120,14 @@ impl<M: ?Sized> Registered<M> {
 
     /// Marks the entry as the method that the paper proposes.
     #[must_use]
-    pub const fn mark_as_papers(mut self) -> Self {
+    pub const fn proposed_by_paper(mut self) -> Self {
         self.shown.ours = true;
         self
     }
 
     /// Marks the entry as a method that is not in the paper.
     #[must_use]
-    pub const fn beyond(mut self) -> Self {
+    pub const fn not_in_paper(mut self) -> Self {
         self.beyond = true;
         self
     }

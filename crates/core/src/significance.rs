@@ -56,7 +56,7 @@ pub struct Discordant {
 }
 
 /// Number of outcomes above which a sign-flip test draws samples instead of enumerating the outcomes.
-const COUNTED: u64 = 1 << 20;
+const MAX_ENUMERATED_OUTCOMES: u64 = 1 << 20;
 
 /// Computes the two-sided p-value of a difference between two mean task accuracies by sign flips. Under the null
 /// hypothesis, each discordant question is equally likely to favor either variant. The p-value is the share of
@@ -83,7 +83,7 @@ pub fn sign_flips(tasks: &[Discordant], draws: usize, seed: u64) -> f64 {
         .sum::<f64>()
         .abs();
     let outcomes = piles.iter().try_fold(1_u64, |all, pile| all.checked_mul(pile.only_a + pile.only_b + 1));
-    if outcomes.is_some_and(|outcomes| outcomes <= COUNTED) {
+    if outcomes.is_some_and(|outcomes| outcomes <= MAX_ENUMERATED_OUTCOMES) {
         return tail_probability(&piles, 0.0, 1.0, &pile_weight, &|difference| is_as_far(difference, observed))
             .min(1.0);
     }

@@ -13,7 +13,7 @@ const NAME: &str = "my-recovery";
 /// Source of the method, for table 1.
 const SOURCE: &str = "https://example.org/my-recovery";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<MyRecovery>(NAME, SOURCE, build::<MyRecovery>).label("My Recovery").beyond();
+    RecoveryEntry::new::<MyRecovery>(NAME, SOURCE, build::<MyRecovery>).label("My Recovery").not_in_paper();
 
 /// Operator `W = d·I` with `d = (Σ|X_post| / Σ|X_pre|)^power` over all sequences.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]

@@ -7,7 +7,7 @@ use crate::common;
 use crate::common::{fixture, flat, relative_error, tensors};
 use candle_core::{DType, Device, Tensor};
 use ghostlab_core::error::Result;
-use ghostlab_core::model::{Batch, CandlesOwn, Config, Decoder, Engine, Observer, Program, ResidualStream, Trie};
+use ghostlab_core::model::{Batch, CandleReference, Config, Decoder, Engine, Observer, Program, ResidualStream, Trie};
 
 const TOLERANCE: f64 = 1e-5;
 const MODELS: [&str; 6] = ["llama-gqa", "llama3-rope", "qwen3", "olmo2", "mistral", "qwen2"];
@@ -109,7 +109,8 @@ fn models_without_windows_equal_candle_transformers() {
     for name in ["llama-gqa", "llama3-rope", "qwen3", "olmo2"] {
         let folder = fixture(&format!("arch/{name}"));
         for config in ["config.json", "config.hub-style.json"] {
-            let candle_model = CandlesOwn::load(&Config::read_file(&folder.join(config)).unwrap(), &folder).unwrap();
+            let candle_model =
+                CandleReference::load(&Config::read_file(&folder.join(config)).unwrap(), &folder).unwrap();
             compare(name, &engines(name, config), |ids| {
                 let ids: Vec<u32> = ids.flatten_all().unwrap().to_vec1().unwrap();
                 Tensor::new(candle_model.logits(&ids).unwrap(), &Device::Cpu).unwrap()

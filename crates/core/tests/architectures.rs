@@ -19,7 +19,7 @@ use ghostlab_core::error::Result;
 use ghostlab_core::generate::{Detokenizer, Prompt, Settings, generate};
 use ghostlab_core::model::architecture::ARCHITECTURES;
 use ghostlab_core::model::{
-    Batch, CandlesOwn, Config, Decoder, Engine, Observer, Products, Program, ResidualStream, Trie,
+    Batch, CandleReference, Config, Decoder, Engine, Observer, Products, Program, ResidualStream, Trie,
 };
 use half::bf16;
 use tempfile::TempDir;
@@ -198,7 +198,7 @@ fn ids_of(key: &str, expected: &HashMap<String, Tensor>) -> Vec<u32> {
 /// error if candle-transformers does not support the model.
 fn compare_with_candles_own(folder: &Path) -> std::result::Result<&'static str, String> {
     let config = Config::read(folder).unwrap();
-    let candle_model = CandlesOwn::load(&config, folder).map_err(|error| error.one_line())?;
+    let candle_model = CandleReference::load(&config, folder).map_err(|error| error.one_line())?;
     let mut ids: Vec<u32> =
         tensors(&folder.join("forward.safetensors"))["ids.1"].to_dtype(DType::U32).unwrap().to_vec1().unwrap();
     ids.truncate(config.windows.iter().flatten().copied().min().unwrap_or(ids.len()));

@@ -146,7 +146,7 @@ fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program:
 /// Returns a program without the steps that a cut removes.
 fn without_steps(program: &Program, cut: &Cut) -> Program {
     let mut program = program.clone();
-    program.0.retain(|step| !step.half().is_some_and(|(kind, layer)| cut.contains(layer, kind)));
+    program.0.retain(|step| !step.sublayer().is_some_and(|(kind, layer)| cut.contains(layer, kind)));
     program
 }
 

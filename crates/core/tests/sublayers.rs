@@ -175,7 +175,7 @@ fn perplexities_of_all_cuts(world: &World) {
         assert_close(&what, found[0], number(&world.numbers["dense"]["ppl"]), PERPLEXITY);
         for (((name, variant, cut), program), found) in variants.iter().zip(&programs[1..]).zip(&found[1..]) {
             assert_close(&format!("{what} {name}"), *found, number(&variant["ppl"]), PERPLEXITY);
-            let attentions = program.0.iter().filter(|step| matches!(step.half(), Some((Sublayer::Attention, _))));
+            let attentions = program.0.iter().filter(|step| matches!(step.sublayer(), Some((Sublayer::Attention, _))));
             assert_eq!(attentions.count() as u64, variant["attentions"].as_u64().unwrap(), "{what} {name}");
             let parameters = engine.config().parameters(program);
             assert_eq!(parameters, variant["parameters"].as_u64().unwrap(), "{what} {name}");

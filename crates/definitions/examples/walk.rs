@@ -22,16 +22,16 @@ fn main() -> ExitCode {
             return ExitCode::from(error.exit_code());
         }
     };
-    let survey = Survey::of(&library);
+    let stats = Stats::new(&library);
     let names: Vec<&str> =
         library.entries().filter(|(_, entry)| matches!(entry, Entry::Group(_))).map(|(name, _)| name).collect();
     let selected = names.iter().filter(|name| library.select(&[name]).is_ok()).count();
-    survey.print();
+    stats.print();
     println!("fully supported groups {selected}");
     for file in library.unread() {
         println!("skipped: {file}");
     }
-    for (reason, (count, example)) in &survey.reasons {
+    for (reason, (count, example)) in &stats.reasons {
         println!("{count:6}  {reason}\n        {example}");
     }
     ExitCode::SUCCESS
@@ -39,34 +39,34 @@ fn main() -> ExitCode {
 
 /// Statistics about the entries in a library.
 #[derive(Default)]
-struct Survey {
+struct Stats {
     tasks: u32,
     groups: u32,
     tags: u32,
     /// Number of tasks that are implemented as Python classes.
     classes: u32,
-    /// Number of tasks without hooks. `taken` counts the supported ones.
+    /// Number of tasks without hooks. `supported` counts the supported ones.
     plain: u32,
-    taken: u32,
-    /// Number of tasks with hooks. `by_ours` counts the supported ones.
+    supported: u32,
+    /// Number of tasks with hooks. `supported_hooks` counts the supported ones.
     hooked: u32,
-    by_ours: u32,
+    supported_hooks: u32,
     /// Reasons for rejection, each with the number of tasks and one example.
     reasons: BTreeMap<String, (usize, String)>,
 }
 
-impl Survey {
-    fn of(library: &Library) -> Self {
-        let mut survey = Self::default();
+impl Stats {
+    fn new(library: &Library) -> Self {
+        let mut stats = Self::default();
         for (name, entry) in library.entries() {
             match entry {
-                Entry::Group(_) => survey.groups += 1,
-                Entry::Tag(_) => survey.tags += 1,
-                Entry::Task(node) if node.get("class").is_some() => survey.classes += 1,
-                Entry::Task(node) => survey.add_task(name, node),
+                Entry::Group(_) => stats.groups += 1,
+                Entry::Tag(_) => stats.tags += 1,
+                Entry::Task(node) if node.get("class").is_some() => stats.classes += 1,
+                Entry::Task(node) => stats.add_task(name, node),
             }
         }
-        survey
+        stats
     }
 
     fn add_task(&mut self, name: &str, node: &Node) {
@@ -74,12 +74,12 @@ impl Survey {
         let read = Definition::read(node);
         if node.hook().is_some() {
             self.hooked += 1;
-            self.by_ours += u32::from(read.is_ok());
+            self.supported_hooks += u32::from(read.is_ok());
             return;
         }
         self.plain += 1;
         match read {
-            Ok(_) => self.taken += 1,
+            Ok(_) => self.supported += 1,
             Err(error) => {
                 let reason = error.parts().what.clone();
                 let found = self.reasons.entry(reason).or_insert((0, format!("{name}: {}", error.one_line())));
@@ -89,10 +89,10 @@ impl Survey {
     }
 
     fn print(&self) {
-        let Self { tasks, groups, tags, classes, plain, taken, hooked, by_ours, .. } = self;
+        let Self { tasks, groups, tags, classes, plain, supported, hooked, supported_hooks, .. } = self;
         println!("tasks {tasks}, Python classes {classes}, groups {groups}, tags {tags}");
-        let percent = 100.0 * f64::from(*taken) / f64::from((*plain).max(1));
-        println!("without hooks {plain}, supported {taken} ({percent:.2} %)");
-        println!("with hooks {hooked}, supported through declarative keys {by_ours}");
+        let percent = 100.0 * f64::from(*supported) / f64::from((*plain).max(1));
+        println!("without hooks {plain}, supported {supported} ({percent:.2} %)");
+        println!("with hooks {hooked}, supported through declarative keys {supported_hooks}");
     }
 }

@@ -13,7 +13,7 @@ use crate::yaml::{Node, Place, Tree};
 
 /// Keys that affect neither requests nor scores: names, data locations and row checks. The number of few-shot examples
 /// is excluded because it is set separately.
-const NAMES: [&str; 15] = [
+const IGNORED_KEYS: [&str; 15] = [
     "task",
     "task_alias",
     "tag",
@@ -31,14 +31,14 @@ const NAMES: [&str; 15] = [
     "repeats",
 ];
 /// Keys that determine how answers are scored.
-const JUDGES: [&str; 2] = ["metric_list", "filter_list"];
+const SCORING_KEYS: [&str; 2] = ["metric_list", "filter_list"];
 
 impl Definition {
     /// Returns, as a Python literal, the keys that determine the requests. Definitions with equal literals produce
     /// equal requests if the rows and the number of examples are the same.
     pub fn request_keys(&self) -> String {
         let bare = self.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo);
-        let mut all = self.part(|key| !NAMES.contains(&key) && !JUDGES.contains(&key));
+        let mut all = self.part(|key| !IGNORED_KEYS.contains(&key) && !SCORING_KEYS.contains(&key));
         all.set("repeats", Value::Int(i64::try_from(self.repeats).unwrap_or(i64::MAX)));
         if bare {
             all.set("acc_mutual_info", Value::Bool(true));
@@ -52,7 +52,7 @@ impl Definition {
 
     /// Returns, as a Python literal, the keys that determine how answers are scored.
     pub fn scoring_keys(&self) -> String {
-        self.part(|key| JUDGES.contains(&key)).repr()
+        self.part(|key| SCORING_KEYS.contains(&key)).repr()
     }
 
     /// Returns the keys that `keep` accepts and their values, sorted by key.
@@ -81,21 +81,22 @@ struct WrittenDefinition {
     file: String,
     line: usize,
     /// Keys of the definition. They are written as a Python literal, because JSON keys cannot be numbers.
-    says: String,
+    #[serde(rename = "says")]
+    source: String,
 }
 
 impl Serialize for Definition {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let Place { file, line } = &self.place;
-        WrittenDefinition { file: file.to_string(), line: *line, says: self.source.repr() }.serialize(serializer)
+        WrittenDefinition { file: file.to_string(), line: *line, source: self.source.repr() }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Definition {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        let WrittenDefinition { file, line, says } = WrittenDefinition::deserialize(deserializer)?;
+        let WrittenDefinition { file, line, source } = WrittenDefinition::deserialize(deserializer)?;
         let location = Place { file: file.as_str().into(), line };
-        let value = literal(&says).ok_or_else(|| Error::bad_input("not a task definition").at(&location));
+        let value = literal(&source).ok_or_else(|| Error::bad_input("not a task definition").at(&location));
         let read = value.and_then(|value| Self::read(&node(value, &location)));
         read.map_err(|error| de::Error::custom(error.one_line()))
     }

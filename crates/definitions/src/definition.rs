@@ -119,12 +119,12 @@ impl Definition {
         }
     }
 
-    pub fn evaluated(&self) -> &str {
+    pub fn evaluated_split(&self) -> &str {
         self.test.as_deref().or(self.validation.as_deref()).unwrap_or_default()
     }
 
     /// Returns the split from which examples are taken, or `None` if the definition lists its examples.
-    pub fn exampled(&self) -> Option<&str> {
+    pub fn example_split(&self) -> Option<&str> {
         let Examples { split, samples, .. } = &self.examples;
         match (split, samples) {
             (Some(split), _) => Some(split),

@@ -34,7 +34,7 @@ pub fn ter(pairs: &[(&str, &str)]) -> f64 {
             });
             ids.collect::<Vec<usize>>()
         });
-        edits += rate(&text, &reference);
+        edits += count_edits(&text, &reference);
         length += reference.len();
     }
     match (length, edits) {
@@ -45,7 +45,7 @@ pub fn ter(pairs: &[(&str, &str)]) -> f64 {
 }
 
 /// Returns the number of edits and shifts that turn `text` into `reference`.
-fn rate(text: &[usize], reference: &[usize]) -> usize {
+fn count_edits(text: &[usize], reference: &[usize]) -> usize {
     if reference.is_empty() {
         return text.len();
     }
@@ -65,7 +65,7 @@ fn rate(text: &[usize], reference: &[usize]) -> usize {
 /// Returns the best shift, as its gain and the shifted words, or `None` if no shift is possible.
 fn best_shift(text: &[usize], reference: &[usize], checked: &mut usize) -> Option<(i64, Vec<usize>)> {
     let (before, trace) = distance(text, reference);
-    let aligned = Alignment::of(&trace);
+    let aligned = Alignment::from_edits(&trace);
     // A sort key, and the shifted words. The key is (gain, length, negated source position, negated target position).
     // The best shift is the one with the largest key.
     type Ranked = ((i64, usize, i64, i64), Vec<usize>);
@@ -154,7 +154,7 @@ struct Alignment {
 
 impl Alignment {
     /// Builds the alignment from an edit trace that turns the text into the reference.
-    fn of(trace: &[Edit]) -> Self {
+    fn from_edits(trace: &[Edit]) -> Self {
         let mut aligned = Self { place: Vec::new(), text_wrong: Vec::new(), reference_wrong: Vec::new() };
         let mut position = -1;
         for edit in trace {

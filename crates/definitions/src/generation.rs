@@ -14,7 +14,7 @@ const TOP_K: usize = 50;
 
 /// Stop sequences, maximum length and sampling parameters.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Generating {
+pub struct GenerationConfig {
     /// Nonempty stop sequences, in the order in which they truncate the answer.
     pub until: Vec<String>,
     /// Maximum number of tokens in an answer.
@@ -36,7 +36,7 @@ pub struct Sampling {
 /// Supported options besides the length limits.
 const OTHERS: [&str; 6] = ["until", "do_sample", "temperature", "top_p", "top_k", "num_beams"];
 
-impl Generating {
+impl GenerationConfig {
     /// Parses `generation_kwargs`.
     ///
     /// # Errors
@@ -115,14 +115,16 @@ fn wrong(key: &str, expected: &str, found: &Value) -> Error {
 mod tests {
     use super::*;
 
-    fn read(pairs: &[(&str, Value)]) -> Result<Generating> {
-        Generating::read(&Value::Map(pairs.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect()))
+    fn read(pairs: &[(&str, Value)]) -> Result<GenerationConfig> {
+        GenerationConfig::read(&Value::Map(
+            pairs.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect(),
+        ))
     }
 
     #[test]
     fn lengths_stops_and_sampling_are_as_the_harness_reads_them() {
         // The expected results are those of `models/utils.py` in lm-evaluation-harness.
-        let plain = Generating { until: vec!["a".into()], max_tokens: DEFAULT_MAX_TOKENS, sampling: None };
+        let plain = GenerationConfig { until: vec!["a".into()], max_tokens: DEFAULT_MAX_TOKENS, sampling: None };
         assert_eq!(read(&[("until", Value::List(["a", ""].map(Value::from).to_vec()))]).unwrap(), plain);
         assert_eq!(read(&[("until", Value::from("a"))]).unwrap(), plain);
         let greedy = [("temperature", Value::Float(0.7)), ("do_sample", Value::Bool(false))];

@@ -17,11 +17,12 @@
 //! | [`translation`], [`edits`], [`aggregate`], [`metric`], [`filter`] | corpus metrics, aggregation, per-document metrics, answer filters |
 //! | [`equivalent`], [`definition`], `content`, [`library`] | validated definitions and their content, folders of tasks, groups and tags |
 //! | `parquet`, [`python_object`], `tabular`, [`rows`], [`document`], [`prompt`], [`chat`], [`task`], [`results`] | rows, examples, messages, requests, scores |
-//! | [`tokens`], [`native`] | requests as token ids; built-in definitions of the paper's nine tasks (in `tasks/`) |
+//! | [`tokens`], [`builtin`] | requests as token ids; built-in definitions of the paper's nine tasks (in `tasks/`) |
 
 pub mod activity;
 pub mod aggregate;
 mod bounds;
+pub mod builtin;
 pub mod chat;
 mod content;
 pub mod definition;
@@ -37,7 +38,6 @@ pub mod library;
 pub mod literal;
 mod method;
 pub mod metric;
-pub mod native;
 mod parquet;
 pub mod pattern;
 pub mod prepared;
@@ -55,11 +55,13 @@ pub mod translation;
 pub mod value;
 pub mod yaml;
 
+#[doc(hidden)]
+pub use builtin as native; // Former name, which `tools/tiny` uses.
 pub use chat::ChatTemplate;
 pub use definition::Definition;
 pub use library::{Group, Library, Selection};
 pub use results::Answer;
 pub use row::Row;
 pub use rows::{FileRows, Rows};
-pub use task::{Ask, Request, Setting, Task};
+pub use task::{Request, RequestKind, Setting, Task};
 pub use value::Value;

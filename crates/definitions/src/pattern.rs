@@ -200,9 +200,9 @@ fn rewritten(source: &str) -> String {
             '[' => index = class(&chars, index, &mut out),
             // Python's `$` also matches before a final newline.
             '$' => out.push_str(r"(?=\n?\z)"),
-            '{' if !is_count(&chars[index..]) => out.push_str(r"\{"),
+            '{' if !opens_quantifier(&chars[index..]) => out.push_str(r"\{"),
             '{' if chars.get(index + 1) == Some(&',') => out.push_str("{0"),
-            '}' if !out_has_count(&chars[..index]) => out.push_str(r"\}"),
+            '}' if !closes_quantifier(&chars[..index]) => out.push_str(r"\}"),
             _ => out.push(c),
         }
         index += 1;
@@ -226,13 +226,13 @@ fn is_counted(inside: &[char]) -> bool {
 }
 
 /// Returns whether a brace opens a counted quantifier.
-fn is_count(chars: &[char]) -> bool {
+fn opens_quantifier(chars: &[char]) -> bool {
     let inside = chars[1..].iter().take_while(|c| in_count(**c)).count();
     chars.get(1 + inside) == Some(&'}') && is_counted(&chars[1..=inside])
 }
 
 /// Returns whether a closing brace ends a counted quantifier.
-fn out_has_count(before: &[char]) -> bool {
+fn closes_quantifier(before: &[char]) -> bool {
     let inside = before.iter().rev().take_while(|c| in_count(**c)).count();
     let Some(open) = (before.len() - inside).checked_sub(1).filter(|open| before[*open] == '{') else { return false };
     let escaped = before[..open].iter().rev().take_while(|c| **c == '\\').count() % 2 == 1;

@@ -35,7 +35,7 @@ pub struct Score {
 
 /// Score, together with the metric item of each document.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Judged {
+pub struct TaskScoreWithItems {
     pub score: Score,
     /// Metric items, one per document.
     pub items: Vec<Item>,
@@ -75,10 +75,14 @@ pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>>
 ///
 /// # Errors
 /// Fails in the same cases as [`scores`].
-pub fn score_task(task: &Task, documents: &[Vec<Answer>], error: &StandardError<'_>) -> Result<Vec<Judged>> {
-    let all = noted(task, &documents.iter().map(Vec::as_slice).enumerate())?;
+pub fn score_task(
+    task: &Task,
+    documents: &[Vec<Answer>],
+    error: &StandardError<'_>,
+) -> Result<Vec<TaskScoreWithItems>> {
+    let all = metric_items(task, &documents.iter().map(Vec::as_slice).enumerate())?;
     all.into_iter()
-        .map(|Noted { metric, filter, items }| {
+        .map(|MetricItems { metric, filter, items }| {
             let aggregated = metric.aggregation.score(&items);
             let (value, error) = aggregated
                 .and_then(|value| Ok((value, error(metric.aggregation, &items)?)))
@@ -90,14 +94,14 @@ pub fn score_task(task: &Task, documents: &[Vec<Answer>], error: &StandardError<
                 error,
                 documents: items.len(),
             };
-            Ok(Judged { score, items })
+            Ok(TaskScoreWithItems { score, items })
         })
         .collect()
 }
 
 /// Items for one metric and filter pipeline, before aggregation.
 #[derive(Debug, Clone)]
-pub struct Noted<'a> {
+pub struct MetricItems<'a> {
     pub metric: &'a Metric,
     /// Name of the filter pipeline.
     pub filter: &'a str,
@@ -110,17 +114,17 @@ pub struct Noted<'a> {
 ///
 /// # Errors
 /// Fails in the same cases as [`scores`].
-pub fn noted<'a, 'b>(
+pub fn metric_items<'a, 'b>(
     task: &'a Task,
     documents: &(impl Iterator<Item = (usize, &'b [Answer])> + Clone),
-) -> Result<Vec<Noted<'a>>> {
+) -> Result<Vec<MetricItems<'a>>> {
     let definition = &task.definition;
     let mut all = Vec::new();
     for pipeline in &definition.filters {
         let mut items: Vec<Vec<Item>> = vec![Vec::new(); definition.metrics.len()];
         for (index, document_answers) in documents.clone() {
             let document = task.documents.get(index).ok_or_else(|| Error::bad_input("answer without a document"))?;
-            let noted = match (definition.output, document_answers) {
+            let scored = match (definition.output, document_answers) {
                 (Output::Generate, [Answer::Texts(texts)]) => {
                     let texts = Value::List(texts.iter().map(|text| Value::from(&**text)).collect());
                     pipeline.apply(texts, document).and_then(|result| generated(task, document, &result))
@@ -128,12 +132,12 @@ pub fn noted<'a, 'b>(
                 (Output::Generate, _) => Err(unexpected_answers(document_answers)),
                 _ => likelihoods(task, document, document_answers),
             };
-            for (all, one) in items.iter_mut().zip(noted.map_err(|error| error.at(task.place(index)))?) {
+            for (all, one) in items.iter_mut().zip(scored.map_err(|error| error.at(task.place(index)))?) {
                 all.push(one);
             }
         }
         let filter = pipeline.name.as_str();
-        all.extend(definition.metrics.iter().zip(items).map(|(metric, items)| Noted { metric, filter, items }));
+        all.extend(definition.metrics.iter().zip(items).map(|(metric, items)| MetricItems { metric, filter, items }));
     }
     Ok(all)
 }

@@ -117,7 +117,7 @@ impl Row {
 
 /// Declared type of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Holds {
+enum ColumnType {
     Any,
     Text,
     Texts,
@@ -131,7 +131,7 @@ enum Holds {
 pub struct Column {
     /// Column name, or dot-separated names of a nested field.
     path: String,
-    holds: Holds,
+    column_type: ColumnType,
 }
 
 const EXPECTED: &str = "a mapping of columns to text, texts, texts as OTHER, integer or any";
@@ -148,15 +148,15 @@ pub(crate) fn columns(node: &Node) -> Result<Vec<Column>> {
 }
 
 fn read_column((name, node): &(Value, Node)) -> Result<Column> {
-    let holds = match node.text() {
-        Some("any") => Holds::Any,
-        Some("text") => Holds::Text,
-        Some("texts") => Holds::Texts,
-        Some("integer") => Holds::Integer,
-        Some(other) if other.starts_with("texts as ") => Holds::TextsAs(other["texts as ".len()..].to_owned()),
+    let column_type = match node.text() {
+        Some("any") => ColumnType::Any,
+        Some("text") => ColumnType::Text,
+        Some("texts") => ColumnType::Texts,
+        Some("integer") => ColumnType::Integer,
+        Some(other) if other.starts_with("texts as ") => ColumnType::TextsAs(other["texts as ".len()..].to_owned()),
         _ => return Err(wrong("columns", EXPECTED, node)),
     };
-    Ok(Column { path: name.text(), holds })
+    Ok(Column { path: name.text(), column_type })
 }
 
 /// Returns the names of the top-level columns to read. For a nested field, the entire column is read.
@@ -179,12 +179,12 @@ impl Column {
     /// Fails if the column is missing or has another type, or if the lists differ in length.
     pub(crate) fn check(&self, row: &Row) -> Result<()> {
         let path = &self.path;
-        match &self.holds {
-            Holds::Any => row.get(path).map(drop),
-            Holds::Text => row.text(path).map(drop),
-            Holds::Integer => row.integer(path).map(drop),
-            Holds::Texts => row.texts(path).map(drop),
-            Holds::TextsAs(other) => {
+        match &self.column_type {
+            ColumnType::Any => row.get(path).map(drop),
+            ColumnType::Text => row.text(path).map(drop),
+            ColumnType::Integer => row.integer(path).map(drop),
+            ColumnType::Texts => row.texts(path).map(drop),
+            ColumnType::TextsAs(other) => {
                 let expected_length = row.texts(path)?.len();
                 let others = row.texts(other)?.len();
                 if expected_length == others {

@@ -57,13 +57,13 @@ impl FileRows {
 
     /// Returns the files that contain the rows a definition evaluates.
     pub fn evaluated(&self, definition: &Definition) -> &[PathBuf] {
-        self.splits.get(definition.evaluated()).map(Vec::as_slice).unwrap_or_default()
+        self.splits.get(definition.evaluated_split()).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Returns the files with few-shot examples. The slice is empty if no examples are used or the definition lists
     /// them inline.
     pub fn examples(&self, definition: &Definition, shots: Option<usize>) -> &[PathBuf] {
-        let split = definition.exampled().filter(|_| definition.shots(shots) > 0);
+        let split = definition.example_split().filter(|_| definition.shots(shots) > 0);
         split.and_then(|split| self.splits.get(split)).map(Vec::as_slice).unwrap_or_default()
     }
 }

@@ -20,7 +20,7 @@ use crate::value::Value;
 pub const SEED: u64 = 1234;
 
 /// Number of documents rendered in one batch. If one document fails, the rest of the batch is still rendered.
-const TOGETHER: usize = 64;
+const BATCH_DOCUMENTS: usize = 64;
 
 /// Settings for building requests.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ impl Default for Setting<'_> {
 
 /// Content of a request.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Ask {
+pub enum RequestKind {
     /// Log-likelihood of a continuation.
     LogLikelihood {
         /// Text before the continuation.
@@ -73,7 +73,7 @@ pub struct Request {
     pub document: usize,
     /// Index among the requests for the document.
     pub index: usize,
-    pub ask: Ask,
+    pub kind: RequestKind,
     /// Number of times to repeat the request.
     pub repeats: usize,
 }
@@ -110,7 +110,7 @@ impl Task {
     /// # Errors
     /// Fails in the same cases as [`Task::new`], or if a row lacks a required column.
     pub fn limited(definition: Definition, rows: &dyn Rows, limit: Option<DocumentLimit>) -> Result<Self> {
-        let rows = filtered_rows(&definition, rows, definition.evaluated())?;
+        let rows = filtered_rows(&definition, rows, definition.evaluated_split())?;
         Self::of_rows(definition, rows, limit)
     }
 
@@ -136,7 +136,7 @@ impl Task {
     }
 
     fn checked(definition: Definition, documents: Vec<Value>, places: Vec<String>, original: usize) -> Result<Self> {
-        let split = definition.evaluated();
+        let split = definition.evaluated_split();
         let place = |error: Error| error.at(place_of(&definition, &places, 0));
         let Some(first) = documents.first() else {
             return Err(
@@ -182,7 +182,7 @@ impl Task {
     /// # Errors
     /// Fails in the same cases as [`Task::requests`]. Gold answers that cannot be rendered are ignored, because not
     /// every score needs them.
-    pub fn try_out(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<()> {
+    pub fn dry_run(&self, rows: &dyn Rows, setting: &Setting<'_>) -> Result<()> {
         self.each_request(rows, setting, drop)?;
         self.documents.par_iter().enumerate().for_each(|(at, document)| {
             self.target(document).ok();
@@ -203,7 +203,7 @@ impl Task {
         let mut pool =
             Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, definition.examples.first);
         let all: Vec<usize> = (0..self.documents.len()).collect();
-        for some in all.chunks(TOGETHER) {
+        for some in all.chunks(BATCH_DOCUMENTS) {
             // Sampling is sequential because documents share the random state. Rendering is independent per document.
             let drawn = some.iter().map(|at| {
                 // Exclude the document itself if the example split and the test split have the same name or are both
@@ -233,25 +233,25 @@ impl Task {
         let field = self.definition.choices.as_ref();
         let choices = field.map(|field| self.columns.choices(field, document)).transpose()?;
         let contexts = self.contexts(document, &examples?, choices.as_deref(), setting)?;
-        let asks = self.asks(document, contexts, choices.as_deref(), setting.chat.is_some())?;
-        let asks = (0..).zip(self.check_prompts(asks, setting)?);
-        Ok(asks.map(|(index, ask)| Request { document: at, index, ask, repeats: self.definition.repeats }).collect())
+        let kinds = self.request_kinds(document, contexts, choices.as_deref(), setting.chat.is_some())?;
+        let kinds = (0..).zip(self.check_prompts(kinds, setting)?);
+        Ok(kinds.map(|(index, kind)| Request { document: at, index, kind, repeats: self.definition.repeats }).collect())
     }
 
     /// Rejects prompts that are too long.
-    fn check_prompts(&self, asks: Vec<Ask>, setting: &Setting<'_>) -> Result<Vec<Ask>> {
-        for ask in &asks {
-            let bytes = match ask {
-                Ask::LogLikelihood { context, continuation } => context.len() + continuation.len(),
-                Ask::Rolling { text } => text.len(),
-                Ask::Generate { context, .. } => context.len(),
+    fn check_prompts(&self, kinds: Vec<RequestKind>, setting: &Setting<'_>) -> Result<Vec<RequestKind>> {
+        for kind in &kinds {
+            let bytes = match kind {
+                RequestKind::LogLikelihood { context, continuation } => context.len() + continuation.len(),
+                RequestKind::Rolling { text } => text.len(),
+                RequestKind::Generate { context, .. } => context.len(),
             };
             check_text(bytes).map_err(|error| match setting.chat {
                 Some(chat) => error.at(format!("a prompt of {}", chat.place())),
                 None => error.at(format!("a prompt of {}", self.definition.place)),
             })?;
         }
-        Ok(asks)
+        Ok(kinds)
     }
 
     /// Returns an error for each document without a label. Many test splits on the Hub have the label -1 in every row.

@@ -7,7 +7,7 @@ use ghostlab_core::tasks::{Bos, Encoder, Tokenised, continuation, rolling};
 use rayon::prelude::*;
 
 use crate::metric::Output;
-use crate::task::{Ask, Request, Task};
+use crate::task::{Request, RequestKind, Task};
 
 /// Tokenizes the log-likelihood requests of each document. A rolling request is split into windows of at most
 /// `max_length` tokens, the model's context length.
@@ -41,13 +41,13 @@ fn tokenised_document(
     let mut known = HashMap::new();
     let mut texts = Vec::with_capacity(requests.len());
     for request in requests {
-        let tokens = match &request.ask {
-            Ask::LogLikelihood { context, continuation: text } => {
+        let tokens = match &request.kind {
+            RequestKind::LogLikelihood { context, continuation: text } => {
                 let pair = (context.as_str(), text.as_str());
                 continuation(pair, encoder, bos, max_length, &mut known).map(|tokens| vec![tokens])
             }
-            Ask::Rolling { text } => rolling(text, encoder, bos, max_length),
-            Ask::Generate { .. } => Err(Error::job("a generation request has no log-likelihood")),
+            RequestKind::Rolling { text } => rolling(text, encoder, bos, max_length),
+            RequestKind::Generate { .. } => Err(Error::job("a generation request has no log-likelihood")),
         };
         texts.extend(tokens.map_err(|error| {
             let choice = task.definition.output == Output::MultipleChoice;

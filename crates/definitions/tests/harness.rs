@@ -14,7 +14,7 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::tasks::DocumentLimit;
 use ghostlab_definitions::definition::Data;
 use ghostlab_definitions::rows::table;
-use ghostlab_definitions::{Ask, ChatTemplate, Library, Request, Row, Rows, Setting, Task, edits, translation};
+use ghostlab_definitions::{ChatTemplate, Library, Request, RequestKind, Row, Rows, Setting, Task, edits, translation};
 
 /// Rows from `test.jsonl` or `test.json` files in a folder, or in a subfolder named after the data set.
 struct LocalRows {
@@ -41,12 +41,12 @@ impl Rows for LocalRows {
 
 /// Converts a request to its type and arguments, as listed by `golden_requests.py`.
 fn listed(request: &Request) -> (&'static str, Vec<serde_json::Value>) {
-    match &request.ask {
-        Ask::LogLikelihood { context, continuation } => {
+    match &request.kind {
+        RequestKind::LogLikelihood { context, continuation } => {
             ("loglikelihood", vec![context.as_str().into(), continuation.as_str().into()])
         }
-        Ask::Rolling { text } => ("loglikelihood_rolling", vec![text.as_str().into()]),
-        Ask::Generate { context, settings } => {
+        RequestKind::Rolling { text } => ("loglikelihood_rolling", vec![text.as_str().into()]),
+        RequestKind::Generate { context, settings } => {
             ("generate_until", vec![context.as_str().into(), serde_json::from_str(&settings.json(None)).unwrap()])
         }
     }

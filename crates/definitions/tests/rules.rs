@@ -10,7 +10,7 @@ use ghostlab_definitions::aggregate::{Aggregation, GroupMetric, Item, TaskScore,
 use ghostlab_definitions::definition::Data;
 use ghostlab_definitions::results::scores;
 use ghostlab_definitions::yaml::parse;
-use ghostlab_definitions::{Answer, Ask, ChatTemplate, Definition, Request, Row, Rows, Setting, Task, Value};
+use ghostlab_definitions::{Answer, ChatTemplate, Definition, Request, RequestKind, Row, Rows, Setting, Task, Value};
 
 /// Rows from a JSON list. Every split has the same rows, plus a column `s` with the split name.
 struct Made(&'static str);
@@ -56,10 +56,10 @@ fn shots(count: usize) -> Setting<'static> {
 fn texts(text: &str, setting: &Setting<'_>) -> Vec<(String, String)> {
     asked(text, setting)
         .into_iter()
-        .map(|request| match request.ask {
-            Ask::LogLikelihood { context, continuation } => (context, continuation),
-            Ask::Rolling { text } => (text, String::new()),
-            Ask::Generate { context, .. } => (context, String::new()),
+        .map(|request| match request.kind {
+            RequestKind::LogLikelihood { context, continuation } => (context, continuation),
+            RequestKind::Rolling { text } => (text, String::new()),
+            RequestKind::Generate { context, .. } => (context, String::new()),
         })
         .collect()
 }

@@ -31,7 +31,7 @@ pub struct Hub {
     /// Repositories for which the Hub refuses every request.
     pub(crate) closed: Mutex<BTreeSet<Source>>,
     /// Time until which the Hub asked to pause all requests.
-    quiet: Mutex<Option<Instant>>,
+    paused_until: Mutex<Option<Instant>>,
 }
 
 pub(crate) struct Connection {
@@ -76,7 +76,7 @@ impl Reply {
 impl Hub {
     pub fn new(settings: HubSettings) -> Self {
         let cache = Cache::new(settings.cache.clone(), settings.symlinks);
-        Self { settings, cache, connection: OnceLock::new(), closed: Mutex::default(), quiet: Mutex::default() }
+        Self { settings, cache, connection: OnceLock::new(), closed: Mutex::default(), paused_until: Mutex::default() }
     }
 
     pub fn cache(&self) -> &Cache {
@@ -105,7 +105,7 @@ impl Hub {
             .user_agent(concat!("ghostlab/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
-            .connect_timeout(self.settings.patience.answer);
+            .connect_timeout(self.settings.retry_policy.answer);
         let client = client.build().map_err(|error| connection_error(&error))?;
         let threads = self.settings.parallel.clamp(1, 16);
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -153,7 +153,7 @@ impl Hub {
                     ask = ask.header(IF_RANGE, validator);
                 }
             }
-            let response = brought(ask.send(), self.settings.patience.answer, "no answer", watch).await?;
+            let response = await_network(ask.send(), self.settings.retry_policy.answer, "no answer", watch).await?;
             if is_hub {
                 for (name, value) in response.headers() {
                     headers.entry(name).or_insert_with(|| value.clone());
@@ -195,7 +195,7 @@ impl Hub {
     pub(crate) async fn ask(&self, request: &HubRequest<'_>, watch: Watch<'_>) -> Result<Reply> {
         let mut tries = 0;
         loop {
-            self.when_quiet(watch).await?;
+            self.wait_for_pause(watch).await?;
             match self.once(request, watch).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => self.back_off(failure, &mut tries, &request.asked, watch).await?,
@@ -222,22 +222,22 @@ impl Hub {
             RequestFailure::Stopped => return Err(stopped()),
         };
         *tries += 1;
-        let patience = &self.settings.patience;
+        let retry_policy = &self.settings.retry_policy;
         let gave_up = Error::missing("the hub could not be reached").at(asked.place()).found(&why);
-        if *tries >= patience.attempts {
-            let error = gave_up.expected(format!("an answer within {} attempts", patience.attempts));
+        if *tries >= retry_policy.attempts {
+            let error = gave_up.expected(format!("an answer within {} attempts", retry_policy.attempts));
             return Err(error.hint("run the same command to resume; downloaded data is kept"));
         }
-        if let Some(after) = after.filter(|after| *after > patience.asked) {
-            let expected = format!("a wait of at most {} s", patience.asked.as_secs());
+        if let Some(after) = after.filter(|after| *after > retry_policy.max_requested_delay) {
+            let expected = format!("a wait of at most {} s", retry_policy.max_requested_delay.as_secs());
             let error = gave_up.expected(expected).found(format!("{why}; requested wait: {} s", after.as_secs()));
             return Err(error.hint("try again later, or set a token to raise the rate limit"));
         }
-        let time = patience.first.saturating_mul(1 << (*tries - 1).min(16)).min(patience.longest);
+        let time = retry_policy.first.saturating_mul(1 << (*tries - 1).min(16)).min(retry_policy.max_delay);
         let time = jittered(time).max(after.unwrap_or_default());
         if after.is_some() {
-            let mut quiet = self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
-            *quiet = (*quiet).max(Some(Instant::now() + time));
+            let mut paused_until = self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
+            *paused_until = (*paused_until).max(Some(Instant::now() + time));
         }
         watch
             .reporter
@@ -246,8 +246,8 @@ impl Hub {
     }
 
     /// Waits until the pause that the Hub requested for all requests is over.
-    async fn when_quiet(&self, watch: Watch<'_>) -> Result<()> {
-        let until = *self.quiet.lock().unwrap_or_else(PoisonError::into_inner);
+    async fn wait_for_pause(&self, watch: Watch<'_>) -> Result<()> {
+        let until = *self.paused_until.lock().unwrap_or_else(PoisonError::into_inner);
         let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
         if left.is_zero() || pause(watch.stop, left).await { Ok(()) } else { Err(stopped()) }
     }
@@ -262,7 +262,7 @@ pub(crate) fn stopped() -> Error {
 }
 
 /// Awaits a network operation with a timeout. `late` is the message of the timeout error.
-pub(crate) async fn brought<T>(
+pub(crate) async fn await_network<T>(
     part: impl Future<Output = reqwest::Result<T>>,
     time: Duration,
     late: &str,

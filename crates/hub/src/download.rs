@@ -9,7 +9,7 @@ use reqwest::{Method, StatusCode};
 
 use crate::answer::{Asked, RequestFailure, header_text};
 use crate::cache::{make_folder, refused};
-use crate::client::{Hub, HubRequest, Reply, Watch, brought, display_name, stopped, until};
+use crate::client::{Hub, HubRequest, Reply, Watch, await_network, display_name, stopped, until};
 use crate::event::Event;
 use crate::listing::encoded;
 use crate::name::{BlobName, bare};
@@ -196,8 +196,8 @@ impl Hub {
             let strong = reply.response.headers().get(ETAG).and_then(|etag| etag.to_str().ok());
             stream.request.elsewhere = strong.filter(|etag| !etag.starts_with("W/")).map(str::to_owned);
         }
-        let stall = self.settings.patience.stall;
-        while let Some(chunk) = brought(reply.response.chunk(), stall, "the connection stalled", watch).await? {
+        let stall = self.settings.retry_policy.stall;
+        while let Some(chunk) = await_network(reply.response.chunk(), stall, "the connection stalled", watch).await? {
             *came += self.take_chunk(stream, &chunk, &mut known, watch)?;
         }
         match stream.expected.bytes {

@@ -19,7 +19,7 @@ use crate::repo::Source;
 #[derive(Debug, Default)]
 pub struct Fetched {
     /// Number of downloaded files.
-    pub brought: usize,
+    pub downloaded: usize,
     /// Number of files that were already cached.
     pub cached: usize,
     /// Number of bytes downloaded.
@@ -53,7 +53,7 @@ impl Hub {
         let mut fetched = Fetched::default();
         let mut missing: Vec<(&PlannedRepo, PlannedFile)> = Vec::new();
         for (repo, file) in plan.files() {
-            match self.sound(repo, file, hash, watch)? {
+            match self.is_cached_intact(repo, file, hash, watch)? {
                 true => fetched.cached += 1,
                 false => missing.push((repo, PlannedFile { cached: None, ..file.clone() })),
             }
@@ -87,7 +87,13 @@ impl Hub {
     }
 
     /// Returns whether a file is cached and, if `hash` is given, intact.
-    fn sound(&self, repo: &PlannedRepo, file: &PlannedFile, hash: Option<Hash<'_>>, watch: Watch<'_>) -> Result<bool> {
+    fn is_cached_intact(
+        &self,
+        repo: &PlannedRepo,
+        file: &PlannedFile,
+        hash: Option<Hash<'_>>,
+        watch: Watch<'_>,
+    ) -> Result<bool> {
         let Some(path) = &file.cached else { return Ok(false) };
         let (Some(hash), Some(expected)) = (hash, &file.sha256) else { return Ok(true) };
         let found = hash(path)?;
@@ -190,11 +196,11 @@ impl Downloads<'_> {
             if self.hub.closed.lock().unwrap_or_else(PoisonError::into_inner).contains(&repo.source) {
                 continue;
             }
-            let brought = self.runtime.block_on(self.hub.ensure_cached(repo, file, self.watch));
+            let downloaded = self.runtime.block_on(self.hub.ensure_cached(repo, file, self.watch));
             let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-            match brought {
+            match downloaded {
                 Ok((_, bytes)) => {
-                    outcome.brought += 1;
+                    outcome.downloaded += 1;
                     outcome.bytes += bytes;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -35,5 +35,5 @@ pub use lock::{Lock, LockedFile, LockedRepo};
 pub use name::{BlobName, Commit, ContentHash, FileName};
 pub use plan::{FetchPlan, FilePattern, PlannedFile, PlannedRepo, RepoFiles};
 pub use repo::{Repo, RepoKind, Source};
-pub use settings::{HubSettings, Patience};
+pub use settings::{HubSettings, RetryPolicy};
 pub use token::Token;

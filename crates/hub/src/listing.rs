@@ -6,12 +6,12 @@ use reqwest::{Method, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::{Hub, HubRequest, Watch, brought};
+use crate::client::{Hub, HubRequest, Watch, await_network};
 use crate::name::{BlobName, Commit, ContentHash, FileName};
 use crate::repo::Source;
 
 /// Characters that are percent-encoded in URLs: all except letters, digits and `-._~`.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const PERCENT_ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// Maximum size of a response in bytes.
 const MAX_BYTES: usize = 64 << 20;
 /// Maximum number of pages in a file list.
@@ -54,7 +54,7 @@ struct LargeFile {
 }
 
 pub(crate) fn encoded(part: &str) -> String {
-    utf8_percent_encode(part, PLAIN).to_string()
+    utf8_percent_encode(part, PERCENT_ENCODED).to_string()
 }
 
 impl Hub {
@@ -115,8 +115,13 @@ impl Hub {
             }
             let mut body = Vec::new();
             let failure = loop {
-                match brought(reply.response.chunk(), self.settings.patience.stall, "the connection stalled", watch)
-                    .await
+                match await_network(
+                    reply.response.chunk(),
+                    self.settings.retry_policy.stall,
+                    "the connection stalled",
+                    watch,
+                )
+                .await
                 {
                     Ok(None) => break None,
                     Ok(Some(chunk)) if body.len() + chunk.len() <= MAX_BYTES => body.extend_from_slice(&chunk),

@@ -22,28 +22,28 @@ pub struct HubSettings {
     pub offline: bool,
     /// Whether snapshots contain symlinks to blobs. Disabled by `HF_HUB_DISABLE_SYMLINKS`.
     pub symlinks: bool,
-    pub patience: Patience,
+    pub retry_policy: RetryPolicy,
     /// Maximum number of concurrent downloads.
     pub parallel: usize,
 }
 
 /// Timeouts and retry limits.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// Timeout for the headers of a response (`HF_HUB_ETAG_TIMEOUT`).
     pub answer: Duration,
     /// Maximum time without data during a transfer (`HF_HUB_DOWNLOAD_TIMEOUT`).
     pub stall: Duration,
     /// Maximum number of consecutive attempts without progress.
     pub attempts: u32,
-    /// Delay before the second attempt. It doubles with each further attempt, up to `longest`.
+    /// Delay before the second attempt. It doubles with each further attempt, up to `max_delay`.
     pub first: Duration,
-    pub longest: Duration,
+    pub max_delay: Duration,
     /// Maximum delay that the Hub may request. A longer one is an error.
-    pub asked: Duration,
+    pub max_requested_delay: Duration,
 }
 
-impl Default for Patience {
+impl Default for RetryPolicy {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
@@ -51,8 +51,8 @@ impl Default for Patience {
             stall: seconds(30),
             attempts: 6,
             first: seconds(1),
-            longest: seconds(30),
-            asked: seconds(900),
+            max_delay: seconds(30),
+            max_requested_delay: seconds(900),
         }
     }
 }
@@ -83,7 +83,7 @@ impl HubSettings {
         let offline = variable_text("HF_HUB_OFFLINE", variable)
             .filter(|value| !value.is_empty())
             .or_else(|| variable_text("TRANSFORMERS_OFFLINE", variable));
-        let patience = Patience::default();
+        let retry_policy = RetryPolicy::default();
         Ok(Self {
             endpoint: endpoint(
                 &variable_text("HF_ENDPOINT", variable).filter(|value| !value.is_empty()).unwrap_or(HUB.to_owned()),
@@ -98,10 +98,10 @@ impl HubSettings {
             },
             offline: offline.as_deref().is_some_and(is_true),
             symlinks: !variable_text("HF_HUB_DISABLE_SYMLINKS", variable).as_deref().is_some_and(is_true),
-            patience: Patience {
-                answer: seconds(variable, "HF_HUB_ETAG_TIMEOUT", patience.answer)?,
-                stall: seconds(variable, "HF_HUB_DOWNLOAD_TIMEOUT", patience.stall)?,
-                ..patience
+            retry_policy: RetryPolicy {
+                answer: seconds(variable, "HF_HUB_ETAG_TIMEOUT", retry_policy.answer)?,
+                stall: seconds(variable, "HF_HUB_DOWNLOAD_TIMEOUT", retry_policy.stall)?,
+                ..retry_policy
             },
             parallel: 4,
         })
@@ -249,7 +249,7 @@ mod tests {
         }
         assert!(of(&[("TRANSFORMERS_OFFLINE", "1")]).unwrap().offline);
         assert_eq!(of(&[("HF_ENDPOINT", "http://mirror:8080/")]).unwrap().endpoint.as_str(), "http://mirror:8080/");
-        assert_eq!(of(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).unwrap().patience.stall, Duration::from_secs(7));
+        assert_eq!(of(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).unwrap().retry_policy.stall, Duration::from_secs(7));
         assert!(of(&[("HF_HUB_DOWNLOAD_TIMEOUT", "soon")]).is_err());
         for endpoint in ["huggingface.co", "ftp://host", "https://me:secret@host"] {
             let error = of(&[("HF_ENDPOINT", endpoint)]).unwrap_err().to_string();

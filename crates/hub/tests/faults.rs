@@ -70,7 +70,7 @@ fn pinned_cached_files_need_no_request_altered_are_renewed() {
     let names = ["config.json", "*.safetensors"];
     let server = FakeHub::start(REPO, files.to_vec(), no_fault());
     let cache = TempDir::new().unwrap();
-    assert_eq!(fetch(&server, cache.path(), &names, &lock(&files)).fetched.unwrap().brought, 2);
+    assert_eq!(fetch(&server, cache.path(), &names, &lock(&files)).fetched.unwrap().downloaded, 2);
     server.forget();
     let again = fetch(&server, cache.path(), &names, &lock(&files)).fetched.unwrap();
     assert_eq!((again.cached, again.bytes, server.requests().len()), (2, 0, 0));
@@ -106,7 +106,7 @@ fn offline_pinned_files_work_and_the_rest_is_an_error() {
     let server = FakeHub::start(REPO, files.to_vec(), no_fault());
     fetch(&server, cache.path(), &["f"], &lock(&files)).fetched.unwrap();
     let mut away = settings("http://127.0.0.1:1", cache.path());
-    away.patience.attempts = 2;
+    away.retry_policy.attempts = 2;
     let hub = Hub::new(away);
     let events = Told::default();
     let stop = AtomicBool::new(false);
@@ -144,7 +144,7 @@ fn what_is_stopped_goes_on_where_it_was() {
     let server = FakeHub::start(REPO, vec![file.clone()], fault);
     let cache = TempDir::new().unwrap();
     let mut patient = settings(&server.address, cache.path());
-    patient.patience.stall = Duration::from_secs(20);
+    patient.retry_policy.stall = Duration::from_secs(20);
     let hub = Hub::new(patient);
     let events = Told::default();
     let stop = AtomicBool::new(false);
@@ -188,7 +188,7 @@ fn fetches_for_another_test() {
         return;
     };
     let mut settings = settings(&address, Path::new(&cache));
-    settings.patience.stall = Duration::from_secs(60);
+    settings.retry_policy.stall = Duration::from_secs(60);
     let hub = Hub::new(settings);
     let events = Told::default();
     let stop = AtomicBool::new(false);

@@ -66,7 +66,7 @@ fn rate<K: Kind>(threads: usize, inner: usize, outer: usize) -> f64 {
 fn random_panels<K: Kind>(inner: usize, outer: usize) -> Panels<K> {
     let mut panel = vec![K::Word::default(); Panels::<K>::panel(inner)];
     let column = noise(inner);
-    (0..K::lanes()).for_each(|lane| K::lay(&column, lane, &mut panel));
+    (0..K::lanes()).for_each(|lane| K::pack_column(&column, lane, &mut panel));
     Panels::new(panel.repeat(outer.div_ceil(K::lanes())), inner, outer)
 }
 

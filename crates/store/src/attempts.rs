@@ -127,12 +127,12 @@ impl Store {
         let Ok(worker) = self.worker() else { return };
         let attempt = Attempt::failed(worker.id(), what, reason);
         if note(&*self.disk, &self.root, name, &attempt).is_err() {
-            self.untold().entry(name.to_owned()).or_default().push(attempt);
+            self.unwritten_attempts().entry(name.to_owned()).or_default().push(attempt);
         }
     }
 
-    fn untold(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Attempt>>> {
-        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unwritten_attempts(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Attempt>>> {
+        self.unwritten_attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the recorded crashes of a job. Called after progress, because earlier crashes were not caused by the
@@ -144,7 +144,7 @@ impl Store {
     /// Returns the failed attempts at a job, oldest first.
     pub fn attempts(&self, name: &str) -> Vec<Attempt> {
         let mut all = of(&*self.disk, &self.root, name);
-        all.extend(self.untold().get(name).into_iter().flatten().cloned());
+        all.extend(self.unwritten_attempts().get(name).into_iter().flatten().cloned());
         all
     }
 
@@ -155,7 +155,7 @@ impl Store {
 
     /// Removes all attempts at a finished job and its chunks.
     pub fn clear_attempts(&self, name: &str) {
-        self.untold().retain(|object, _| !object.starts_with(name));
+        self.unwritten_attempts().retain(|object, _| !object.starts_with(name));
         clear(&*self.disk, &self.root, name);
     }
 }

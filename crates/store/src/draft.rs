@@ -91,7 +91,7 @@ impl Draft {
         let hashed = |name: &String| {
             let path = folder.join(name);
             disk.sync(&path).map_err(|error| Error::io("write", &path, &error))?;
-            Ok((name.clone(), StoredFile::of(disk, &path).map_err(|error| Error::io("read", &path, &error))?))
+            Ok((name.clone(), StoredFile::read(disk, &path).map_err(|error| Error::io("read", &path, &error))?))
         };
         let payloads = match self.payloads.len() {
             0 | 1 => self.payloads.iter().map(hashed).collect::<Result<_>>()?,

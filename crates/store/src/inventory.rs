@@ -37,7 +37,7 @@ pub enum Found {
 
 impl Found {
     /// Classifies an object that was found under a hash.
-    fn of(opened: Result<StoredObject>, hash: &str, path: &Path) -> Self {
+    fn from_opened(opened: Result<StoredObject>, hash: &str, path: &Path) -> Self {
         match opened {
             Ok(object) if Key::hash_of(&object.meta().key) == hash => Self::Whole(object),
             Ok(_) => Self::Damaged(Error::damaged("a stored object's key differs from its path").at(path.display())),
@@ -65,8 +65,8 @@ impl InventoryItem {
     }
 
     /// Returns whether the object is intact but unused, because an older program version wrote it.
-    pub fn older(&self) -> bool {
-        matches!(self.found, Found::Whole(_)) && !self.current() && !self.later()
+    pub fn is_older_version(&self) -> bool {
+        matches!(self.found, Found::Whole(_)) && !self.current() && !self.is_newer_version()
     }
 
     /// Returns the hash of the key without the given fields, or `None` if a field is missing.
@@ -86,18 +86,18 @@ impl InventoryItem {
     }
 
     /// Returns whether a newer program version wrote the object or one of its inputs.
-    pub fn later(&self) -> bool {
-        fn later(key: &Value, words: StoreWords) -> bool {
+    pub fn is_newer_version(&self) -> bool {
+        fn is_newer_key(key: &Value, words: StoreWords) -> bool {
             let (Some(kind), Some(version)) = (key["kind"].as_str(), key["version"].as_u64()) else { return false };
             let mut parents = key["of"].as_object().into_iter().flat_map(|fields| fields.values());
             words.kind(kind).is_none_or(|known| version > u64::from(known.version()))
-                || parents.any(|parent| later(parent, words))
+                || parents.any(|parent| is_newer_key(parent, words))
         }
-        let of_key = matches!(&self.found, Found::Whole(object) if later(&object.meta().key, self.words));
+        let of_key = matches!(&self.found, Found::Whole(object) if is_newer_key(&object.meta().key, self.words));
         of_key || self.words.of_folder(&self.stage).is_none_or(|(known, version)| version > known.version())
     }
 
-    fn among_many(&self) -> bool {
+    fn is_packed(&self) -> bool {
         self.folder.parent().is_some_and(|group| name_of(group) == Packs::FOLDER)
     }
 
@@ -106,7 +106,7 @@ impl InventoryItem {
         match &self.found {
             Found::Whole(object) => object.meta().bytes(),
             // The size of a damaged pack member is unknown.
-            Found::Damaged(_) if self.among_many() => 0,
+            Found::Damaged(_) if self.is_packed() => 0,
             Found::Damaged(_) => bytes_below(&self.folder),
         }
     }
@@ -157,7 +157,7 @@ impl Store {
     fn of_one(&self, stage: &str, folder: PathBuf) -> InventoryItem {
         let hash = name_of(&folder);
         let opened = StoredObject::open(Arc::clone(&self.disk), folder.clone(), None);
-        let found = Found::of(opened, &hash, &folder);
+        let found = Found::from_opened(opened, &hash, &folder);
         self.item(stage, hash, folder, found)
     }
 
@@ -181,7 +181,7 @@ impl Store {
             let packs = Some(Arc::clone(&self.packs));
             let opened = opened
                 .map(|meta| StoredObject::packed(Arc::clone(&self.disk), file.to_owned(), member.at, meta, packs));
-            let found = Found::of(opened, &member.hash, file);
+            let found = Found::from_opened(opened, &member.hash, file);
             entries.push(self.item(stage, member.hash, file.to_owned(), found));
         }
     }
@@ -213,7 +213,7 @@ impl Store {
     pub fn remove_all<'e>(&self, entries: impl IntoIterator<Item = &'e InventoryItem>) -> Result<()> {
         let mut among: BTreeMap<&Path, Vec<&str>> = BTreeMap::new();
         for entry in entries {
-            match entry.among_many() {
+            match entry.is_packed() {
                 true => among.entry(&entry.folder).or_default().push(&entry.hash),
                 false => self.take_away(&entry.folder, &entry.hash)?,
             }
@@ -223,10 +223,10 @@ impl Store {
 
     /// Removes the object for a key, if present.
     pub fn discard(&self, key: &Key) -> Result<()> {
-        match self.standing(key.kind(), key.hash()) {
+        match self.locate(key.kind(), key.hash()) {
             None => Ok(()),
-            Some(ObjectPlace::Apart(path)) => self.take_away(&path, key.hash()),
-            Some(ObjectPlace::Among(file, _)) => self.drop_members(&file, &[key.hash()]),
+            Some(ObjectPlace::Separate(path)) => self.take_away(&path, key.hash()),
+            Some(ObjectPlace::Packed(file, _)) => self.drop_members(&file, &[key.hash()]),
         }
     }
 

@@ -88,13 +88,13 @@ pub struct Store {
     root: PathBuf,
     words: StoreWords,
     /// Root of the mirrored store, if this store is its temporary mirror ([`ScratchStore`]).
-    room: Option<PathBuf>,
+    space_root: Option<PathBuf>,
     worker: Arc<OnceLock<Worker>>,
     disk: Arc<dyn Disk>,
     uses: Arc<GcRoots>,
     packs: Arc<Packs>,
     /// Hashes of objects that this program packs but older programs stored separately.
-    apart: Arc<OnceLock<HashSet<String>>>,
+    unpacked: Arc<OnceLock<HashSet<String>>>,
     /// Whether every input is hashed again once per process, instead of using cached hashes.
     rehash: bool,
     /// Input hashes shared by all grids in this process.
@@ -103,11 +103,11 @@ pub struct Store {
     made: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Failed attempts that could not be written to the store. They still count towards the retry limit of this
     /// process.
-    untold: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
+    unwritten_attempts: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
     /// Overlay for new objects of a read-only store. Removed when the store closes.
     scratch: Option<Arc<Scratch>>,
     /// Whether the folder is already a store, so that caches may be written to it.
-    begun: bool,
+    is_store: bool,
 }
 
 /// Result of looking up a key.
@@ -151,8 +151,8 @@ impl Store {
     pub fn look_at(root: &Path, words: StoreWords) -> Result<Self> {
         let mark = StoreMarker::read(root, words)?;
         let disk = SystemDisk::new(mark.map(|mark| mark.shared).unwrap_or_default());
-        let begun = mark.is_some();
-        Ok(Self { scratch: Some(Arc::default()), begun, ..Self::on(Arc::new(disk), root, words) })
+        let is_store = mark.is_some();
+        Ok(Self { scratch: Some(Arc::default()), is_store, ..Self::on(Arc::new(disk), root, words) })
     }
 
     /// Opens a store on a real or simulated disk.
@@ -164,24 +164,24 @@ impl Store {
         Self {
             root: root.to_owned(),
             words,
-            room: None,
+            space_root: None,
             worker,
             disk,
             uses,
             packs,
-            apart: Arc::default(),
+            unpacked: Arc::default(),
             rehash: false,
             inputs: Arc::default(),
             made,
-            untold: Arc::default(),
+            unwritten_attempts: Arc::default(),
             scratch: None,
-            begun: true,
+            is_store: true,
         }
     }
 
     /// Returns the folder whose disk is checked for free space. For a temporary mirror, this is the mirrored store.
-    pub fn room(&self) -> &Path {
-        self.room.as_deref().unwrap_or(&self.root)
+    pub fn space_root(&self) -> &Path {
+        self.space_root.as_deref().unwrap_or(&self.root)
     }
 
     /// Turns a folder into a store with the given sharing mode. For an existing store, changes the sharing mode and the
@@ -354,7 +354,7 @@ impl Store {
 
     /// Returns the folder for caches that only save time, or `None` if the folder is not a store yet.
     pub fn cache_dir(&self) -> Option<PathBuf> {
-        self.begun.then(|| self.root.join("index"))
+        self.is_store.then(|| self.root.join("index"))
     }
 
     pub fn runs_dir(&self) -> PathBuf {

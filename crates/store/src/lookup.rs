@@ -29,8 +29,8 @@ impl Store {
         if let Some(made) = self.made_here().filter(|made| made.has(key)) {
             return made.look(key);
         }
-        let Some(standing) = self.standing(key.kind(), key.hash()) else { return Lookup::Absent };
-        match self.opened(key.hash(), &standing) {
+        let Some(location) = self.locate(key.kind(), key.hash()) else { return Lookup::Absent };
+        match self.opened(key.hash(), &location) {
             Ok(object) => Lookup::Whole(object),
             Err(error) => Lookup::Damaged(error),
         }
@@ -59,7 +59,7 @@ impl Store {
     /// Lists the hashes of all objects of a kind. This takes a few hundred directory listings.
     pub fn present(&self, kind: ObjectKind) -> HashSet<String> {
         let mut present = self.listed(kind);
-        if self.among_many(kind) {
+        if self.is_packed(kind) {
             present.extend(self.packs.hashes());
         }
         present.extend(self.made_here().into_iter().flat_map(|made| made.present(kind)));
@@ -74,7 +74,7 @@ impl Store {
     }
 
     pub fn has_hash(&self, kind: ObjectKind, hash: &str) -> bool {
-        self.standing(kind, hash).is_some()
+        self.locate(kind, hash).is_some()
     }
 
     /// Creates a private folder for the payloads of a new object, invisible until [`Store::commit`].

@@ -88,7 +88,7 @@ impl StoredFile {
     }
 
     /// Computes the size and hash of a file on disk.
-    pub(super) fn of(disk: &dyn Disk, path: &Path) -> std::io::Result<Self> {
+    pub(super) fn read(disk: &dyn Disk, path: &Path) -> std::io::Result<Self> {
         sha256::of_reader(&mut disk.reader(path)?).map(|(sha256, bytes)| Self { bytes, sha256 })
     }
 }

@@ -102,7 +102,7 @@ impl StoredObject {
 
     fn verify_file(&self, name: &str, stored: &StoredFile) -> Result<()> {
         let path = self.folder().join(name);
-        let found = StoredFile::of(&*self.disk, &path).map_err(|error| damaged(&path).found(error))?;
+        let found = StoredFile::read(&*self.disk, &path).map_err(|error| damaged(&path).found(error))?;
         same(&path, stored, &found)
     }
 

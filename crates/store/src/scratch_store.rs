@@ -22,11 +22,11 @@ impl ScratchStore {
     ///
     /// # Errors
     /// Fails if temporary files cannot be written.
-    pub fn of(store: &Store, made: &[ObjectKind]) -> Result<Self> {
+    pub fn new(store: &Store, made: &[ObjectKind]) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(|error| temp_error(&error))?;
         let root = std::path::absolute(store.root()).map_err(|error| temp_error(&error))?;
         let mut shadow = Store::open(folder.path(), store.words)?.rehashing(store.rehash);
-        shadow.room = Some(root.clone());
+        shadow.space_root = Some(root.clone());
         for kind in store.words.kinds {
             let depth = if made.contains(kind) { 2 } else { 0 };
             mirror(&root.join(kind.folder()), &folder.path().join(kind.folder()), depth)

@@ -13,9 +13,9 @@ use ghostlab_core::error::{Error, Result};
 /// Location of an object.
 pub(super) enum ObjectPlace {
     /// Path of a separate folder or file.
-    Apart(PathBuf),
+    Separate(PathBuf),
     /// Pack and position in it.
-    Among(PathBuf, PackMember),
+    Packed(PathBuf, PackMember),
 }
 
 impl Store {
@@ -23,33 +23,33 @@ impl Store {
     pub const SMALL: u64 = SMALL as u64;
 
     /// Maximum number of members per pack.
-    pub const TOGETHER: usize = MAX_PACK_MEMBERS;
+    pub const MAX_PACK_MEMBERS: usize = MAX_PACK_MEMBERS;
 
     /// Returns whether objects of a kind are packed.
-    pub fn among_many(&self, kind: ObjectKind) -> bool {
+    pub fn is_packed(&self, kind: ObjectKind) -> bool {
         kind == self.words.packed
     }
 
     /// Returns the location of the object with the given key hash, if it exists.
-    pub(super) fn standing(&self, kind: ObjectKind, hash: &str) -> Option<ObjectPlace> {
-        if self.among_many(kind) {
+    pub(super) fn locate(&self, kind: ObjectKind, hash: &str) -> Option<ObjectPlace> {
+        if self.is_packed(kind) {
             if let Some((file, member)) = self.packs.find(hash) {
-                return Some(ObjectPlace::Among(file, member));
+                return Some(ObjectPlace::Packed(file, member));
             }
             // Only older programs stored these objects separately. One listing finds them all.
-            if !self.apart.get_or_init(|| self.listed(kind)).contains(hash) {
+            if !self.unpacked.get_or_init(|| self.listed(kind)).contains(hash) {
                 return None;
             }
         }
         let path = self.place_of(kind, hash);
-        self.disk.exists(&path).then_some(ObjectPlace::Apart(path))
+        self.disk.exists(&path).then_some(ObjectPlace::Separate(path))
     }
 
     /// Opens the object at a location and checks its record and payload sizes.
-    pub(super) fn opened(&self, hash: &str, standing: &ObjectPlace) -> Result<StoredObject> {
-        match standing {
-            ObjectPlace::Apart(path) => StoredObject::open(Arc::clone(&self.disk), path.clone(), Some(hash)),
-            ObjectPlace::Among(file, member) => {
+    pub(super) fn opened(&self, hash: &str, location: &ObjectPlace) -> Result<StoredObject> {
+        match location {
+            ObjectPlace::Separate(path) => StoredObject::open(Arc::clone(&self.disk), path.clone(), Some(hash)),
+            ObjectPlace::Packed(file, member) => {
                 StoredObject::of_pack(&self.disk, &self.packs, hash, (file.clone(), member.clone()))
             }
         }
@@ -57,8 +57,8 @@ impl Store {
 
     /// Returns the path of a key's object, even if the object does not exist yet.
     pub fn object_path(&self, key: &Key) -> PathBuf {
-        match self.standing(key.kind(), key.hash()) {
-            Some(ObjectPlace::Among(file, _)) => file,
+        match self.locate(key.kind(), key.hash()) {
+            Some(ObjectPlace::Packed(file, _)) => file,
             _ => self.place(key),
         }
     }
@@ -82,7 +82,7 @@ impl Store {
             return self.commit(draft, key, seconds);
         }
         let one = self.packing(key, seconds, payloads);
-        if self.among_many(key.kind()) {
+        if self.is_packed(key.kind()) {
             self.put_all(vec![one])?;
             return match self.look(key) {
                 Lookup::Whole(object) => Ok(object),
@@ -108,34 +108,34 @@ impl Store {
         }
         self.reserve(all.iter().map(|one| &*one.hash))?;
         self.packs.refresh();
-        let single_objects = self.apart.get_or_init(|| self.listed(self.words.packed));
+        let single_objects = self.unpacked.get_or_init(|| self.listed(self.words.packed));
         let (mut new, mut damaged) = (Vec::new(), Vec::new());
         for one in all {
-            let standing = match self.packs.find_in_memory(&one.hash) {
-                Some((file, member)) => Some(ObjectPlace::Among(file, member)),
+            let location = match self.packs.find_in_memory(&one.hash) {
+                Some((file, member)) => Some(ObjectPlace::Packed(file, member)),
                 None if single_objects.contains(&one.hash) => {
-                    Some(ObjectPlace::Apart(self.place_of(self.words.packed, &one.hash)))
+                    Some(ObjectPlace::Separate(self.place_of(self.words.packed, &one.hash)))
                 }
                 None => None,
             };
-            if standing
+            if location
                 .as_ref()
-                .is_some_and(|standing| self.opened(&one.hash, standing).and_then(|there| there.verify()).is_ok())
+                .is_some_and(|location| self.opened(&one.hash, location).and_then(|there| there.verify()).is_ok())
             {
                 continue;
             }
-            damaged.extend(standing.map(|standing| (one.hash.clone(), standing)));
+            damaged.extend(location.map(|location| (one.hash.clone(), location)));
             new.push(one);
         }
         for file in packed::in_files(new) {
             self.put_pack(self.packs.folder(), &file)?;
         }
         let mut among: BTreeMap<PathBuf, Vec<String>> = BTreeMap::new();
-        for (hash, standing) in damaged {
+        for (hash, location) in damaged {
             fault::fault_point("replace");
-            match standing {
-                ObjectPlace::Among(file, _) => among.entry(file).or_default().push(hash),
-                ObjectPlace::Apart(path) => self.take_away(&path, &hash)?,
+            match location {
+                ObjectPlace::Packed(file, _) => among.entry(file).or_default().push(hash),
+                ObjectPlace::Separate(path) => self.take_away(&path, &hash)?,
             }
         }
         for (file, hashes) in among {

@@ -31,7 +31,7 @@ impl Store {
             for folder in files::entries(&self.root().join(name)).unwrap_or_default() {
                 if folder.is_dir() {
                     no_files(&folder, &mut strays);
-                } else if let Some(found) = regular::oddity(&folder) {
+                } else if let Some(found) = regular::non_regular_kind(&folder) {
                     strays.push(UnknownEntry { path: folder, found, expected: "a folder" });
                 }
             }
@@ -66,7 +66,7 @@ impl UnknownEntry {
 
 fn no_files(folder: &Path, strays: &mut Vec<UnknownEntry>) {
     for path in files::entries(folder).unwrap_or_default() {
-        if let Some(found) = regular::oddity(&path) {
+        if let Some(found) = regular::non_regular_kind(&path) {
             strays.push(UnknownEntry { path, found, expected: "a file" });
         }
     }

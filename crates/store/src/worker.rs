@@ -323,8 +323,8 @@ impl Worker {
     fn break_up(&self, path: &Path, dead: Option<&Process>) -> bool {
         // Use a unique name each time. A folder in place of a lease stays under that name, and `cache verify` reports
         // it.
-        static ASIDE: AtomicU64 = AtomicU64::new(0);
-        let aside = self.leases.join(format!("{}.{}.dead", self.process.id, ASIDE.fetch_add(1, Relaxed)));
+        static MOVED_LEASES: AtomicU64 = AtomicU64::new(0);
+        let aside = self.leases.join(format!("{}.{}.dead", self.process.id, MOVED_LEASES.fetch_add(1, Relaxed)));
         if self.disk.rename(path, &aside).is_err() {
             return false;
         }

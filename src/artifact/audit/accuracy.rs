@@ -11,7 +11,11 @@ use crate::artifact::paper::PaperNumber;
 /// and some match two counts.
 fn counts(entry: &PaperNumber, columns: &AuditColumns) -> Option<Vec<(usize, f64)>> {
     let (documents, value) = accuracy_of(entry, columns)?;
-    Some(around(documents, value, entry.unit()).filter(|(_, accuracy)| rounds_to(entry, value, *accuracy)).collect())
+    Some(
+        counts_near(documents, value, entry.unit())
+            .filter(|(_, accuracy)| rounds_to(entry, value, *accuracy))
+            .collect(),
+    )
 }
 
 fn rounds_to(entry: &PaperNumber, value: f64, accuracy: f64) -> bool {
@@ -24,7 +28,7 @@ fn accuracy_of(entry: &PaperNumber, columns: &AuditColumns) -> Option<(usize, f6
 
 /// Returns the counts of correct answers out of `most` whose accuracies are within `reach` of `value`, plus one
 /// neighbor on each side.
-fn around(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
+fn counts_near(most: usize, value: f64, reach: f64) -> impl Iterator<Item = (usize, f64)> + use<> {
     let documents = most as f64;
     // Float-to-integer casts saturate. A value below 0 therefore yields the counts 0 and 1, and a value above 100
     // yields only the last count.
@@ -38,8 +42,8 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
         let misses = counts(entry, columns).is_some_and(|fitting| fitting.is_empty());
         let Some((documents, value)) = accuracy_of(entry, columns).filter(|_| misses) else { continue };
         let places = entry.decimals();
-        let below = around(documents, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
-        let above = around(documents, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
+        let below = counts_near(documents, value, entry.unit()).filter(|(_, accuracy)| *accuracy < value).last();
+        let above = counts_near(documents, value, entry.unit()).find(|(_, accuracy)| *accuracy > value);
         let near: Vec<(usize, f64)> = below.into_iter().chain(above).collect();
         let shown: Vec<String> =
             near.iter().map(|(count, accuracy)| format!("{accuracy:.places$} ({count}/{documents})")).collect();
@@ -63,7 +67,7 @@ fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Sever
 }
 
 /// Maximum distance from the chance accuracy, in standard errors, at which a score still counts as chance.
-const WIDTH: f64 = 3.0;
+const MAX_CHANCE_DISTANCE: f64 = 3.0;
 
 /// Finds rows in which all task accuracies are at chance level, for example after a numeric overflow.
 pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
@@ -71,7 +75,7 @@ pub(super) fn check_chance(rows: &[AuditRow], findings: &mut Vec<Finding>) {
         let Some(cells) = row.all(&row.columns.task_names()).filter(|cells| !cells.is_empty()) else { continue };
         let mut apart = cells.iter().map(|(cell, value)| distance(row, cell, *value));
         let farthest = apart.try_fold(0.0, |most: f64, apart| Some(most.max(apart?)));
-        let Some(farthest) = farthest.filter(|distance| *distance <= WIDTH) else { continue };
+        let Some(farthest) = farthest.filter(|distance| *distance <= MAX_CHANCE_DISTANCE) else { continue };
         let cells: Vec<&PaperNumber> = cells.iter().map(|(cell, _)| *cell).collect();
         let all = if cells.len() == 9 { "all nine".to_owned() } else { format!("all {}", cells.len()) };
         let note = match constant(row) {
@@ -124,7 +128,7 @@ pub(super) fn both_at_chance(one: &AuditRow, other: &AuditRow) -> bool {
     one.all(&one.columns.task_names()).is_some_and(|cells| {
         !cells.is_empty()
             && cells.iter().all(|(cell, value)| {
-                distance(one, cell, *value).is_some_and(|errors| errors <= WIDTH)
+                distance(one, cell, *value).is_some_and(|errors| errors <= MAX_CHANCE_DISTANCE)
                     && other.get(&cell.record.metric).is_some_and(|(twin, _)| agree(cell, twin))
             })
     })

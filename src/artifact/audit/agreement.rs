@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::row::{EPSILON, agree, exact, loose};
+use super::row::{EPSILON, agree, normalize_dense, normalize_equivalent};
 use super::{Check, Finding, Severity, join_distinct};
 use crate::artifact::paper::PaperNumber;
 use crate::results::grouped;
@@ -19,7 +19,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
     let mut groups: Vec<Vec<&PaperNumber>> = Vec::new();
     let mut known: HashMap<(Condition, &str), usize> = HashMap::new();
     for entry in entries.iter().filter(|entry| entry.record.value.is_some()) {
-        let index = *known.entry((loose(&entry.record.condition), metric(entry))).or_insert_with(|| {
+        let index = *known.entry((normalize_equivalent(&entry.record.condition), metric(entry))).or_insert_with(|| {
             groups.push(Vec::new());
             groups.len() - 1
         });
@@ -31,7 +31,7 @@ pub(super) fn check(entries: &[PaperNumber], findings: &mut Vec<Finding>) {
         }
     }
     for group in groups.iter().filter(|group| group.len() > 1) {
-        let classes = grouped(group.iter().map(|&entry| (exact(&entry.record.condition), entry)));
+        let classes = grouped(group.iter().map(|&entry| (normalize_dense(&entry.record.condition), entry)));
         for (_, class) in &classes {
             check_within_table(&values(class), entries, findings);
         }

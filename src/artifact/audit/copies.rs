@@ -1,7 +1,7 @@
 //! Finds copied rows, repeated metrics, and rows whose number of calibration sequences differs from the stated one.
 
 use super::accuracy::both_at_chance;
-use super::row::{AuditRow, agree, loose, words};
+use super::row::{AuditRow, agree, normalize_equivalent, words};
 use super::{Check, Finding, Severity};
 use crate::artifact::paper::PaperNumber;
 use crate::recovery;
@@ -16,7 +16,7 @@ const MIN_EQUAL_PERPLEXITIES: usize = 2;
 /// Compares every row with the earlier rows of all tables and reports the first match. Equal latencies, speedups and
 /// memory do not indicate a copy.
 pub(super) fn check_rows(rows: &[AuditRow], findings: &mut Vec<Finding>) {
-    let conditions: Vec<Condition> = rows.iter().map(|row| loose(row.condition)).collect();
+    let conditions: Vec<Condition> = rows.iter().map(|row| normalize_equivalent(row.condition)).collect();
     for (index, row) in rows.iter().enumerate() {
         let before = rows.iter().zip(&conditions).take(index);
         let others = before.filter(|(_, condition)| **condition != conditions[index]).map(|(other, _)| other);

@@ -93,12 +93,12 @@ pub(super) fn words(condition: &Condition) -> String {
 }
 
 /// Normalizes the condition of the dense backbone by clearing the calibration, which does not affect its scores.
-pub(super) fn exact(condition: &Condition) -> Condition {
-    let mut exact = condition.clone();
-    if exact.criterion == DENSE {
-        exact.calibration.clear();
+pub(super) fn normalize_dense(condition: &Condition) -> Condition {
+    let mut normalized = condition.clone();
+    if normalized.criterion == DENSE {
+        normalized.calibration.clear();
     }
-    exact
+    normalized
 }
 
 /// Default number of operator calibration sequences in the paper's code.
@@ -106,15 +106,15 @@ const DEFAULT_SIZE: &str = "32";
 
 /// Normalizes settings that should not affect a value: the solver of the ghost layer, and an explicit default number of
 /// sequences.
-pub(super) fn loose(condition: &Condition) -> Condition {
-    let mut loose = exact(condition);
+pub(super) fn normalize_equivalent(condition: &Condition) -> Condition {
+    let mut normalized = normalize_dense(condition);
     if let Some(method) = recovery::appearance(&condition.recovery) {
-        method.name.clone_into(&mut loose.recovery);
+        method.name.clone_into(&mut normalized.recovery);
     }
-    if let (corpus, Some(DEFAULT_SIZE)) = loose.calibrated() {
-        loose.calibration = corpus.to_owned();
+    if let (corpus, Some(DEFAULT_SIZE)) = normalized.calibrated() {
+        normalized.calibration = corpus.to_owned();
     }
-    loose
+    normalized
 }
 
 #[derive(Debug, Clone)]
@@ -140,7 +140,7 @@ pub struct AuditTask {
 }
 
 static PAPER: LazyLock<AuditColumns> = LazyLock::new(|| AuditColumns {
-    tasks: TASKS.iter().filter(|task| task.in_paper).map(|task| AuditTask::of(task.name, task)).collect(),
+    tasks: TASKS.iter().filter(|task| task.in_paper).map(|task| AuditTask::new(task.name, task)).collect(),
     accuracy: metric::ACCURACY.id.to_owned(),
     texts: metric::texts(),
     perplexity: metric::PERPLEXITY.id.to_owned(),
@@ -165,7 +165,7 @@ impl AuditColumns {
 }
 
 impl AuditTask {
-    fn of(column: &str, task: &Task) -> Self {
+    fn new(column: &str, task: &Task) -> Self {
         Self {
             name: column.to_owned(),
             label: task.label.to_owned(),
@@ -182,7 +182,7 @@ impl AuditTask {
     pub fn parse(text: &str) -> Result<Self> {
         let (column, meaning) = text.split_once('=').unwrap_or((text, text));
         if let Some(task) = TASKS.iter().find(|task| task.name == meaning) {
-            return Ok(Self::of(column, task));
+            return Ok(Self::new(column, task));
         }
         let (documents, chance) =
             meaning.split_once(':').map_or((meaning, None), |(documents, chance)| (documents, Some(chance)));

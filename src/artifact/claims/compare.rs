@@ -148,7 +148,7 @@ pub fn judged_in(folders: &[PathBuf], profile: &str) -> Result<Vec<JudgedClaim<'
     let mut ours = Artifacts::new();
     for folder in folders.iter().filter(|folder| is_of_profile(folder, profile)) {
         let stored = StoredResults::read(folder)?;
-        ours.insert(stored.name.clone(), ArtifactNumbers::of(stored));
+        ours.insert(stored.name.clone(), ArtifactNumbers::new(stored));
     }
     if ours.is_empty() {
         return Ok(Vec::new());

@@ -53,11 +53,11 @@ impl Claim {
         for &name in self.artifacts {
             match artifacts.get(name).filter(|artifact| !artifact.records.is_empty()) {
                 Some(artifact) => present.push((name, artifact)),
-                None => return self.open(absent(name)),
+                None => return self.unknown_verdict(absent(name)),
             }
         }
         if let Some(reason) = present.windows(2).find_map(|pair| incompatibility(pair[0], pair[1])) {
-            return self.open(reason);
+            return self.unknown_verdict(reason);
         }
         let ungated = present.iter().filter_map(|(_, artifact)| artifact.run.as_ref()).any(|run| !run.gate);
         let best = self.best_counts(artifacts, &present);
@@ -80,7 +80,7 @@ impl Claim {
 
     pub(super) fn not_applicable(&self) -> ClaimVerdict {
         let reason = "the sentence is about the paper's models".to_owned();
-        ClaimVerdict { outcome: Judgement::NotApplicable, ..self.open(reason) }
+        ClaimVerdict { outcome: Judgement::NotApplicable, ..self.unknown_verdict(reason) }
     }
 
     /// Judges the check in every setting that all artifacts share.
@@ -163,8 +163,8 @@ impl Claim {
     }
 
     fn verdict(&self, settings: Vec<SettingVerdict>) -> ClaimVerdict {
-        let held = count_text(&settings, Judgement::Holds);
-        let unknown = count_text(&settings, Judgement::Unknown);
+        let held = count_outcomes(&settings, Judgement::Holds);
+        let unknown = count_outcomes(&settings, Judgement::Unknown);
         let total = settings.len();
         let (outcome, reason) = match self.needed.decide(held, unknown, total) {
             Some(true) => (Judgement::Holds, None),
@@ -191,7 +191,7 @@ impl Claim {
         }
     }
 
-    fn open(&self, reason: String) -> ClaimVerdict {
+    fn unknown_verdict(&self, reason: String) -> ClaimVerdict {
         ClaimVerdict { reason: Some(reason), ..self.verdict(Vec::new()) }
     }
 }
@@ -201,7 +201,7 @@ fn is_equal_but(axis: usize, one: &[String], other: &[String]) -> bool {
     (0..one.len()).all(|at| at == axis || one[at] == other[at])
 }
 
-fn count_text(settings: &[SettingVerdict], outcome: Judgement) -> usize {
+fn count_outcomes(settings: &[SettingVerdict], outcome: Judgement) -> usize {
     settings.iter().filter(|setting| setting.outcome == outcome).count()
 }
 

@@ -42,7 +42,7 @@ impl ArtifactNumbers {
         Self { records, ..Self::default() }
     }
 
-    pub fn of(stored: StoredResults) -> Self {
+    pub fn new(stored: StoredResults) -> Self {
         let identities = stored.numbers.iter().map(|number| stored.flat_settings(number).unwrap_or_default());
         let identities = if stored.identified() { identities.collect() } else { Vec::new() };
         let records = stored.records();

@@ -231,7 +231,7 @@ pub(super) fn significant(value: f64, digits: usize) -> String {
 pub(super) struct Decimals(Option<usize>);
 
 impl Decimals {
-    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+    pub(super) fn for_values(values: impl IntoIterator<Item = f64>) -> Self {
         let sizes: Vec<f64> = values.into_iter().map(f64::abs).filter(|size| *size > 0.0).collect();
         let (least, most) = sizes.iter().fold((f64::MAX, 0.0f64), |(a, b), size| (a.min(*size), b.max(*size)));
         if sizes.is_empty() || least < 1e-4 || most >= 1e6 {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     fn written(values: &[f64]) -> Vec<String> {
-        let decimals = Decimals::of(values.iter().copied());
+        let decimals = Decimals::for_values(values.iter().copied());
         values.iter().map(|value| decimals.write(*value)).collect::<Vec<_>>()
     }
 

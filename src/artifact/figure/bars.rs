@@ -66,7 +66,7 @@ const MAX_BAR_WIDTH: f64 = 36.0;
 /// Fraction of a bar's slot that the bar fills.
 const FILLED: f64 = 0.82;
 /// Gap between two groups, in bar widths.
-const APART: f64 = 0.7;
+const GROUP_GAP: f64 = 0.7;
 /// Height of the row of markers below the bars, in points.
 const MARKERS: f64 = 10.0;
 
@@ -103,18 +103,18 @@ impl BarChart {
 
     fn draw_on(&self, around: &Surroundings, range: Range, scene: &mut Scene) -> f64 {
         let all: Vec<BarValue> = self.series.iter().flat_map(|series| series.values.iter().copied()).collect();
-        let decimals = Decimals::of(all.iter().filter_map(|value| drawable(value.value)));
+        let decimals = Decimals::for_values(all.iter().filter_map(|value| drawable(value.value)));
         let labels: Vec<String> = all.iter().map(|value| self.label(*value, decimals)).collect();
         let widest = font::widest(labels.iter().map(String::as_str));
-        let places = self.groups.len() as f64 * (self.series.len() as f64 + APART);
-        let written = LabelPlace::of(widest, Frame::room(around.width, &range) / places);
+        let places = self.groups.len() as f64 * (self.series.len() as f64 + GROUP_GAP);
+        let written = LabelPlace::new(widest, Frame::room(around.width, &range) / places);
         let room = written.room(widest);
         let negative = all.iter().any(|value| drawable(value.value).is_some_and(|number| number < 0.0));
         let keys: Vec<(Key, String)> = self.series.iter().map(Series::bar_key).collect();
         let foot = if negative { room } else { 0.0 };
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: room, foot, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
-        let groups = Groups::of(&frame, (self.groups.len(), self.series.len()), APART, MAX_BAR_WIDTH);
+        let groups = Groups::new(&frame, (self.groups.len(), self.series.len()), GROUP_GAP, MAX_BAR_WIDTH);
         let pitch = groups.pitch;
         for (i, series) in self.series.iter().enumerate() {
             let style = palette::of(&series.method);
@@ -173,7 +173,7 @@ enum LabelPlace {
 }
 
 impl LabelPlace {
-    fn of(widest: f64, pitch: f64) -> Self {
+    fn new(widest: f64, pitch: f64) -> Self {
         if widest + 1.0 <= pitch.min(MAX_BAR_WIDTH) {
             Self::Level
         } else if pitch >= font::SIZE {
@@ -247,7 +247,7 @@ impl Dots {
         let keys: Vec<(Key, String)> = self.methods.iter().map(Series::marker_key).collect();
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
-        let groups = Groups::of(&frame, (self.groups.len(), self.methods.len()), BETWEEN_DOTS, MAX_DOTS_WIDTH);
+        let groups = Groups::new(&frame, (self.groups.len(), self.methods.len()), BETWEEN_DOTS, MAX_DOTS_WIDTH);
         for (i, method) in self.methods.iter().enumerate() {
             let look = palette::of(&method.method);
             for (j, values) in method.values.iter().enumerate() {

@@ -51,7 +51,7 @@ pub struct Curves {
 }
 
 /// Horizontal offset between two lines at the same x, in points (1/72 inch).
-const APART: f64 = 3.6;
+const MAX_LINE_OFFSET: f64 = 3.6;
 /// Size of a marker. Small enough to keep the caps of an error bar visible.
 const MARKER: f64 = 1.8;
 /// Maximum number of points in a line that has markers.
@@ -154,7 +154,7 @@ impl Curves {
     fn line_offset(&self, xs: &Range, room: f64) -> f64 {
         let at: Vec<f64> = self.all_x().into_iter().map(|x| xs.fraction(x) * room).collect();
         let nearest = at.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
-        (nearest / (2.0 * self.lines.len() as f64)).min(APART)
+        (nearest / (2.0 * self.lines.len() as f64)).min(MAX_LINE_OFFSET)
     }
 
     fn point_runs(&self, line: &Line) -> Vec<PointRun> {

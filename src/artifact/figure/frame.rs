@@ -180,7 +180,7 @@ pub(super) struct Groups {
 impl Groups {
     /// Divides a frame into groups. `apart` is the gap between groups, in column widths. `widest` is the maximum column
     /// width.
-    pub(super) fn of(frame: &Frame, (groups, columns): (usize, usize), apart: f64, widest: f64) -> Self {
+    pub(super) fn new(frame: &Frame, (groups, columns): (usize, usize), apart: f64, widest: f64) -> Self {
         let width = (frame.right - frame.left) / groups as f64;
         Self { left: frame.left, width, columns, pitch: (width / (columns as f64 + apart)).min(widest) }
     }
@@ -232,7 +232,7 @@ impl Key {
 }
 
 /// Gap between two legend entries, in points.
-const APART: f64 = 10.0;
+const ENTRY_GAP: f64 = 10.0;
 const ROW: f64 = font::LINE + 2.0;
 
 /// Draws the legend from `top` downward and returns the position below it.
@@ -240,16 +240,19 @@ pub(super) fn legend(scene: &mut Scene, entries: &[(Key, String)], (left, right,
     let room = right - left;
     let labels: Vec<String> =
         entries.iter().map(|(key, label)| font::shorten(label, room - key.width() - GAP)).collect();
-    let cells: Vec<f64> =
-        entries.iter().zip(&labels).map(|((key, _), label)| key.width() + GAP + font::width(label) + APART).collect();
+    let cells: Vec<f64> = entries
+        .iter()
+        .zip(&labels)
+        .map(|((key, _), label)| key.width() + GAP + font::width(label) + ENTRY_GAP)
+        .collect();
     let most = (1..=entries.len())
         .rev()
-        .find(|count| column_widths(&cells, *count).iter().sum::<f64>() - APART <= room)
+        .find(|count| column_widths(&cells, *count).iter().sum::<f64>() - ENTRY_GAP <= room)
         .unwrap_or(1);
     // Balance the rows: 7 entries become 4 + 3, not 5 + 2.
     let rows = entries.len().div_ceil(most);
     let even = column_widths(&cells, entries.len().div_ceil(rows.max(1)).max(1));
-    let widths = if even.iter().sum::<f64>() - APART <= room { even } else { column_widths(&cells, most) };
+    let widths = if even.iter().sum::<f64>() - ENTRY_GAP <= room { even } else { column_widths(&cells, most) };
     for (i, ((key, _), label)) in entries.iter().zip(&labels).enumerate() {
         let row = i / widths.len();
         let column = i % widths.len();

@@ -39,7 +39,7 @@ const PAD: f64 = 6.0;
 /// Half the width of a layer.
 const HALF_BLOCK: f64 = 30.5;
 /// Distance between a layer and the stream that bypasses it.
-const ASIDE: f64 = 5.0;
+const BYPASS_GAP: f64 = 5.0;
 /// Length of the arrows from the embedding to the first layer and from the last layer to the head.
 const ENDS: f64 = 9.0;
 
@@ -98,7 +98,7 @@ impl LayerDiagram {
         for (i, (selection, regions)) in self.selections.iter().zip(&regions).enumerate() {
             let operators = selection.operators(regions);
             for (j, (name, stack)) in STACKS.iter().enumerate() {
-                let x = MARGIN + i as f64 * panel + (j as f64 + 0.5) * panel / 3.0 - ASIDE / 2.0;
+                let x = MARGIN + i as f64 * panel + (j as f64 + 0.5) * panel / 3.0 - BYPASS_GAP / 2.0;
                 scene.text((x, titled + GAP + HALF * 2.0), name, Anchor::Middle, TEXT);
                 let operators = &operators;
                 DrawnStack { scene, x, ground, layers: self.layers, regions, operators }.stack(*stack);
@@ -184,7 +184,7 @@ impl DrawnStack<'_> {
         let (start, end) = self.ends(first, last);
         let low = self.foot(first) + PAD * 0.4;
         let high = self.foot(last) - BLOCK - PAD * 0.25;
-        let side = self.x + HALF_BLOCK + ASIDE;
+        let side = self.x + HALF_BLOCK + BYPASS_GAP;
         let places = [(self.x, start), (self.x, low), (side, low), (side, high), (self.x, high), (self.x, end)];
         arrow(self.scene, &places, STREAM);
     }

@@ -86,11 +86,11 @@ fn a_gap_breaks_the_line() {
     let broken = scene(&of_plot(full.clone(), Plot::Curves));
     full.1.lines[1].points[2].y = Some(50.0);
     let joined = scene(&of_plot(full, Plot::Curves));
-    assert_eq!(long_label(&broken), [5, 2, 2]);
-    assert_eq!(long_label(&joined), [5, 5]);
+    assert_eq!(stroke_lengths(&broken), [5, 2, 2]);
+    assert_eq!(stroke_lengths(&joined), [5, 5]);
 }
 
-fn long_label(scene: &Scene) -> Vec<usize> {
+fn stroke_lengths(scene: &Scene) -> Vec<usize> {
     let places = scene.shapes.iter().filter_map(|shape| match shape {
         SceneShape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 1.3 => {
             Some(places.len())

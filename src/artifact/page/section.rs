@@ -353,13 +353,13 @@ pub(super) struct Note<'a> {
     key: Option<&'a str>,
     title: &'a str,
     note: &'a CellNote,
-    makers: Vec<Use>,
-    inputs: Option<Use>,
+    makers: Vec<SharedNoteLink>,
+    inputs: Option<SharedNoteLink>,
 }
 
 /// Link that the script replaces with the text of a shared note.
 #[derive(Debug, Clone, Serialize)]
-struct Use {
+struct SharedNoteLink {
     id: String,
     text: String,
 }
@@ -385,7 +385,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     for (key, note) in page.cells.iter().filter(|(key, _)| opened.contains(key)) {
         let makers = note.makers.iter().map(|maker| {
             let words: Vec<&str> = maker.iter().take(2).map(|(_, value)| short(value)).collect();
-            Use { id: format!("maker-{}", index_of(&mut makers, maker)), text: words.join(", ") }
+            SharedNoteLink { id: format!("maker-{}", index_of(&mut makers, maker)), text: words.join(", ") }
         });
         let is_said = key.ends_with(&note.title);
         notes.push(Note {
@@ -394,7 +394,7 @@ pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
             title: if is_said { key } else { &note.title },
             note,
             makers: makers.collect(),
-            inputs: (!note.inputs.is_empty()).then(|| Use {
+            inputs: (!note.inputs.is_empty()).then(|| SharedNoteLink {
                 id: format!("inputs-{}", index_of(&mut inputs, &note.inputs)),
                 text: format!("{} input files", note.inputs.len()),
             }),

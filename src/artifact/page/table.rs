@@ -122,7 +122,7 @@ pub(super) fn table(
             .found(row.cells.len().to_string()));
     }
     let view = &asked_columns(view);
-    let shape = PageShape::of(view);
+    let shape = PageShape::new(view);
     Ok(PageTable {
         id,
         name,
@@ -160,7 +160,7 @@ struct PageShape<'a> {
 }
 
 impl<'a> PageShape<'a> {
-    fn of(view: &'a SavedTable) -> Self {
+    fn new(view: &'a SavedTable) -> Self {
         let name = if view.group_name.is_empty() { "Group" } else { view.group_name.as_str() };
         let is_prose = (0..view.columns.len())
             .map(|column| view.rows.iter().any(|row| row.cells[column].text.chars().count() > PROSE))

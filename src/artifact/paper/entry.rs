@@ -65,7 +65,7 @@ impl PaperNumber {
                 if row.artifact != artifact {
                     return Err(wrong("artifact", &format!("`{artifact}`"), &row.artifact).at(format!("{file}:{line}")));
                 }
-                Self::of(&file, line, row)
+                Self::from_line(&file, line, row)
             })
             .collect()
     }
@@ -76,10 +76,10 @@ impl PaperNumber {
     /// Fails like [`Self::parse`], but reports the error as bad input.
     pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
         let rows = lines(file, text).map_err(bad)?;
-        rows.into_iter().map(|(line, row)| Self::of(file, line, row).map_err(bad)).collect()
+        rows.into_iter().map(|(line, row)| Self::from_line(file, line, row).map_err(bad)).collect()
     }
 
-    fn of(file: &str, line: usize, row: PaperLine) -> Result<Self> {
+    fn from_line(file: &str, line: usize, row: PaperLine) -> Result<Self> {
         Self::checked(file, line, row).map_err(|error| error.at(format!("{file}:{line}")))
     }
 

@@ -60,7 +60,7 @@ impl State {
     pub(crate) fn of(entry: &InventoryItem) -> Self {
         match &entry.found {
             Found::Damaged(_) => Self::Damaged,
-            Found::Whole(_) if entry.later() => Self::LaterVersion,
+            Found::Whole(_) if entry.is_newer_version() => Self::LaterVersion,
             Found::Whole(_) if !entry.current() => Self::OtherVersion,
             Found::Whole(_) => Self::Whole,
         }
@@ -125,7 +125,7 @@ impl Files {
 }
 
 impl Listing {
-    pub(crate) fn of(store: &Store) -> Self {
+    pub(crate) fn new(store: &Store) -> Self {
         let entries = store.entries();
         let stages = KindSum::of(&entries).into_iter().map(|sum| {
             let states = entries.iter().filter(|entry| entry.stage == sum.stage).map(State::of);
@@ -189,15 +189,15 @@ pub(crate) struct DamagedFile {
 
 impl DamagedFile {
     fn of_stray(stray: &UnknownEntry, repair: bool) -> Self {
-        Self::of(stray.error(), if repair { stray.remove() } else { Ok(()) }, repair)
+        Self::new(stray.error(), if repair { stray.remove() } else { Ok(()) }, repair)
     }
 
     fn of_record(record: &DamagedRecord, repair: bool) -> Self {
-        Self::of(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
+        Self::new(record.error(), if repair { record.remove() } else { Ok(()) }, repair)
     }
 
     /// Creates the entry for a file. If removing the file failed, the entry contains that error instead.
-    fn of(error: Error, removed: Result<()>, repair: bool) -> Self {
+    fn new(error: Error, removed: Result<()>, repair: bool) -> Self {
         let (removed, error) = match removed {
             Ok(()) => (repair, error),
             Err(error) => (false, error),
@@ -222,7 +222,7 @@ pub(crate) struct DamagedArtifact {
 
 impl Verified {
     /// Checks every byte of every artifact. Removes damaged objects if `repair` is set.
-    pub(crate) fn of(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<Self> {
+    pub(crate) fn new(store: &Store, repair: bool, mended: Option<PathBuf>) -> Result<Self> {
         let entries = store.entries();
         let artifacts = entries.len();
         let found: Vec<(InventoryItem, DamagedArtifact)> = entries

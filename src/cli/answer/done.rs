@@ -252,7 +252,8 @@ pub(crate) struct Fetched {
     /// Required files and their state before the download.
     pub(crate) files: Vec<HubFile>,
     /// Number of files downloaded.
-    pub(crate) brought: usize,
+    #[serde(rename = "brought")]
+    pub(crate) downloaded: usize,
     /// Number of bytes downloaded.
     pub(crate) bytes: u64,
     /// Files that could not be fetched, with reasons.

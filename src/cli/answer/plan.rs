@@ -195,7 +195,7 @@ pub(crate) struct LimitedStore {
 impl GridPlan {
     /// # Errors
     /// Fails if a method cannot be built or the store cannot be read.
-    pub(crate) fn of(plan: &Plan<'_>, found: &Preflight, store: &Store, settings: &RunSettings) -> Result<Self> {
+    pub(crate) fn new(plan: &Plan<'_>, found: &Preflight, store: &Store, settings: &RunSettings) -> Result<Self> {
         let grid: &Grid = plan.grid;
         let Preflight { state, estimate } = found;
         let reasons = Reasons::new(store, plan);
@@ -208,7 +208,7 @@ impl GridPlan {
         });
         let quota = settings.store_limit.map(|limit| -> Result<LimitedStore> {
             let reserved = store.reserved_by_others()?;
-            let quota = Quota::of(plan, store, &reserved, limit, estimate.coming());
+            let quota = Quota::new(plan, store, &reserved, limit, estimate.coming());
             Ok(LimitedStore {
                 limit_bytes: quota.limit,
                 needed_bytes: quota.needed,
@@ -260,7 +260,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
     let mut stored = 0;
     for backbone in &plan.backbones {
         for index in 0..backbone.calibrations.len() {
-            for trials in TrialCount::of(plan, backbone, index, state) {
+            for trials in TrialCount::count(plan, backbone, index, state) {
                 (needed, stored) = (needed + trials.needed, stored + trials.stored);
             }
         }
@@ -284,7 +284,7 @@ fn jobs(plan: &Plan<'_>, backbone: &BackbonePlan, state: &StoreState) -> Vec<Pla
             .filter(|variant| !is_stored(state, &variant.selection) || !is_stored(state, &variant.operator))
             .count();
         let text = calibration.calibration.to_string();
-        for TrialCount { criterion, needed, stored } in TrialCount::of(plan, backbone, index, state) {
+        for TrialCount { criterion, needed, stored } in TrialCount::count(plan, backbone, index, state) {
             if stored < needed {
                 let calibration = text.clone();
                 let trials = needed - stored;

@@ -40,7 +40,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    pub(crate) fn of(stored: &StoredResults, folder: &Path) -> Self {
+    pub(crate) fn new(stored: &StoredResults, folder: &Path) -> Self {
         Self {
             name: stored.name.clone(),
             profile: stored.profile.clone(),
@@ -94,7 +94,7 @@ pub(crate) struct SubmittedJob {
 }
 
 impl StatusAnswer {
-    pub(crate) fn of(store: &Store) -> Self {
+    pub(crate) fn new(store: &Store) -> Self {
         let submitted: Vec<Submission> =
             Submission::all(store).into_iter().filter(|submission| submission.jobs(store).any()).collect();
         // Query the scheduler only if something was submitted.
@@ -124,7 +124,7 @@ impl StatusAnswer {
         let store_name = store.root().display().to_string();
         let damaged = store.damaged_records();
         let damaged_records = damaged.iter().map(|record| record.path.display().to_string()).collect();
-        Self { store: store_name, overview: Overview::of(store), submissions, damaged_records, scheduler_silent }
+        Self { store: store_name, overview: Overview::read(store), submissions, damaged_records, scheduler_silent }
     }
 }
 
@@ -159,7 +159,7 @@ pub(crate) struct RemainingSize {
 }
 
 impl RemainingSize {
-    fn of(config: &Config, removed: &Cut) -> Self {
+    fn new(config: &Config, removed: &Cut) -> Self {
         let program = Program::without(config.layers, removed);
         let dense = Program::dense(config.layers);
         Self {
@@ -223,7 +223,7 @@ pub(crate) struct Creation {
 }
 
 impl Explanation {
-    pub(crate) fn of(plan: &Plan<'_>, (backbone, variant): (&BackbonePlan, &Variant), store: &Store) -> Self {
+    pub(crate) fn new(plan: &Plan<'_>, (backbone, variant): (&BackbonePlan, &Variant), store: &Store) -> Self {
         let state = StoreState::read(plan, store);
         let reasons = Reasons::new(store, plan);
         let mut artifacts = Vec::new();
@@ -250,7 +250,7 @@ impl Explanation {
                 backbone.config.layers,
                 removed_layers.as_ref().map(Cut::whole_layers).as_deref(),
             ),
-            size: removed_layers.as_ref().map(|removed| RemainingSize::of(&backbone.config, removed)),
+            size: removed_layers.as_ref().map(|removed| RemainingSize::new(&backbone.config, removed)),
             removed_layers,
             artifacts,
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use ghostlab_definitions::{ChatTemplate, native};
+use ghostlab_definitions::{ChatTemplate, builtin};
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
@@ -169,7 +169,7 @@ impl Inputs {
     }
 
     fn documents(&self, grid: &Grid) -> Result<BTreeMap<String, usize>> {
-        let limited = grid.evaluate.native().filter(|task| task.how.limit.is_some());
+        let limited = grid.evaluate.builtin().filter(|task| task.how.limit.is_some());
         let mut tasks: Vec<&EvalTask> = limited.collect();
         tasks.sort_by(|a, b| a.name.cmp(&b.name));
         tasks.dedup_by(|a, b| a.name == b.name);
@@ -183,7 +183,7 @@ impl Inputs {
                 let paths: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
                 let rows = self.guarded(&paths, || {
                     sandbox::check(data.probe(&task.how, Path::new(""))?)?;
-                    native::rows(definition, files)
+                    builtin::rows(definition, files)
                 })?;
                 Ok((task.name.clone(), rows.len()))
             })

@@ -3,7 +3,7 @@
 use ghostlab_definitions::aggregate::Item;
 use ghostlab_definitions::filter::Pipeline;
 use ghostlab_definitions::results::score_task;
-use ghostlab_definitions::{Answer, Ask, Request, Task, Value as DefinitionValue};
+use ghostlab_definitions::{Answer, Request, RequestKind, Task, Value as DefinitionValue};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
@@ -89,8 +89,8 @@ fn arguments(requests: &[Request]) -> Map<String, Value> {
         .enumerate()
         .map(|(index, request)| {
             let [context, continuation] = texts(request);
-            let arguments = match &request.ask {
-                Ask::Generate { settings, .. } => json!({"arg_0": context, "arg_1": settings}),
+            let arguments = match &request.kind {
+                RequestKind::Generate { settings, .. } => json!({"arg_0": context, "arg_1": settings}),
                 _ if continuation.is_empty() => json!({"arg_0": context}),
                 _ => json!({"arg_0": context, "arg_1": continuation}),
             };
@@ -111,10 +111,10 @@ fn filtered(filter: &Pipeline, answer: &Answer, document: &DefinitionValue) -> R
 }
 
 fn texts(request: &Request) -> [&str; 2] {
-    match &request.ask {
-        Ask::LogLikelihood { context, continuation } => [context, continuation],
-        Ask::Rolling { text } => [text, ""],
-        Ask::Generate { context, .. } => [context, ""],
+    match &request.kind {
+        RequestKind::LogLikelihood { context, continuation } => [context, continuation],
+        RequestKind::Rolling { text } => [text, ""],
+        RequestKind::Generate { context, .. } => [context, ""],
     }
 }
 

@@ -13,7 +13,7 @@ mod time_left;
 
 pub use harness_samples::harness_samples;
 pub use overview::{FailedCell, FailureView, JobView, Overview, PlanView, RunView, WorkerView};
-pub use preflight::{Preflight, Where, preflight, prepare};
+pub use preflight::{Preflight, TargetMachine, preflight, prepare};
 pub use record::{Recorder, RunRecord, RunState};
 pub use run::{WorkerOutcome, read_stored, run, work};
 pub use sample::{

@@ -94,7 +94,7 @@ pub struct JobView {
 }
 
 impl RunView {
-    fn of(record: RunRecord, died: bool) -> Self {
+    fn new(record: RunRecord, died: bool) -> Self {
         let RunRecord { flops, flops_done, seconds, seconds_left, stage, .. } = record;
         Self {
             died,
@@ -199,7 +199,7 @@ pub struct FailureView {
 }
 
 impl Overview {
-    pub fn of(store: &Store) -> Self {
+    pub fn read(store: &Store) -> Self {
         let records = RunRecord::all(store);
         let living = store.living();
         let living: BTreeSet<&str> = living.iter().map(String::as_str).collect();
@@ -225,7 +225,7 @@ impl Overview {
         let rest = attempts.iter().map(|(name, attempt)| failure(name, attempt, None));
         let failures = rest.filter(|failure| !reported.contains(&failure.what)).collect();
         let is_dead = |record: &RunRecord| record.stage == RunState::Running && !living.contains(&*record.process);
-        let runs = runs.into_iter().map(|record| RunView::of(record.clone(), is_dead(&record))).collect();
+        let runs = runs.into_iter().map(|record| RunView::new(record.clone(), is_dead(&record))).collect();
         Self { runs, plans, failures }
     }
 }

@@ -22,11 +22,11 @@ use ghostlab_store::{InventoryItem, Lookup, Store};
 
 /// Machine on which a plan will run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Where {
+pub enum TargetMachine {
     /// This machine. Memory is limited to its free memory by default.
-    Here,
+    Local,
     /// Other machines, about which nothing is known.
-    Elsewhere,
+    Remote,
 }
 
 /// State of the store and cost estimate for a plan that has passed the checks.
@@ -42,18 +42,18 @@ pub struct Preflight {
 pub fn preflight(
     plan: &Plan<'_>,
     settings: &RunSettings,
-    position: Where,
+    target: TargetMachine,
     store: &Store,
     reporter: &dyn Reporter,
     stop: &AtomicBool,
 ) -> Result<Preflight> {
-    let free = machine::told_free_memory().filter(|_| position == Where::Here);
+    let free = machine::told_free_memory().filter(|_| target == TargetMachine::Local);
     if plan.backbones.iter().flat_map(BackbonePlan::tokens).any(|key| !store.has(key)) {
         for_tokens(plan, store, settings.memory, free)?;
-        on_disk(plan, settings, position, store)?;
+        on_disk(plan, settings, target, store)?;
     }
     prepare(plan, store, reporter, stop)?;
-    let found = on_disk(plan, settings, position, store)?;
+    let found = on_disk(plan, settings, target, store)?;
     for backbone in &plan.backbones {
         for_jobs(plan, backbone, &found.state, settings.memory, free)?;
     }
@@ -62,17 +62,17 @@ pub fn preflight(
 
 /// Reads the state of the store, and checks that there is enough disk space. Texts that have not been tokenized yet are
 /// ignored.
-fn on_disk(plan: &Plan<'_>, settings: &RunSettings, position: Where, store: &Store) -> Result<Preflight> {
+fn on_disk(plan: &Plan<'_>, settings: &RunSettings, target: TargetMachine, store: &Store) -> Result<Preflight> {
     let state = if settings.retime { StoreState::to_retime(plan, store) } else { StoreState::read(plan, store) };
-    let memory = match position {
-        Where::Here => settings.memory_bytes(),
-        Where::Elsewhere => settings.memory.unwrap_or(u64::MAX),
+    let memory = match target {
+        TargetMachine::Local => settings.memory_bytes(),
+        TargetMachine::Remote => settings.memory.unwrap_or(u64::MAX),
     };
     let estimate = Estimate::of(plan, &state, settings.spool_bytes, memory)?;
     let coming = estimate.coming();
     // Space that will be freed when the size limit of the store is enforced.
     let goes = settings.store_limit.map(|limit| -> Result<u64> {
-        let quota = Quota::of(plan, store, &store.reserved_by_others()?, limit, coming);
+        let quota = Quota::new(plan, store, &store.reserved_by_others()?, limit, coming);
         Ok(quota.going.iter().map(InventoryItem::bytes).sum())
     });
     room_on_disk(&estimate, goes.transpose()?.unwrap_or(0), store)?;
@@ -157,10 +157,11 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
 /// Fails with exit code 3. The error gives the required and the free space.
 fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     let wanted = (estimate.coming(), estimate.cost.inodes);
-    let free = (disk::free(store.room()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.room()));
+    let free =
+        (disk::free(store.space_root()).map(|free| free.saturating_add(goes)), disk::free_inodes(store.space_root()));
     let lacks = |what: String, found: String| {
         Err(Error::missing("not enough disk space in the store for this grid")
-            .at(store.room().display().to_string())
+            .at(store.space_root().display().to_string())
             .expected(format!("about {what} free"))
             .found(found)
             .hint("run `ghostlab cache gc` to see what can be deleted, or choose another folder with --store"))
@@ -227,7 +228,7 @@ fn for_jobs(
 pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Result<()> {
     let RunEnv { settings, store, reporter, stop, .. } = *given;
     let Some(limit) = settings.store_limit else { return Ok(()) };
-    let look = || Ok::<_, Error>(Quota::of(plan, store, &store.reserved_by_others()?, limit, coming));
+    let look = || Ok::<_, Error>(Quota::new(plan, store, &store.reserved_by_others()?, limit, coming));
     let note = |text| reporter.event(Event::Note { text });
     let mut quota = look()?;
     if !quota.going.is_empty() {

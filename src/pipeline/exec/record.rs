@@ -210,7 +210,7 @@ impl Reporter for Recorder<'_> {
     fn event(&self, event: Event) {
         let mut state = lock(&self.state);
         let since = (self.store.now() - state.started).as_secs_f64();
-        state.left.see(&event, since);
+        state.left.record_event(&event, since);
         (state.record.flops_done, state.record.seconds_left) = (state.left.flops_done(), state.left.seconds());
         let mut now = true;
         match &event {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use super::preflight::{self, Preflight, Where, preflight};
+use super::preflight::{self, Preflight, TargetMachine, preflight};
 use super::schedule::{self, Limits, Scheduled, TaskHooks};
 use super::spread::Spread;
 use crate::error::{ErrorKind, Result};
@@ -146,7 +146,7 @@ fn run_all<T>(
     if settings.retime {
         reporter.event(Event::Note { text: latency::announced(&plan.backbones) });
     }
-    let Preflight { state, estimate } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
+    let Preflight { state, estimate } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop)?;
     let complete: Vec<usize> =
         plan.variants().filter(|(_, variant)| state.complete(variant)).map(|(_, variant)| variant.cell).collect();
     if complete.len() < grid.cells.len() {
@@ -163,7 +163,7 @@ fn run_all<T>(
         work: pieces(&plan, &state)?,
         engine: plan.engines(),
         machine: plan.machine(),
-        plan: Outline::of(&plan, &state)?.keep(store),
+        plan: Outline::new(&plan, &state)?.keep(store),
     });
     let context = context(&plan, &state, env);
     context.found_complete(complete.into_iter());
@@ -223,7 +223,7 @@ fn execute(plan: &Plan<'_>, context: &RunContext<'_>, state: &StoreState, engine
     let models = &Models::new(&plan.inputs, budgets, context.settings.device_memory, engines);
     let programs = &Programs::default();
     let tools = JobContext { run: context, models, programs };
-    let head = GridHead { plan, tools, spread: context.worker_limits.map(|_| Spread::default()) };
+    let head = GridTaskHooks { plan, tools, spread: context.worker_limits.map(|_| Spread::default()) };
     // Jobs that must not run in parallel with others come last, one at a time.
     for alone in [false, true] {
         let tasks = tasks(plan, tools, state, alone);
@@ -285,14 +285,14 @@ fn tasks<'a>(
 }
 
 /// Callbacks of a grid run that the scheduler calls.
-struct GridHead<'a> {
+struct GridTaskHooks<'a> {
     plan: &'a Plan<'a>,
     tools: JobContext<'a>,
     /// Coordination with other workers, or `None` if the run is not a worker.
     spread: Option<Spread>,
 }
 
-impl TaskHooks for GridHead<'_> {
+impl TaskHooks for GridTaskHooks<'_> {
     fn forget(&self, model: usize) {
         let backbone = &self.plan.backbones[model];
         self.tools.models.forget(backbone);
@@ -311,8 +311,8 @@ impl TaskHooks for GridHead<'_> {
         }
     }
 
-    fn others_at(&self, task: &Scheduled<'_>) -> bool {
-        self.spread.as_ref().is_some_and(|spread| spread.sightings.others_at(task, self.tools.run.store))
+    fn is_leased_elsewhere(&self, task: &Scheduled<'_>) -> bool {
+        self.spread.as_ref().is_some_and(|spread| spread.sightings.is_leased_elsewhere(task, self.tools.run.store))
     }
 
     fn idle(&self) -> Result<()> {

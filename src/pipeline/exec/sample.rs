@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::preflight::{Preflight, Where, preflight};
+use super::preflight::{Preflight, TargetMachine, preflight};
 use super::run::{attempt, context};
 use crate::criterion::Selection;
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ use crate::pipeline::stage::tokens::{self, AnswerKey, Documents};
 use crate::tasks::{AccuracyKind, DocumentResult, Solutions};
 use ghostlab_definitions::Definition;
 use ghostlab_definitions::aggregate::{Aggregation, Item, bits};
-use ghostlab_definitions::results::{Noted, noted};
+use ghostlab_definitions::results::{MetricItems, metric_items};
 use ghostlab_store::{Key, Store};
 
 /// Cell with scores that were recomputed.
@@ -123,7 +123,7 @@ pub fn sample_cost(
     draw: &Draw<'_>,
 ) -> Result<SampleCost> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
+    let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop)?;
     let context = context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
     let costs = job_costs(&plan, &state)?;
     let mut all = SampleCost::default();
@@ -161,7 +161,7 @@ pub fn sample(
     draw: &Draw<'_>,
 ) -> Result<Vec<SampledCell>> {
     let plan = Plan::new(grid, store, settings.engine, settings.batch_tokens)?;
-    let Preflight { state, .. } = preflight(&plan, &settings, Where::Here, store, reporter, stop)?;
+    let Preflight { state, .. } = preflight(&plan, &settings, TargetMachine::Local, store, reporter, stop)?;
     let context = context(&plan, &state, RunEnv { store, settings, reporter, stop, worker_limits: None });
     let memory = settings.memory_bytes();
     let budgets: Vec<(String, u64)> = plan
@@ -283,10 +283,10 @@ fn items(
     scored: &[usize],
     answer_key: Option<&AnswerKey>,
 ) -> Result<(SampledItems, usize)> {
-    let sample = SampledValues::of(eval_set, chunks);
+    let sample = SampledValues::new(eval_set, chunks);
     match (&evaluation.target, answer_key) {
         (EvalTarget::Windows(text), _) => Ok(sample.windows(if text.damage { WIDTH } else { 1 })),
-        (EvalTarget::Task(_), Some(AnswerKey::Native(solutions))) => sample.documents(solutions),
+        (EvalTarget::Task(_), Some(AnswerKey::Builtin(solutions))) => sample.documents(solutions),
         (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {
             let definition = context.grid.task(task).definition()?;
             sample.defined(definition, documents, eval_set, scored)
@@ -305,7 +305,7 @@ struct SampledValues {
 }
 
 impl SampledValues {
-    fn of(eval_set: &dyn EvalSet, chunks: &[Vec<f64>]) -> Self {
+    fn new(eval_set: &dyn EvalSet, chunks: &[Vec<f64>]) -> Self {
         let mut filled = Vec::new();
         let mut mask = Vec::new();
         for (at, values) in chunks.iter().enumerate() {
@@ -370,7 +370,7 @@ impl SampledValues {
         let answered = indices.iter().map(|&at| (at, answers[at].as_slice()));
         let mut all = BTreeMap::new();
         let spans: Vec<Range<usize>> = documents.spans().collect();
-        for Noted { metric, filter, items } in noted(&task, &answered)? {
+        for MetricItems { metric, filter, items } in metric_items(&task, &answered)? {
             let items = defined_items(
                 metric.aggregation,
                 &items,

@@ -36,7 +36,7 @@ pub(super) trait TaskHooks: Sync {
     }
 
     /// Returns whether other workers hold the leases on all remaining work of a task.
-    fn others_at(&self, _: &Scheduled<'_>) -> bool {
+    fn is_leased_elsewhere(&self, _: &Scheduled<'_>) -> bool {
         false
     }
 
@@ -146,9 +146,9 @@ fn next(
                 && !tasks[index].after.iter().any(|other| now.waiting.contains(other) || now.running.contains(other))
         })
         .collect();
-    let (others_at, ready): (Vec<usize>, Vec<usize>) =
-        ready.into_iter().partition(|&index| head.others_at(&tasks[index]));
-    now.busy.extend(others_at);
+    let (leased, ready): (Vec<usize>, Vec<usize>) =
+        ready.into_iter().partition(|&index| head.is_leased_elsewhere(&tasks[index]));
+    now.busy.extend(leased);
     let next_of = |model: usize| ready.iter().copied().find(|&index| tasks[index].model == model);
     let index = match now.chosen.and_then(next_of) {
         Some(index) => index,

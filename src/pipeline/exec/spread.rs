@@ -61,7 +61,7 @@ impl Sightings {
     /// Time after which a job is retried even if its leases are unchanged. The workers that hold them may have died.
     const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
-    pub(super) fn others_at(&self, task: &Scheduled<'_>, store: &Store) -> bool {
+    pub(super) fn is_leased_elsewhere(&self, task: &Scheduled<'_>, store: &Store) -> bool {
         let leases = store
             .with_leases(|leases: &BTreeSet<String>| -> Vec<String> {
                 leases
@@ -98,23 +98,23 @@ mod tests {
         let sightings = Sightings::default();
         let calibration = job("calibrate", true);
         let text = job("text", false);
-        let others_at = |task: &Scheduled<'_>| {
+        let is_leased_elsewhere = |task: &Scheduled<'_>| {
             std::thread::sleep(Duration::from_millis(250));
-            sightings.others_at(task, &store)
+            sightings.is_leased_elsewhere(task, &store)
         };
-        assert!(!others_at(&calibration) && !others_at(&text), "no worker is left");
+        assert!(!is_leased_elsewhere(&calibration) && !is_leased_elsewhere(&text), "no worker is left");
         let leases = ["calibrate", "text-1", "text-2"].map(|name| match store.lease(name).unwrap() {
             LeaseResult::Mine(lease) => lease,
             LeaseResult::Theirs(_) => panic!("{name} is taken"),
         });
-        assert!(others_at(&calibration), "the holder of the only lease does all of it");
-        assert!(!others_at(&text), "a chunk may be free");
-        assert!(others_at(&text), "no chunk was free, and nothing has changed");
+        assert!(is_leased_elsewhere(&calibration), "the holder of the only lease does all of it");
+        assert!(!is_leased_elsewhere(&text), "a chunk may be free");
+        assert!(is_leased_elsewhere(&text), "no chunk was free, and nothing has changed");
         let [calibrating, one, _two] = leases;
         drop(one);
-        assert!(!others_at(&text) && others_at(&text), "a chunk was released");
+        assert!(!is_leased_elsewhere(&text) && is_leased_elsewhere(&text), "a chunk was released");
         drop(calibrating);
-        assert!(!others_at(&calibration));
+        assert!(!is_leased_elsewhere(&calibration));
     }
 
     fn job(lease_name: &str, exclusive: bool) -> Scheduled<'_> {

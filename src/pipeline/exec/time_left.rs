@@ -44,7 +44,7 @@ struct RunningJob {
 const AT_LEAST: f64 = 0.02;
 
 impl TimeLeft {
-    pub fn see(&mut self, event: &Event, now: f64) {
+    pub fn record_event(&mut self, event: &Event, now: f64) {
         // Solving and reading continue after a job has ended. The time for them counts towards the piece of work that
         // the job belongs to.
         if let Some((before, Some(group))) = &self.last {
@@ -201,7 +201,7 @@ mod tests {
         let mut now = 0.0;
         let mut estimates = Vec::new();
         let mut see = |left: &mut TimeLeft, event: &Event, now: f64| {
-            left.see(event, now);
+            left.record_event(event, now);
             estimates.push((now, now / duration, left.seconds()));
         };
         see(&mut left, &planned(pieces), now);
@@ -289,7 +289,7 @@ mod tests {
         let mut left = TimeLeft::default();
         let mut count = 0;
         for (at, event) in &events {
-            left.see(event, at - planned);
+            left.record_event(event, at - planned);
             let share = (at - planned) / (end - planned);
             let really = end - at;
             if (0.1..0.97).contains(&share) {
@@ -322,7 +322,7 @@ mod tests {
     fn what_others_did_is_done_and_says_nothing_of_this_machine() {
         let pieces = grid();
         let mut left = TimeLeft::default();
-        left.see(&planned(&pieces), 0.0);
+        left.record_event(&planned(&pieces), 0.0);
         let job = JobStarted {
             id: 0,
             label: String::new(),
@@ -331,11 +331,11 @@ mod tests {
             cells: 1,
             flops: 40.0,
         };
-        left.see(&Event::Started(job), 0.0);
-        left.see(&Event::Advanced { job: 0, tokens: 9, ran: None, elsewhere: true }, 0.1);
+        left.record_event(&Event::Started(job), 0.0);
+        left.record_event(&Event::Advanced { job: 0, tokens: 9, ran: None, elsewhere: true }, 0.1);
         assert_eq!((left.flops_done(), left.seconds()), (0.0, None));
         let before = left.share();
-        left.see(&Event::Advanced { job: 0, tokens: 1, ran: None, elsewhere: false }, 4.1);
+        left.record_event(&Event::Advanced { job: 0, tokens: 1, ran: None, elsewhere: false }, 4.1);
         assert_eq!(left.flops_done(), 4.0);
         assert!(before > 0.15 && left.share() > before, "{before}");
     }

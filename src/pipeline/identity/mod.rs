@@ -34,19 +34,19 @@ pub struct Identity {
     #[schemars(with = "ComputeId")]
     pub engine: Arc<ComputeId>,
     /// Removed layers.
-    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "optional_arc", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<CutId>")]
     pub cut: Option<Arc<CutId>>,
     /// Repair of the cut.
-    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "optional_arc", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<RepairId>")]
     pub repair: Option<Arc<RepairId>>,
     /// Text on which layers are selected and repairs are solved.
-    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "optional_arc", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<CalibrationId>")]
     pub calibration: Option<Arc<CalibrationId>>,
     /// Measurement of the variant.
-    #[serde(with = "perhaps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "optional_arc", default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<MeasureId>")]
     pub measure: Option<Arc<MeasureId>>,
 }
@@ -354,7 +354,7 @@ mod part {
 }
 
 /// Serde adapter that serializes an `Option<Arc<T>>` like an `Option<T>`.
-mod perhaps {
+mod optional_arc {
     use std::sync::Arc;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

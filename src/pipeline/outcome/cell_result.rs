@@ -62,7 +62,7 @@ impl GridOutcome {
     /// Returns the answers of the dense model to a task, or `None` if its cell has no scores.
     pub fn dense_answers(&self, backbone: &str, task: &EvalTask) -> Option<&Answered> {
         let dense = self.cells.iter().find(|cell| cell.cell.is_dense() && cell.cell.backbone == backbone)?;
-        dense.task(task)?.sample.as_ref()?.answers.native()
+        dense.task(task)?.sample.as_ref()?.answers.builtin()
     }
 
     /// Iterates over the extents of a text in all cells.
@@ -112,16 +112,16 @@ pub struct TaskScores {
 #[derive(Debug, Clone)]
 pub enum Answers {
     /// Answers to a built-in task.
-    Native(Answered),
+    Builtin(Answered),
     /// Answers to a task with a definition, by document and request, and the values of each score, by document.
     Defined { answers: Vec<Vec<Answer>>, items: Vec<Vec<Item>> },
 }
 
 impl Answers {
     /// Returns the answers to a built-in task, or `None` for a task with a definition.
-    pub fn native(&self) -> Option<&Answered> {
+    pub fn builtin(&self) -> Option<&Answered> {
         match self {
-            Self::Native(answered) => Some(answered),
+            Self::Builtin(answered) => Some(answered),
             Self::Defined { .. } => None,
         }
     }
@@ -129,14 +129,14 @@ impl Answers {
 
 impl TaskScores {
     /// Creates the scores of a built-in task from its answers.
-    pub fn native(label: String, answered: Answered) -> Self {
+    pub fn builtin(label: String, answered: Answered) -> Self {
         let TaskResult { task, original, effective, non_finite, unanswered, truncated, .. } = answered.result;
         let score = |kind: &AccuracyKind| {
             let Measure { value: score, stderr: error } = answered.result.measure(*kind);
             Score { metric: kind.name().to_owned(), filter: "none".to_owned(), score, error, documents: effective }
         };
         let scores = task.metrics.iter().map(score).collect();
-        let answers = Answers::Native(answered);
+        let answers = Answers::Builtin(answered);
         Self { label, original, effective, truncated, non_finite, unanswered, scores, answers }
     }
 }
@@ -279,7 +279,7 @@ impl CellResult {
 
     /// Iterates over the labels and answers of those built-in tasks that have been answered.
     pub fn answered_tasks(&self) -> impl Iterator<Item = (&str, &Answered)> {
-        self.task_scores().filter_map(|scores| Some((scores.label.as_str(), scores.answers.native()?)))
+        self.task_scores().filter_map(|scores| Some((scores.label.as_str(), scores.answers.builtin()?)))
     }
 
     /// Returns the notes on the cell, without duplicates.

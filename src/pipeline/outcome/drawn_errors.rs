@@ -39,7 +39,7 @@ struct RememberedErrors {
 }
 
 impl RememberedErrors {
-    fn of(errors: KnownErrors) -> Self {
+    fn new(errors: KnownErrors) -> Self {
         let check = sha256::of_bytes(json!(errors).to_string());
         Self { errors, check }
     }
@@ -48,7 +48,7 @@ impl RememberedErrors {
 fn read(store: &Store, path: &Path) -> KnownErrors {
     let found = store.file(path).and_then(|text| serde_json::from_slice::<RememberedErrors>(&text).ok());
     let remembered = found
-        .map(|found| (found.check, RememberedErrors::of(found.errors)))
+        .map(|found| (found.check, RememberedErrors::new(found.errors)))
         .filter(|(check, stored)| *check == stored.check);
     remembered.map(|(_, stored)| stored.errors).unwrap_or_default()
 }
@@ -89,7 +89,7 @@ impl<'a> DrawnErrors<'a> {
         // Merge the standard errors with those that another process may have saved in the meantime.
         let mut errors = read(self.store, path);
         errors.extend(self.known.borrow().iter().map(|(content, bits)| (content.clone(), *bits)));
-        if let Ok(text) = serde_json::to_vec(&RememberedErrors::of(errors)) {
+        if let Ok(text) = serde_json::to_vec(&RememberedErrors::new(errors)) {
             self.store.put_file(path, &text).ok();
         }
     }
@@ -117,7 +117,7 @@ mod tests {
         let mut known = read(&store, &path);
         assert_eq!(known.values().copied().collect::<Vec<_>>(), [expected.to_bits()]);
         known.values_mut().for_each(|bits| *bits = 7.5_f64.to_bits());
-        let text = serde_json::to_string(&RememberedErrors::of(known)).unwrap();
+        let text = serde_json::to_string(&RememberedErrors::new(known)).unwrap();
         std::fs::write(&path, &text).unwrap();
         let again = DrawnErrors::of(&store, &key);
         assert_eq!(again.error(aggregation, &sound).unwrap(), Some(7.5));

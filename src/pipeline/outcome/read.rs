@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::grid::{EvalTask, Grid};
 use crate::machine;
 use crate::metric::{self, Savings};
-use crate::model::{Cut, Program, deployed, rounding_told};
+use crate::model::{Cut, Program, deployed, describe_quantization};
 use crate::pipeline::env::backbone::{BackbonePlan, EvalTarget, Evaluation, Variant};
 use crate::pipeline::plan::Plan;
 use crate::pipeline::stage::group::stored_program;
@@ -41,7 +41,7 @@ impl GridOutcome {
         let rounded = plan
             .backbones
             .iter()
-            .filter_map(|backbone| Some((backbone.name.clone(), rounding_told(&backbone.config)?)))
+            .filter_map(|backbone| Some((backbone.name.clone(), describe_quantization(&backbone.config)?)))
             .collect();
         let first = plan.variants().next().and_then(|(_, variant)| variant.prompts.first());
         let machine = first.and_then(|prompt| prompt.machine());
@@ -218,8 +218,8 @@ impl<'a> BackboneReader<'a> {
         errors: &DrawnErrors<'_>,
     ) -> Result<TaskScores> {
         let documents = match answer_key {
-            AnswerKey::Native(solutions) => {
-                return Ok(TaskScores::native(
+            AnswerKey::Builtin(solutions) => {
+                return Ok(TaskScores::builtin(
                     task.to_string(),
                     scores::evaluate_answers(&scores::read(artifact)?, solutions)?,
                 ));
@@ -254,7 +254,7 @@ impl<'a> BackboneReader<'a> {
             None => Program::without(config.layers, removed),
             Some(_) => stored_program(self.store, self.backbone, variant)?,
         };
-        Ok(Some(Savings::of(&deployed(&program, config).program, config)))
+        Ok(Some(Savings::new(&deployed(&program, config).program, config)))
     }
 
     fn find(&self, key: &Key, result: &mut CellResult) -> Option<StoredObject> {

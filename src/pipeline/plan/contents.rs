@@ -137,14 +137,14 @@ impl<'a> BackboneContents<'a> {
         let [config, tokenizer_config] = self.inputs.configs(&self.folder)?;
         let max_length = how.max_length.map_or_else(|| tasks::max_length(&config, Some(&tokenizer_config)), Ok)?;
         let prefix = self.prefix(&tokenizer_config, &config)?.map(|prefix| json!(prefix.token));
-        if let Some(native) = data.native() {
+        if let Some(builtin) = data.builtin() {
             let requests = json!({
-                "task": native.name, "task_version": native.version, "rows": rows, "formats": formats, "limit": limit,
+                "task": builtin.name, "task_version": builtin.version, "rows": rows, "formats": formats, "limit": limit,
                 "bos": bos, "max_length": max_length, "prefix": prefix, "tokenizer": self.files.tokenizer,
             });
             let measure = MeasureId::Task {
-                task: native.name.to_owned(),
-                version: native.version,
+                task: builtin.name.to_owned(),
+                version: builtin.version,
                 rows,
                 formats,
                 limit: limit.map(|limit| Canonical::of(&json!(limit))),

@@ -35,7 +35,7 @@ const PROGRAM: u64 = 92 << 20;
 
 /// Memory in bytes that the program uses in addition if it is available. 30 runs with a small backbone used 128 to 160
 /// MB in total (2026-11-27). Of this, 50 or 57 MB were pages of the executable, depending on the page cache.
-const AND_MORE: u64 = 30 << 20;
+const OPTIONAL_BYTES: u64 = 30 << 20;
 
 /// Returns a placeholder for an operator that is not known yet. Each index gives a different operator, because a trie
 /// would merge programs that are equal.
@@ -231,7 +231,7 @@ impl BackboneEstimator<'_> {
             variants.iter().filter_map(|variant| solving(plan.grid, backbone, variant, &load, state)).collect()
         });
         let mut cost = operator::cost(config, pass, &all, &left);
-        for CriterionTrials { metric, all, missing, .. } in CriterionTrials::of(plan.grid, backbone, index, state) {
+        for CriterionTrials { metric, all, missing, .. } in CriterionTrials::count(plan.grid, backbone, index, state) {
             cost += scores::trial_cost(config, metric, [&all, &missing], &load);
         }
         self.add_trainings(&mut cost, &calibrated, pass / load.tokens.max(1) as f64);
@@ -320,7 +320,7 @@ impl BackboneEstimator<'_> {
         let weights = if backbone.unquantized.is_some() { 2 * weights } else { weights };
         let weights = weights + merged_bytes(plan, backbone, state);
         let least = PROGRAM + weights + batch_bytes(plan, backbone, state, memory) + solving.max(left as u64 * matrix);
-        (least + AND_MORE).min(memory.max(least))
+        (least + OPTIONAL_BYTES).min(memory.max(least))
     }
 }
 

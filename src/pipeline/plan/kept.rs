@@ -122,7 +122,7 @@ pub struct Quota {
 impl Quota {
     /// Determines which objects to evict to make space for `coming` bytes. `in_use` contains the hashes of the objects
     /// that running processes have reserved.
-    pub fn of(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, coming: u64) -> Self {
+    pub fn new(plan: &Plan<'_>, store: &Store, in_use: &BTreeSet<String>, limit: u64, coming: u64) -> Self {
         let mut needed = KeepSet::default();
         needed.add_needed(plan, store);
         Self::divided(
@@ -138,7 +138,7 @@ impl Quota {
         let needed = sum_of_sizes(&needed);
         let mut kept = sum_of_sizes(&others);
         // Objects of other program versions are never evicted.
-        others.retain(|entry| !entry.older() && !entry.later());
+        others.retain(|entry| !entry.is_older_version() && !entry.is_newer_version());
         // The cost of damaged objects is unknown, so they are evicted first.
         others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));
         let mut going = Vec::new();

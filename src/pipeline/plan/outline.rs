@@ -80,7 +80,7 @@ impl Outline {
     ///
     /// # Errors
     /// Fails if a method cannot be built.
-    pub fn of(plan: &Plan<'_>, state: &StoreState) -> Result<Self> {
+    pub fn new(plan: &Plan<'_>, state: &StoreState) -> Result<Self> {
         let mut artifacts: Vec<(String, String)> = Vec::new();
         let mut index: BTreeMap<String, usize> = BTreeMap::new();
         let mut at = |key: &Arc<Key>| {
@@ -99,7 +99,7 @@ impl Outline {
             let backbone = &plan.backbones[backbone];
             let keys = backbone.variants.iter().flat_map(|variant| job.produced_keys(variant));
             // Results that depend on the machine are excluded, because workers do not share them.
-            let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::is_here(key)).map(&mut at).collect();
+            let mut artifacts: Vec<usize> = keys.filter(|key| !Stage::is_machine_specific(key)).map(&mut at).collect();
             if artifacts.is_empty() {
                 continue;
             }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::files::{parts, sha256};
 use crate::grid::{CalibratedOn, Calibration, Cell, Grid, Method};
 use crate::machine;
-use crate::model::{Config, EngineRequest, rounding_told};
+use crate::model::{Config, EngineRequest, describe_quantization};
 use crate::pipeline::env::backbone::{
     BackboneKeyParts, BackbonePlan, CalibrationPlan, EvalTarget, Evaluation, TrainingPlan, Variant,
 };
@@ -153,7 +153,7 @@ impl BackbonePlan {
         let weights = grid.backbones[name].weights.as_ref();
         let mut config = inputs.guarded(&[&parts::config(&folder)], || Config::read_with_attachments(&folder))?;
         config.rounded = weights.map(|weights| weights.to);
-        config.notes.extend(rounding_told(&config));
+        config.notes.extend(describe_quantization(&config));
         let files = inputs.of_backbone(&folder)?;
         let engine = engine.choose(&folder)?;
         let batch_tokens = batch_tokens.unwrap_or_else(|| engine.batch_tokens());

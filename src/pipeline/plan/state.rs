@@ -35,7 +35,7 @@ impl StoreState {
 
     /// Reads the state for `--retime`, that is, as if no results that depend on the machine were stored.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
-        Self::of_keys(plan, store, &|key| !Stage::is_here(key))
+        Self::of_keys(plan, store, &|key| !Stage::is_machine_specific(key))
     }
 
     fn of_keys(plan: &Plan<'_>, store: &Store, is_requested: &dyn Fn(&Key) -> bool) -> Self {
@@ -55,7 +55,7 @@ impl StoreState {
         let by_hash: HashMap<String, ObjectState> = wanted
             .into_par_iter()
             .filter(|(hash, _)| there.contains(*hash))
-            .map(|(hash, (key, loaded))| (hash.to_string(), ObjectState::of(key, store, loaded)))
+            .map(|(hash, (key, loaded))| (hash.to_string(), ObjectState::read(key, store, loaded)))
             .collect();
         let selections = variants.iter().filter_map(|variant| variant.selection.as_ref());
         let selections = selections
@@ -145,7 +145,7 @@ fn present<'k>(store: &Store, keys: impl Iterator<Item = &'k Key>) -> HashSet<St
 const LISTING_THRESHOLD: usize = 300;
 
 impl ObjectState {
-    fn of(key: &Key, store: &Store, loaded: bool) -> Self {
+    fn read(key: &Key, store: &Store, loaded: bool) -> Self {
         let artifact = match store.look(key) {
             Lookup::Absent => return Self::Absent,
             Lookup::Damaged(error) => return Self::Damaged(error),

@@ -15,7 +15,7 @@ use crate::calibrate::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::files::sha256;
-use crate::model::{Config, Load, Program, Trie, together};
+use crate::model::{Config, Load, Program, Trie, count_fitting_pieces};
 use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan};
 use crate::pipeline::env::context::CalibrationJob;
 use ghostlab_store::{Draft, Key, Mapped, ObjectKind, Payload, Store, StoredObject, fault};
@@ -180,7 +180,7 @@ pub(crate) fn run(
         // Process adjacent shards together if the same parts of them are missing, up to the limit of the engine.
         let like = (next..shards.len()).take_while(|&index| work[index] == work[next]);
         let tokens = like.map(|index| shards[index].len() * job.shape.length);
-        let end = next + together(tokens, job.engine.pass_tokens(work[next].streams()));
+        let end = next + count_fitting_pieces(tokens, job.engine.pass_tokens(work[next].streams()));
         if !work[next].is_empty() {
             for (index, (rows, sums)) in (next..).zip(measure(job, id, &shards[next..end], &work[next])?) {
                 kept.add(job.shape, index, rows);

@@ -77,13 +77,13 @@ pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
 /// Cost of the elementwise operations between matrix products during training, in floating-point operations per value.
 /// It covers the forward and the backward pass. It is high because the operations are not fused, so each value is read
 /// and written many times. Measured in nine trainings with a hidden size of 128.
-const NUMBER: f64 = 650.0;
+const ELEMENTWISE_FLOPS: f64 = 650.0;
 
 /// Returns the cost of training through the given number of layers: the forward pass, and twice as much for the
 /// backward pass. `products` is the cost of the matrix products in the forward pass.
 fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64 {
     let widths = 8 * (config.hidden + config.intermediate) + 6 * config.heads * text.length;
-    3.0 * products + NUMBER * (widths * layers * text.tokens) as f64
+    3.0 * products + ELEMENTWISE_FLOPS * (widths * layers * text.tokens) as f64
 }
 
 /// Estimates the cost of the inputs that all trainings at one boundary share. These are the residual stream of a text

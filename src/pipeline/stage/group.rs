@@ -110,7 +110,7 @@ impl BackbonePlan {
 impl Variant {
     /// Iterates over the keys of the objects that any machine can compute. Latencies are not among them.
     pub fn shared_keys(&self) -> impl Iterator<Item = &Arc<Key>> {
-        self.keys().filter(|key| !Stage::is_here(key))
+        self.keys().filter(|key| !Stage::is_machine_specific(key))
     }
 }
 

@@ -28,7 +28,7 @@ use ghostlab_store::{Key, Lookup, ObjectKind, StoredObject};
 pub const KIND: ObjectKind = ObjectKind::new("latency", 4);
 
 pub const STAGE: Stage = Stage {
-    here: true,
+    machine_specific: true,
     words: Some(Words {
         group: WorkKind::Time,
         part: "latency",
@@ -69,7 +69,7 @@ pub fn key(
 /// Estimates the fixed cost of a decoding step, as the number of prefill rows that cost as much. A step reads all
 /// weights, and its matrix products are too small to fill the tiles of the kernels or to use all cores. Fitted to times
 /// measured with hidden sizes of 128, 256 and 4096.
-fn beside_rows(config: &Config, sequences: usize) -> f64 {
+fn decode_overhead_rows(config: &Config, sequences: usize) -> f64 {
     12.0 + (512.0 / config.hidden as f64).min(2.0) * sequences as f64
 }
 
@@ -79,7 +79,7 @@ pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
     let pass_flops = |length: usize| flops(config, all, length * prompt.batch, length);
     let pass = pass_flops(prompt.length)
         + prompt.decode.map_or(0.0, |new| {
-            let extra_rows = beside_rows(config, prompt.batch) * new as f64;
+            let extra_rows = decode_overhead_rows(config, prompt.batch) * new as f64;
             pass_flops(prompt.length + new) + flops(config, all, extra_rows as usize, 1)
         });
     let rounds = passes(1, Rounds::PAPER) as f64 * pass;

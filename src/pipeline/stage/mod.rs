@@ -44,7 +44,7 @@ pub struct Stage {
     pub members: &'static [Member],
     /// Whether objects are valid on one machine only. Such objects are not counted in outlines and not computed by
     /// workers.
-    pub here: bool,
+    pub machine_specific: bool,
     /// Names of the object as an input of a cell, or `None` for intermediate objects.
     pub words: Option<Words>,
 }
@@ -127,7 +127,7 @@ fn counts_death(lease_name: &str) -> bool {
 impl Stage {
     /// Creates a stage with small objects, which are always verified completely.
     const fn new(kind: ObjectKind) -> Self {
-        Self { kind, check: Check::Whole, inodes: |_| 2, members: &[], here: false, words: None }
+        Self { kind, check: Check::Whole, inodes: |_| 2, members: &[], machine_specific: false, words: None }
     }
 
     /// Returns the names of all inputs of cells, in the order of the jobs.
@@ -151,8 +151,8 @@ impl Stage {
     }
 
     /// Returns whether an object is valid on one machine only.
-    pub fn is_here(key: &Key) -> bool {
-        Self::of(key.kind()).is_ok_and(|stage| stage.here)
+    pub fn is_machine_specific(key: &Key) -> bool {
+        Self::of(key.kind()).is_ok_and(|stage| stage.machine_specific)
     }
 
     /// Verifies those parts of an object that a run uses. `loaded` says whether an object derived from it is missing.

@@ -177,7 +177,7 @@ pub(super) fn is_lease(name: &str) -> bool {
 
 /// Returns the number of pack files needed for `scores` scores.
 fn files(scores: usize) -> u64 {
-    scores.div_ceil(Store::TOGETHER) as u64
+    scores.div_ceil(Store::MAX_PACK_MEMBERS) as u64
 }
 
 /// Reads stored scores.

@@ -53,7 +53,7 @@ fn make(
         if stored() {
             return Ok(JobStatus::Cached);
         }
-        if take_over(run, backbone, index, &variants)? && stored() {
+        if reuse_full_scores(run, backbone, index, &variants)? && stored() {
             return Ok(JobStatus::Done);
         }
     }
@@ -89,7 +89,12 @@ fn make(
 /// Stores the scores on a subset for those variants whose scores in the complete evaluation are already stored. This is
 /// possible only with the f32 CPU engine, whose scores do not depend on the batch. Returns whether there were any such
 /// variants.
-fn take_over(run: &RunContext<'_>, backbone: &BackbonePlan, index: usize, variants: &[&Variant]) -> Result<bool> {
+fn reuse_full_scores(
+    run: &RunContext<'_>,
+    backbone: &BackbonePlan,
+    index: usize,
+    variants: &[&Variant],
+) -> Result<bool> {
     let evaluation = &backbone.evaluations[index];
     let extent = evaluation.target.extent();
     let reusable = backbone.engine.id() == CPU && !extent.damage;
@@ -166,7 +171,7 @@ fn reported_value(
     let value = match (&evaluation.target, answer_key) {
         (EvalTarget::Windows(text), _) => scores::window_scores(values()?, text)?.0.perplexity(),
         (EvalTarget::Task(_), None) => return Ok(None),
-        (EvalTarget::Task(_), Some(AnswerKey::Native(solutions))) => {
+        (EvalTarget::Task(_), Some(AnswerKey::Builtin(solutions))) => {
             100.0 * evaluate_answers(&values()?, solutions)?.result.column().value
         }
         (EvalTarget::Task(task), Some(AnswerKey::Defined(documents))) => {

@@ -240,14 +240,14 @@ impl CalibrationJob<'_> {
         let mut draft = store.draft()?;
         let payload = draft.payload(ROWS)?;
         let last = HookPoint::Stream(self.backbone.config.layers);
-        let mut spool = Both { site, payload, last, ends: Vec::new() };
+        let mut spool = TeacherSpool { site, payload, last, ends: Vec::new() };
         let ends = if top.is_some() { None } else { Some(last) };
         let request = PassRequest { sites: ends.into_iter().chain([site]).collect(), ..PassRequest::default() };
         let batch = self.backbone.batch_tokens;
         let mut pieces = [Piece { windows, first_sequence: shard.start, spool: &mut spool }];
         calibrate::run(&*self.engine, &mut pieces, batch, &request, |tokens| self.run.advance(id, tokens))
             .map_err(|error| error.at(self.label.clone()))?;
-        let Both { payload, ends, .. } = spool;
+        let TeacherSpool { payload, ends, .. } = spool;
         payload.close().map_err(|error| unwritten(&error))?;
         let mut tokens = Vec::new();
         let mut logits = Vec::new();
@@ -267,14 +267,14 @@ impl CalibrationJob<'_> {
 }
 
 /// Writer that stores the stream at the boundary and also collects the input of the final norm.
-struct Both {
+struct TeacherSpool {
     site: HookPoint,
     payload: Payload,
     last: HookPoint,
     ends: Vec<f32>,
 }
 
-impl Spool for Both {
+impl Spool for TeacherSpool {
     fn push(&mut self, site: HookPoint, rows: &[f32]) -> Result<()> {
         if site == self.last {
             self.ends.extend_from_slice(rows);

@@ -9,7 +9,9 @@ use super::similarity::{Pair, Similarities};
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
 use crate::linalg::simd;
-use crate::model::{Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Sublayer, Trie, together};
+use crate::model::{
+    Batch, BatchObserver, Engine, HostRows, Program, ResidualStream, Sublayer, Trie, count_fitting_pieces,
+};
 
 /// Measurements that one calibration pass must collect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -81,24 +83,24 @@ pub fn run_program(
 ) -> Result<Vec<Similarities>> {
     let trie = Trie::new(std::slice::from_ref(program));
     let sites = sites(program, &trie, request);
-    let batches: Vec<(OfPiece, Batch)> =
+    let batches: Vec<(BatchOrigin, Batch)> =
         pieces.iter().enumerate().flat_map(|(index, piece)| piece.batches(index, batch_tokens)).collect();
     let mut similarities: Vec<Similarities> = pieces.iter().map(|_| Similarities::new(&request.pairs)).collect();
     let mut left = batches.as_slice();
     while !left.is_empty() {
         let most = engine.pass_tokens(request.streams());
-        let (now, later) = left.split_at(together(left.iter().map(|(_, batch)| batch.tokens()), most));
-        let (origins, now): (Vec<OfPiece>, Vec<Batch>) = now.iter().cloned().unzip();
-        let mut taps = Taps {
+        let (now, later) = left.split_at(count_fitting_pieces(left.iter().map(|(_, batch)| batch.tokens()), most));
+        let (origins, now): (Vec<BatchOrigin>, Vec<Batch>) = now.iter().cloned().unzip();
+        let mut collector = StreamCollector {
             sites: &sites,
             channels: engine.config().hidden,
             batches: &now,
-            of: &origins,
+            origins: &origins,
             held: vec![BTreeMap::new(); now.len()],
             similarities: &mut similarities,
             pieces,
         };
-        engine.observe(&trie, &now, &mut taps)?;
+        engine.observe(&trie, &now, &mut collector)?;
         for (origin, batch) in origins.iter().zip(&now) {
             similarities[origin.piece].count(batch.segments.len());
             progress(batch.tokens())?;
@@ -110,21 +112,21 @@ pub fn run_program(
 
 /// Piece that a batch belongs to, and the index of the batch's first sequence.
 #[derive(Clone, Copy)]
-struct OfPiece {
+struct BatchOrigin {
     piece: usize,
     first_sequence: usize,
 }
 
 impl Piece<'_> {
     /// Splits the windows into batches of at most `most` tokens. Each batch has at least one window.
-    fn batches(&self, piece: usize, most: usize) -> Vec<(OfPiece, Batch)> {
+    fn batches(&self, piece: usize, most: usize) -> Vec<(BatchOrigin, Batch)> {
         let each = (most / self.windows.first().map_or(1, |window| window.len().max(1))).max(1);
         self.windows
             .chunks(each)
             .enumerate()
             .map(|(index, windows)| {
                 let first_sequence = self.first_sequence + index * each;
-                (OfPiece { piece, first_sequence }, Batch::windows(windows.iter().copied()))
+                (BatchOrigin { piece, first_sequence }, Batch::windows(windows.iter().copied()))
             })
             .collect()
     }
@@ -153,7 +155,7 @@ pub fn in_memory(
 pub fn places(program: &Program) -> BTreeSet<(usize, HookPoint)> {
     let mut places = BTreeSet::from([(0, HookPoint::Stream(0))]);
     for (index, (sublayer, layer)) in
-        program.0.iter().enumerate().filter_map(|(index, step)| Some((index, step.half()?)))
+        program.0.iter().enumerate().filter_map(|(index, step)| Some((index, step.sublayer()?)))
     {
         let (input, output) = match sublayer {
             Sublayer::Attention => (HookPoint::Stream(layer), HookPoint::Middle(layer)),
@@ -178,28 +180,28 @@ fn sites(program: &Program, trie: &Trie, request: &PassRequest) -> BTreeMap<usiz
     sites
 }
 
-struct Taps<'a, 'p> {
+struct StreamCollector<'a, 'p> {
     sites: &'a BTreeMap<usize, Vec<HookPoint>>,
     channels: usize,
     batches: &'a [Batch],
-    of: &'a [OfPiece],
+    origins: &'a [BatchOrigin],
     /// Streams of each batch that are kept for comparison with later streams.
     held: Vec<BTreeMap<HookPoint, HostRows>>,
     similarities: &'a mut [Similarities],
     pieces: &'a mut [Piece<'p>],
 }
 
-impl BatchObserver for Taps<'_, '_> {
+impl BatchObserver for StreamCollector<'_, '_> {
     fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()> {
         let sites = self.sites.get(&node).into_iter().flatten();
         sites.copied().try_for_each(|site| self.visit(batch, site, stream))
     }
 }
 
-impl Taps<'_, '_> {
+impl StreamCollector<'_, '_> {
     /// Checks, compares and spools the stream at one site.
     fn visit(&mut self, batch: usize, site: HookPoint, stream: &dyn ResidualStream) -> Result<()> {
-        let OfPiece { piece, first_sequence } = self.of[batch];
+        let BatchOrigin { piece, first_sequence } = self.origins[batch];
         let spool = &mut self.pieces[piece].spool;
         let similarities = &mut self.similarities[piece];
         let held = &mut self.held[batch];

@@ -18,7 +18,7 @@ use crate::model::{Config, FloatType};
 ///
 /// # Errors
 /// Fails if an operator cannot be exported.
-pub fn trimmed(
+pub fn variant_config(
     mut config: Map<String, Value>,
     unpruned: &Config,
     layout: &Layout,
@@ -62,7 +62,7 @@ pub fn trimmed(
 /// Returns the config entry that describes the operators and the dropped sublayers of an export.
 fn export_entry(unpruned: &Config, layout: &Layout) -> Result<Value> {
     let operators = layout.attached.iter().map(|Attached { layer, place, operator }| {
-        let form = AttachedForm::of(operator)?.name();
+        let form = AttachedForm::from_operator(operator)?.name();
         Ok(json!({"layer": layer, "at": place.name(), "form": form, "bias": operator.has_bias()}))
     });
     let operators = operators.collect::<Result<Vec<Value>>>()?;
@@ -165,7 +165,7 @@ mod tests {
         let text = std::fs::read(folder.join("config.json")).unwrap();
         let mut entries: Map<String, Value> = serde_json::from_slice(&text).unwrap();
         entries.extend(more.as_object().unwrap().clone());
-        trimmed(entries, &config, &layout, Some(FloatType::Bf16)).unwrap()
+        variant_config(entries, &config, &layout, Some(FloatType::Bf16)).unwrap()
     }
 
     #[test]

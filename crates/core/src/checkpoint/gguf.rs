@@ -17,12 +17,12 @@ use crate::error::{Error, Result};
 use crate::files::gguf_writer::{self, GgufInfo, padding};
 use crate::model::architecture::{GgufForm, GgufPlaces};
 use crate::model::config::Scaling;
-use crate::model::gguf::{ROPE_FACTORS, divisors_of, has_one_more, scale_in_gguf, takes_turns};
+use crate::model::gguf::{ROPE_FACTORS, divisors_of, has_one_more, is_interleaved, scale_in_gguf};
 use crate::model::{Config, FloatType};
 
 /// Name and additional metadata entries of a GGUF file.
 #[derive(Debug, Clone)]
-pub struct GgufText {
+pub struct GgufMetadata {
     /// Model name, stored as `general.name`.
     pub name: String,
     /// Metadata entries, such as those of the tokenizer.
@@ -85,7 +85,7 @@ pub fn fits_gguf(config: &Config, layout: &Layout) -> Result<GgufForm> {
     if config.window_rope.as_ref().is_some_and(|rope| rope.scaling.is_some()) {
         return Err(refused("an unscaled rotary embedding in sliding windows", "a scaled one"));
     }
-    stretched(config)?;
+    rope_scaling_entries(config)?;
     Ok(form)
 }
 
@@ -100,7 +100,7 @@ fn window_of(form: GgufForm) -> Option<usize> {
 
 /// Returns the `rope.scaling.*` metadata entries for the RoPE scaling in the config. `llama3` scaling has none, because
 /// GGUF stores it as a tensor.
-fn stretched(config: &Config) -> Result<Vec<(&'static str, Value)>> {
+fn rope_scaling_entries(config: &Config) -> Result<Vec<(&'static str, Value)>> {
     match &config.rope.scaling {
         None | Some(Scaling::Llama3(_)) => Ok(Vec::new()),
         Some(Scaling::Linear { factor }) => Ok(vec![("type", string_value("linear")), ("factor", f32_value(*factor))]),
@@ -148,7 +148,7 @@ impl Layout {
         &self,
         config: &Config,
         numbers: GgufType,
-        text: &GgufText,
+        text: &GgufMetadata,
         path: &Path,
         out: &mut dyn Write,
         wrote: &mut dyn FnMut(u64) -> Result<()>,
@@ -194,12 +194,12 @@ impl Layout {
             put(&bytes)
         };
         match &tensor.content {
-            TensorContent::Stored(name) if takes_turns(form, &tensor.name) => {
-                write(&in_turns(&self.weights.take(name, &tensor.shape)?, tensor.shape[0], config.head_dim))
+            TensorContent::Stored(name) if is_interleaved(form, &tensor.name) => {
+                write(&interleave_halves(&self.weights.take(name, &tensor.shape)?, tensor.shape[0], config.head_dim))
             }
-            TensorContent::Merged(part, merged) if takes_turns(form, &tensor.name) => {
+            TensorContent::Merged(part, merged) if is_interleaved(form, &tensor.name) => {
                 let values = merged_values(part, merged, &tensor.shape, &self.weights)?;
-                write(&in_turns(&values, tensor.shape[0], config.head_dim))
+                write(&interleave_halves(&values, tensor.shape[0], config.head_dim))
             }
             _ => each_block(tensor, &self.weights, &mut write),
         }
@@ -233,7 +233,7 @@ impl Layout {
         config: &Config,
         form: GgufForm,
         numbers: GgufType,
-        text: &GgufText,
+        text: &GgufMetadata,
     ) -> Result<Vec<(String, Value)>> {
         let general = [
             ("architecture", Value::String(form.name.to_owned())),
@@ -279,15 +279,16 @@ impl Layout {
         pairs.extend(caps.into_iter().filter_map(|(key, cap)| Some((key, Value::F32(cap?)))));
         pairs.extend(config.window_rope.as_ref().map(|rope| ("rope.freq_base_swa", Value::F32(rope.theta as f32))));
         let general = general.map(|(key, value)| (format!("general.{key}"), value));
-        let scaling =
-            stretched(config)?.into_iter().map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
+        let scaling = rope_scaling_entries(config)?
+            .into_iter()
+            .map(|(key, value)| (format!("{}.rope.scaling.{key}", form.name), value));
         let pairs = pairs.into_iter().map(|(key, value)| (format!("{}.{key}", form.name), value));
         Ok(general.into_iter().chain(pairs).chain(scaling).chain(text.entries.iter().cloned()).collect())
     }
 }
 
 /// Interleaves the two halves of each head: output row 2·i + j of a head is row i of half j.
-fn in_turns(values: &[f32], rows: usize, head_dim: usize) -> Vec<f32> {
+fn interleave_halves(values: &[f32], rows: usize, head_dim: usize) -> Vec<f32> {
     let inner = values.len() / rows.max(1);
     let half = head_dim / 2;
     let mut out = Vec::with_capacity(values.len());
@@ -325,6 +326,6 @@ mod tests {
     fn halves_of_heads_take_turns() {
         // Two heads of four rows with one value each.
         let values = [0.0, 1.0, 2.0, 3.0, 10.0, 11.0, 12.0, 13.0];
-        assert_eq!(in_turns(&values, 8, 4), [0.0, 2.0, 1.0, 3.0, 10.0, 12.0, 11.0, 13.0]);
+        assert_eq!(interleave_halves(&values, 8, 4), [0.0, 2.0, 1.0, 3.0, 10.0, 12.0, 11.0, 13.0]);
     }
 }

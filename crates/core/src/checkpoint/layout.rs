@@ -41,7 +41,7 @@ impl Attached {
 
     /// Returns whether the operator applies a norm with weights to its input.
     pub(super) fn is_weighted(&self) -> bool {
-        matches!(AttachedForm::of(&self.operator), Ok(AttachedForm::Normed { weighted: true }))
+        matches!(AttachedForm::from_operator(&self.operator), Ok(AttachedForm::Normed { weighted: true }))
     }
 }
 
@@ -88,7 +88,7 @@ impl Layout {
     /// Fails if the weights do not fit the config, or the program has no layers left.
     pub fn of(config: &Config, folder: &Path, deployed: &Deployed, dtype: Option<FloatType>) -> Result<Self> {
         let weights = checked(config, folder)?;
-        let Walked { kept, dropped, attached } = walked(config, deployed)?;
+        let LayerPlan { kept, dropped, attached } = plan_layers(config, deployed)?;
         let c = config.hidden;
         let vocab = config.vocab;
         let mut tensors = Vec::new();
@@ -96,10 +96,10 @@ impl Layout {
             let dtype = match &content {
                 TensorContent::Operator(_) | TensorContent::Bias(_) | TensorContent::Norm(_) => FloatType::F32,
                 TensorContent::Stored(stored) | TensorContent::Folded(stored, _) => {
-                    dtype.unwrap_or_else(|| FloatType::of(weights.dtype(stored)))
+                    dtype.unwrap_or_else(|| FloatType::from_stored(weights.dtype(stored)))
                 }
                 TensorContent::Merged(part, merged) => {
-                    dtype.unwrap_or_else(|| FloatType::of(weights.dtype(&name(merged.layer(), part))))
+                    dtype.unwrap_or_else(|| FloatType::from_stored(weights.dtype(&name(merged.layer(), part))))
                 }
             };
             tensors.push(CheckpointTensor { name: tensor_name, shape, dtype, content });
@@ -121,7 +121,7 @@ impl Layout {
             }
             for Attached { place: branch, operator, .. } in of_layer {
                 let module = branch.module();
-                let form = AttachedForm::of(operator)?;
+                let form = AttachedForm::from_operator(operator)?;
                 if operator.has_bias() {
                     let bias = TensorContent::Bias(Arc::clone(operator));
                     add(bias_name(index, &module), vec![c], bias);
@@ -191,14 +191,14 @@ fn is_norm(config: &Config, part: &StoredPart) -> bool {
 }
 
 /// Layers, missing sublayers and operators of a program.
-struct Walked {
+struct LayerPlan {
     kept: Vec<usize>,
     dropped: Cut,
     attached: Vec<Attached>,
 }
 
 /// Extracts the layers and operators of a program, and merges adjacent operators into one.
-fn walked(config: &Config, deployed: &Deployed) -> Result<Walked> {
+fn plan_layers(config: &Config, deployed: &Deployed) -> Result<LayerPlan> {
     let mut kept: Vec<usize> = Vec::new();
     let mut present = Cut::default();
     let mut attached = Vec::new();
@@ -210,7 +210,7 @@ fn walked(config: &Config, deployed: &Deployed) -> Result<Walked> {
                 None => Arc::clone(operator),
             });
         }
-        let Some((half, layer)) = step.half() else { continue };
+        let Some((half, layer)) = step.sublayer() else { continue };
         if kept.last() != Some(&layer) {
             kept.push(layer);
             let index = kept.len() - 1;
@@ -235,7 +235,7 @@ fn walked(config: &Config, deployed: &Deployed) -> Result<Walked> {
     let last = kept.len().checked_sub(1).ok_or_else(|| Error::job("a variant without layers cannot be exported"))?;
     attached.extend(waiting.map(|operator| Attached { layer: last, place: BranchPlace::After, operator }));
     let dropped = Cut::layers(0..kept.len()).iter().filter(|&(layer, half)| !present.contains(layer, half)).collect();
-    Ok(Walked { kept, dropped, attached })
+    Ok(LayerPlan { kept, dropped, attached })
 }
 
 #[cfg(test)]
@@ -250,7 +250,7 @@ mod tests {
 
     fn places(config: &Config, removed: &[usize], repairs: &Repairs) -> (Vec<usize>, Vec<(usize, &'static str)>) {
         let program = Program::repaired(6, &Cut::layers(removed.iter().copied()), repairs);
-        let Walked { kept, attached, .. } = walked(config, &deployed(&program, config)).unwrap();
+        let LayerPlan { kept, attached, .. } = plan_layers(config, &deployed(&program, config)).unwrap();
         (kept, attached.iter().map(|attached| (attached.layer, attached.place.name())).collect())
     }
 
@@ -278,7 +278,7 @@ mod tests {
         let config = config("llama-gqa");
         let stream = [(1, one_channel(2.0)), (2, one_channel(5.0))].into();
         let program = Program::repaired(4, &Cut::layers([1, 2]), &Repairs { stream, ..Repairs::default() });
-        let Walked { attached, .. } = walked(&config, &deployed(&program, &config)).unwrap();
+        let LayerPlan { attached, .. } = plan_layers(&config, &deployed(&program, &config)).unwrap();
         assert_eq!(attached.len(), 1);
         assert_eq!(attached[0].operator.parts().unwrap().1, [10.0]);
     }
@@ -289,7 +289,7 @@ mod tests {
         let config = config("llama-gqa");
         let cut = Cut::layers([1]).with(0, Attention).with(2, Mlp);
         let program = Program::without(4, &cut);
-        let Walked { kept, dropped, attached } = walked(&config, &deployed(&program, &config)).unwrap();
+        let LayerPlan { kept, dropped, attached } = plan_layers(&config, &deployed(&program, &config)).unwrap();
         assert_eq!((kept, attached.len()), (vec![0, 2, 3], 0));
         assert_eq!(dropped, Cut::sublayers([(0, Attention), (1, Mlp)]));
     }
@@ -298,11 +298,12 @@ mod tests {
     fn operator_before_a_layer_without_attention_is_of_that_layer() {
         let config = config("llama-gqa");
         let steps = [Step::Embed, Step::Apply(one_channel(2.0)), Step::Mlp(3), Step::Head];
-        let Walked { kept, dropped, attached } = walked(&config, &deployed(&Program(steps.to_vec()), &config)).unwrap();
+        let LayerPlan { kept, dropped, attached } =
+            plan_layers(&config, &deployed(&Program(steps.to_vec()), &config)).unwrap();
         assert_eq!((kept, dropped), (vec![3], Cut::sublayers([(0, Sublayer::Attention)])));
         assert_eq!((attached[0].layer, attached[0].place), (0, BranchPlace::Before));
         let between = [Step::Attention(0), Step::Apply(one_channel(2.0)), Step::Mlp(0)];
-        walked(&config, &deployed(&Program(between.to_vec()), &config)).err().unwrap();
+        plan_layers(&config, &deployed(&Program(between.to_vec()), &config)).err().unwrap();
     }
 
     fn one_channel(d: f32) -> Arc<Operator> {

@@ -30,9 +30,9 @@ mod gguf_tensor;
 mod layout;
 mod shards;
 
-pub use config::{MODELING, modeling, trimmed};
+pub use config::{MODELING, modeling, variant_config};
 pub use deci::{fits_deci, fits_deci_step};
-pub use gguf::{GgufText, fits_gguf};
+pub use gguf::{GgufMetadata, fits_gguf};
 pub use gguf_tensor::GgufType;
 pub use layout::{Attached, Layout};
 pub use shards::{INDEX, WeightFiles, header};

@@ -16,7 +16,7 @@ const SOURCE: &str = "https://github.com/MrGGLS/BlockPruner";
 pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<BlockPruner>(NAME, SOURCE, build::<BlockPruner>)
     .label("BlockPruner")
     .variants(VARIANTS)
-    .beyond();
+    .not_in_paper();
 
 const VARIANTS: &[Variant] =
     &[Variant { option: "iterative", value: "true", word: "iterative", label: "BlockPruner, iterative" }];

@@ -28,7 +28,7 @@ use crate::options::{self, Options, Variant};
 const NAME: &str = "cca";
 const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Cca>(NAME, SOURCE, build).label("CCA bound (NBL)").variants(VARIANTS).beyond();
+    CriterionEntry::new::<Cca>(NAME, SOURCE, build).label("CCA bound (NBL)").variants(VARIANTS).not_in_paper();
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "cut", value: "block", word: "block", label: "CCA bound (NBL), one block" },
@@ -159,7 +159,7 @@ pub(super) fn bound(activations: &Activations, sides: [RowsOf<'_>; 2]) -> Result
         gram_parallel(&mut gram, &y, channels);
     }
     let [x_squares, y_squares] = squares;
-    normal.made_from(x_squares);
+    normal.set_source_squared_norm(x_squares);
     Ok(channels as f64 - normal.correlations(gram, y_squares)?)
 }
 

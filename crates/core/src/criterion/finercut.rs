@@ -16,8 +16,10 @@ use crate::options::Variant;
 
 const NAME: &str = "finercut";
 const SOURCE: &str = "https://github.com/YaNgZhAnG-V5/llm_dissect";
-pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<FinerCut>(NAME, SOURCE, build::<FinerCut>).label("FinerCut").variants(VARIANTS).beyond();
+pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<FinerCut>(NAME, SOURCE, build::<FinerCut>)
+    .label("FinerCut")
+    .variants(VARIANTS)
+    .not_in_paper();
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "distance", value: "js", word: "js", label: "FinerCut, Jensen-Shannon" },

@@ -20,7 +20,7 @@ pub(super) const ENTRY: CriterionEntry = CriterionEntry::new::<Laco>(NAME, SOURC
     .label("LaCo")
     .variants(VARIANTS)
     .deviations(DEVIATIONS)
-    .beyond();
+    .not_in_paper();
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "form", value: "released", word: "released", label: "LaCo, as released" },

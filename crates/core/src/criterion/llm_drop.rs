@@ -13,7 +13,7 @@ use crate::options::Variant;
 const NAME: &str = "llm-drop";
 const SOURCE: &str = "https://github.com/CASE-Lab-UMD/LLM-Drop";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<LlmDrop>(NAME, SOURCE, build::<LlmDrop>).label("LLM-Drop").variants(VARIANTS).beyond();
+    CriterionEntry::new::<LlmDrop>(NAME, SOURCE, build::<LlmDrop>).label("LLM-Drop").variants(VARIANTS).not_in_paper();
 
 const VARIANTS: &[Variant] =
     &[Variant { option: "iterative", value: "true", word: "iterative", label: "LLM-Drop, iterative" }];

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 pub(super) const NAME: &str = "lorp";
 const SOURCE: &str = "https://github.com/daniel-eai/LoRP-Locality-Aware-Redundancy-Pruning";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Lorp>(NAME, SOURCE, build::<Lorp>).label("LoRP").beyond();
+    CriterionEntry::new::<Lorp>(NAME, SOURCE, build::<Lorp>).label("LoRP").not_in_paper();
 
 /// Removal of the most redundant layers from clusters of similar layers. The first and last layers are kept.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

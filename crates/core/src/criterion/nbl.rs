@@ -21,7 +21,7 @@ use crate::options::Variant;
 const NAME: &str = "nbl";
 const SOURCE: &str = "https://github.com/LIONS-EPFL/NBL";
 pub(super) const ENTRY: CriterionEntry =
-    CriterionEntry::new::<Nbl>(NAME, SOURCE, build::<Nbl>).label("NBL bound").variants(VARIANTS).beyond();
+    CriterionEntry::new::<Nbl>(NAME, SOURCE, build::<Nbl>).label("NBL bound").variants(VARIANTS).not_in_paper();
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "input", value: "normed", word: "normed", label: "NBL bound, normed input" },

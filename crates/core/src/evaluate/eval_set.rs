@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::error::Result;
 use crate::generate::Generation;
-use crate::model::{Batch, Divergence, Engine, Load, Prediction, Program, Trie, together};
+use crate::model::{Batch, Divergence, Engine, Load, Prediction, Program, Trie, count_fitting_pieces};
 
 /// A text or task, divided into chunks. The values of a chunk depend only on the backbone, the program and the chunk,
 /// not on other programs in the trie or on other chunks.
@@ -163,7 +163,7 @@ pub fn score(
     let mut left = chunks.as_slice();
     while !left.is_empty() {
         let most = eval_set.pass_tokens(engine, trie.programs());
-        let (now, later) = left.split_at(together(left.iter().map(|&chunk| eval_set.tokens(chunk)), most));
+        let (now, later) = left.split_at(count_fitting_pieces(left.iter().map(|&chunk| eval_set.tokens(chunk)), most));
         for of_chunk in eval_set.run(engine, trie, now, seconds)? {
             for (of_program, values) in of_programs.iter_mut().zip(of_chunk) {
                 of_program.push(values);

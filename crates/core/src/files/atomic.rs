@@ -48,11 +48,11 @@ pub fn may_be_written(dir: &Path) -> Result<()> {
         use rustix::fs::{Access, access};
         use rustix::io::Errno;
 
-        use super::disk::there;
-        let there = there(dir);
-        let found = match there.is_dir() {
-            true => access(there, Access::WRITE_OK | Access::EXEC_OK),
-            false => Err(if there == dir { Errno::EXIST } else { Errno::NOTDIR }),
+        use super::disk::nearest_existing;
+        let existing = nearest_existing(dir);
+        let found = match existing.is_dir() {
+            true => access(existing, Access::WRITE_OK | Access::EXEC_OK),
+            false => Err(if existing == dir { Errno::EXIST } else { Errno::NOTDIR }),
         };
         found.map_err(|error| refused(dir, &error.into()))?;
     }
@@ -182,13 +182,13 @@ pub fn temporary_folder(dir: &Path, name: &str) -> std::io::Result<TempDir> {
 
 /// Tries to exchange two folders atomically. Returns whether the exchange succeeded.
 #[cfg(target_os = "linux")]
-pub fn exchanged(one: &Path, other: &Path) -> bool {
+pub fn try_exchange(one: &Path, other: &Path) -> bool {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).is_ok()
 }
 
 #[cfg(not(target_os = "linux"))]
-pub fn exchanged(_: &Path, _: &Path) -> bool {
+pub fn try_exchange(_: &Path, _: &Path) -> bool {
     false
 }
 

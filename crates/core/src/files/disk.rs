@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// Returns the folder if it exists, or otherwise its nearest existing ancestor.
 #[cfg(unix)]
-pub(super) fn there(folder: &Path) -> &Path {
+pub(super) fn nearest_existing(folder: &Path) -> &Path {
     let found = folder.ancestors().find(|folder| folder.exists());
     found.unwrap_or(Path::new(if folder.is_absolute() { "/" } else { "." }))
 }
@@ -15,7 +15,7 @@ pub(super) fn there(folder: &Path) -> &Path {
 pub fn free(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
-        let disk = rustix::fs::statvfs(there(folder)).ok()?;
+        let disk = rustix::fs::statvfs(nearest_existing(folder)).ok()?;
         Some(disk.f_bavail * disk.f_frsize)
     }
     #[cfg(not(unix))]
@@ -26,7 +26,7 @@ pub fn free(folder: &Path) -> Option<u64> {
 pub fn free_inodes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
-        let disk = rustix::fs::statvfs(there(folder)).ok()?;
+        let disk = rustix::fs::statvfs(nearest_existing(folder)).ok()?;
         // File systems that allocate inodes dynamically report 0.
         (disk.f_files > 0).then_some(disk.f_favail)
     }

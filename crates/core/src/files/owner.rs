@@ -22,8 +22,8 @@ impl Owner {
     pub fn this() -> Self {
         let pid = std::process::id();
         let started = match process_state(Path::new(PROC), pid) {
-            Seen::Since(started) => Some(started),
-            Seen::Gone | Seen::Unknown => None,
+            ProcState::Since(started) => Some(started),
+            ProcState::Gone | ProcState::Unknown => None,
         };
         Self { pid, system: system(), started }
     }
@@ -80,7 +80,7 @@ fn system() -> Option<String> {
 const PROC: &str = "/proc";
 
 /// Visibility of a process in procfs.
-enum Seen {
+enum ProcState {
     /// Running, with its start time in clock ticks.
     Since(u64),
     Gone,
@@ -90,26 +90,26 @@ enum Seen {
 
 fn lives(proc: &Path, pid: u32, started: Option<u64>) -> Option<bool> {
     match (process_state(proc, pid), started) {
-        (Seen::Gone, _) => Some(false),
-        (Seen::Since(now), Some(then)) => Some(now == then),
+        (ProcState::Gone, _) => Some(false),
+        (ProcState::Since(now), Some(then)) => Some(now == then),
         // At least one start time is unknown.
-        (Seen::Since(_), None) | (Seen::Unknown, _) => None,
+        (ProcState::Since(_), None) | (ProcState::Unknown, _) => None,
     }
 }
 
-fn process_state(proc: &Path, pid: u32) -> Seen {
+fn process_state(proc: &Path, pid: u32) -> ProcState {
     let stat = match fs::read_to_string(proc.join(pid.to_string()).join("stat")) {
         Ok(stat) => stat,
-        Err(error) if error.kind() == ErrorKind::NotFound && !exists(pid) => return Seen::Gone,
-        Err(_) => return Seen::Unknown,
+        Err(error) if error.kind() == ErrorKind::NotFound && !exists(pid) => return ProcState::Gone,
+        Err(_) => return ProcState::Unknown,
     };
     // The process name in parentheses may itself contain parentheses and spaces.
     let fields = stat.rfind(')').map(|end| stat[end + 1..].split_whitespace().collect::<Vec<_>>()).unwrap_or_default();
     match (fields.first(), fields.get(19).and_then(|ticks| ticks.parse().ok())) {
         // A zombie can no longer write files.
-        (Some(&"Z"), _) => Seen::Gone,
-        (_, Some(started)) => Seen::Since(started),
-        (_, None) => Seen::Unknown,
+        (Some(&"Z"), _) => ProcState::Gone,
+        (_, Some(started)) => ProcState::Since(started),
+        (_, None) => ProcState::Unknown,
     }
 }
 

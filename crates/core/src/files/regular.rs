@@ -74,7 +74,7 @@ fn ordinary(kind: FileType) -> io::Result<()> {
 }
 
 /// Returns the file type if a path exists and is not a regular file.
-pub fn oddity(path: &Path) -> Option<&'static str> {
+pub fn non_regular_kind(path: &Path) -> Option<&'static str> {
     fs::metadata(path).ok().map(|data| data.file_type()).filter(|kind| !kind.is_file()).map(name_of)
 }
 
@@ -160,7 +160,7 @@ mod tests {
             assert!(error.exit_code() == 2 && text.contains(kind) && text.contains(&*path.to_string_lossy()), "{text}");
             let error = file(path).unwrap_err();
             assert!(error.kind() == io::ErrorKind::InvalidData && error.to_string() == kind, "{error}");
-            assert_eq!(oddity(path), Some(kind));
+            assert_eq!(non_regular_kind(path), Some(kind));
         }
     }
 }

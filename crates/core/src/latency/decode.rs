@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::rounds::{Patience, Prompt, Rounds, Session, alone, counted_rounds, in_rounds, rests_on_noise};
+use super::rounds::{Patience, Prompt, Rounds, Session, counted_rounds, in_rounds, rests_on_noise, separate_tries};
 use super::spread::{Speedup, TimeSpread};
 use crate::error::Result;
 use crate::model::{Config, Engine, Load, Program, Run, Trie};
@@ -79,7 +79,7 @@ pub fn decoded(
     patience: Patience,
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
-    let tries = alone(programs);
+    let tries = separate_tries(programs);
     in_rounds(
         tries.len(),
         rounds,

@@ -81,12 +81,12 @@ pub fn interleaved(
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
     let batch = prompt.as_batch(engine.config().vocab);
-    let tries = alone(programs);
+    let tries = separate_tries(programs);
     in_rounds(tries.len(), rounds, patience, &mut |index| pass(engine, &tries[index], &batch), after)
 }
 
 /// Builds a separate trie for each program, so that programs share no steps.
-pub(super) fn alone(programs: &[Program]) -> Vec<Trie> {
+pub(super) fn separate_tries(programs: &[Program]) -> Vec<Trie> {
     programs.iter().map(|program| Trie::new(std::slice::from_ref(program))).collect()
 }
 
@@ -118,7 +118,7 @@ pub(super) fn in_rounds(
         }
         let long = needed.max(Duration::from_secs_f64(patience.seconds));
         if round >= asked
-            && (unrest(&timed, round - asked, rounds.timed).0 == 0
+            && (instability(&timed, round - asked, rounds.timed).0 == 0
                 || (round > asked && counted.elapsed() - needed >= long))
         {
             break;
@@ -142,7 +142,7 @@ pub(super) fn in_rounds(
 }
 
 /// Returns the number of unstable programs and the sum of relative deviations for `count` rounds starting at `first`.
-fn unrest(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
+fn instability(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
     let spreads: Vec<TimeSpread> = timed
         .iter()
         .filter_map(|measured| match measured {
@@ -163,7 +163,7 @@ fn quietest(timed: &[Timed], count: usize) -> usize {
         .map(|measured| if let Timed::Milliseconds(all) = measured { all.len() } else { 0 })
         .max()
         .unwrap_or(0);
-    let all = (0..=made.saturating_sub(count)).map(|first| (first, unrest(timed, first, count)));
+    let all = (0..=made.saturating_sub(count)).map(|first| (first, instability(timed, first, count)));
     all.min_by(|(_, a), (_, b)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).map_or(0, |(first, _)| first)
 }
 
@@ -385,7 +385,7 @@ mod tests {
             [milliseconds(&[9.0, 5.0, 5.0, 5.1, 9.0]), milliseconds(&[2.0, 2.0, 2.0, 2.0, 2.0]), Timed::OutOfMemory];
         assert_eq!(quietest(&timed, 3), 1);
         assert_eq!(quietest(&timed[2..], 3), 0);
-        assert_eq!(unrest(&timed, 0, 3).0, 1);
+        assert_eq!(instability(&timed, 0, 3).0, 1);
     }
 
     fn milliseconds(times: &[f64]) -> Timed {

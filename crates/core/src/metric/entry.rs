@@ -67,7 +67,7 @@ pub enum Shown {
     /// Shown if the grid names the metric.
     IfNamed,
     /// Shown only if an artifact requests it. Failed cells have no value.
-    Besides,
+    OnRequest,
     /// Shown only if an artifact requests it and it has a value.
     IfKnown,
 }
@@ -240,7 +240,7 @@ impl MetricEntry {
             Shown::Always => true,
             Shown::OfUnlikeVocabularies if unlike => true,
             Shown::OfUnlikeVocabularies | Shown::IfNamed => named.iter().any(|name| name == self.name),
-            Shown::Besides | Shown::IfKnown => false,
+            Shown::OnRequest | Shown::IfKnown => false,
         }
     }
 }
@@ -272,7 +272,7 @@ pub(super) const BARE: MetricEntry = MetricEntry {
     nearness: Nearness::Relative,
     spread: None,
     test: None,
-    shown: Shown::Besides,
+    shown: Shown::OnRequest,
     style: None,
     of: Of::Repair(|_| None),
 };

@@ -18,7 +18,7 @@ pub struct Savings {
 
 impl Savings {
     /// Computes the savings of a deployed program relative to the dense model.
-    pub fn of(program: &Program, config: &Config) -> Self {
+    pub fn new(program: &Program, config: &Config) -> Self {
         let dense = Program::dense(config.layers);
         Self {
             parameters: saved(config.parameters(program) as f64, config.parameters(&dense) as f64),
@@ -68,7 +68,7 @@ mod tests {
             (Program::pruned(2, &[1], |_| None), 656.0 / total, 0.5),
             (repaired, 592.0 / total, 0.5),
         ] {
-            let savings = Savings::of(&program, &config);
+            let savings = Savings::new(&program, &config);
             assert!((savings.parameters - parameters).abs() < 1e-12, "{savings:?}, expected {parameters}");
             assert_eq!(savings.kv_cache, kv_cache);
             assert_eq!(savings.operations > 0.0, kv_cache > 0.0);

@@ -56,7 +56,7 @@ pub enum AttentionBias {
     /// Queries, keys and values (Qwen2).
     Inputs,
     /// Queries, keys, values and output, if `attention_bias` is set (Llama).
-    Asked,
+    Configurable,
 }
 
 /// Scope of the rotary embedding settings in a config.
@@ -105,7 +105,7 @@ pub struct GgufForm {
     pub name: &'static str,
     /// Whether the rows for queries and keys are permuted for llama.cpp's interleaved rotary embedding. Permuted rows
     /// alternate between the first and second half of a head.
-    pub turns: bool,
+    pub interleaved: bool,
     /// Rule for layer properties that llama.cpp derives from the layer index.
     pub places: GgufPlaces,
 }
@@ -124,8 +124,8 @@ pub enum GgufPlaces {
 
 impl GgufForm {
     /// Returns a format in which all layers are equal.
-    pub(crate) const fn uniform(name: &'static str, turns: bool) -> Self {
-        Self { name, turns, places: GgufPlaces::Alike }
+    pub(crate) const fn uniform(name: &'static str, interleaved: bool) -> Self {
+        Self { name, interleaved, places: GgufPlaces::Alike }
     }
 }
 
@@ -169,7 +169,7 @@ const LLAMA: Architecture = Architecture {
     norms: [Some("input_layernorm"), None, Some("post_attention_layernorm"), None],
     norms_add_one: false,
     query_key_norm: QueryKeyNorm::None,
-    attention_bias: AttentionBias::Asked,
+    attention_bias: AttentionBias::Configurable,
     mlp_bias: true,
     window: SlidingWindow::Never,
     rope: RopeEntries::One,
@@ -200,7 +200,7 @@ const GEMMA2: Architecture = Architecture {
     activation: ("hidden_activation", Activation::Gelu),
     scaled_embedding: true,
     scale: Some("query_pre_attn_scalar"),
-    gguf: Some(GgufForm { name: "gemma2", turns: false, places: GgufPlaces::Windows(2) }),
+    gguf: Some(GgufForm { name: "gemma2", interleaved: false, places: GgufPlaces::Windows(2) }),
     caps: [Some("attn_logit_softcapping"), Some("final_logit_softcapping")],
     defaults: r#"{"head_dim": 256, "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "query_pre_attn_scalar": 256,
         "sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "rope_theta": 10000.0}"#,
@@ -269,7 +269,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         model_type: "smollm3",
         window: SlidingWindow::Unrotated,
         rope: RopeEntries::SomeLayers,
-        gguf: Some(GgufForm { name: "smollm3", turns: true, places: GgufPlaces::Unrotated(4) }),
+        gguf: Some(GgufForm { name: "smollm3", interleaved: true, places: GgufPlaces::Unrotated(4) }),
         defaults: r#"{"rms_norm_eps": 1e-6, "tie_word_embeddings": true, "rope_theta": 2000000.0, "sliding_window": null,
             "no_rope_layer_interval": 4, "num_key_value_heads": 4}"#,
         ..LLAMA
@@ -282,7 +282,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         query_key_norm: QueryKeyNorm::PerHead,
         window: SlidingWindow::Patterned { every: 6, key: Some("sliding_window_pattern") },
         rope: RopeEntries::ByWindow,
-        gguf: Some(GgufForm { name: "gemma3", turns: false, places: GgufPlaces::Windows(6) }),
+        gguf: Some(GgufForm { name: "gemma3", interleaved: false, places: GgufPlaces::Windows(6) }),
         // Configs contain `attn_logit_softcapping`, but transformers ignores it.
         caps: [None, Some("final_logit_softcapping")],
         defaults: r#"{"head_dim": 256, "rms_norm_eps": 1e-6, "tie_word_embeddings": true, "query_pre_attn_scalar": 256,
@@ -336,7 +336,7 @@ impl Architecture {
     ///
     /// # Errors
     /// Fails if the architecture is unknown, or `architectures` and `model_type` disagree.
-    pub(super) fn of(entries: &Entries<'_>) -> Result<(&'static Self, bool)> {
+    pub(super) fn from_entries(entries: &Entries<'_>) -> Result<(&'static Self, bool)> {
         let class = match entries.get("architectures") {
             None => None,
             Some(Value::Array(classes)) if classes.len() == 1 && classes[0].is_string() => classes[0].as_str(),

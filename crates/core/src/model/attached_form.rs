@@ -111,7 +111,7 @@ impl AttachedForm {
     ///
     /// # Errors
     /// Fails if the operator cannot be read.
-    pub fn of(operator: &Operator) -> Result<Self> {
+    pub fn from_operator(operator: &Operator) -> Result<Self> {
         Ok(match operator.norm()? {
             Some(norm) => Self::Normed { weighted: norm.weight.is_some() },
             None if operator.is_bias_only() => Self::Bias,

@@ -9,7 +9,7 @@ const MAX_LOADING_SHARE: f64 = 0.1;
 /// Minimum number of streams assumed to fit.
 const MIN_STREAMS: usize = 4;
 
-pub(super) struct Passes {
+pub(super) struct PassPlanner {
     /// Bytes available for residual streams.
     bytes: u64,
     /// Size of one token's residual stream in bytes.
@@ -18,7 +18,7 @@ pub(super) struct Passes {
     tokens: AtomicUsize,
 }
 
-impl Passes {
+impl PassPlanner {
     pub(super) fn new(bytes: u64, channels: usize) -> Self {
         Self { bytes, row: (4 * channels).max(1) as u64, tokens: AtomicUsize::new(0) }
     }
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn pass_grows_until_weights_cost_a_tenth_or_memory_is_full() {
-        let passes = Passes::new(4 * 10 * 64_000, 10);
+        let passes = PassPlanner::new(4 * 10 * 64_000, 10);
         assert_eq!((passes.tokens(1), passes.streams(2000)), (0, 32));
         passes.learn(2000, 10.0, 0.9);
         assert_eq!(passes.tokens(1), 0, "the pass must not grow further");
@@ -63,6 +63,6 @@ mod tests {
         passes.learn(100, 2.0, 4.0);
         assert_eq!((passes.tokens(1), passes.tokens(8), passes.tokens(16)), (8000, 8000, 4000));
         assert_eq!((passes.streams(8000), passes.streams(1_000_000)), (8, MIN_STREAMS));
-        assert_eq!((Passes::new(0, 10).tokens(3), Passes::new(0, 10).streams(3)), (0, MIN_STREAMS));
+        assert_eq!((PassPlanner::new(0, 10).tokens(3), PassPlanner::new(0, 10).streams(3)), (0, MIN_STREAMS));
     }
 }

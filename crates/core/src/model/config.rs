@@ -194,7 +194,7 @@ impl Config {
     }
 
     fn parse(entries: &Entries<'_>) -> Result<Self> {
-        let (architecture, ours) = Architecture::of(entries)?;
+        let (architecture, ours) = Architecture::from_entries(entries)?;
         let mut notes = Vec::new();
         let mut map = with_defaults(entries.map, architecture, &mut notes)?;
         if let Some(activation) = map.get(ENTRY).and_then(|section| section.get(ACTIVATION)).filter(|_| ours).cloned() {
@@ -254,7 +254,7 @@ impl Config {
 
 impl Biases {
     fn read(entries: &Entries<'_>, architecture: &Architecture) -> Result<Self> {
-        let attention = flag_if(architecture.attention_bias == AttentionBias::Asked, "attention_bias", entries)?;
+        let attention = flag_if(architecture.attention_bias == AttentionBias::Configurable, "attention_bias", entries)?;
         Ok(Self {
             inputs: attention || architecture.attention_bias == AttentionBias::Inputs,
             output: attention,
@@ -344,7 +344,7 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
         return Err(entries.unsupported(key, found, names[0]));
     }
     let neutral = [
-        ("attention_bias", Value::from(false), architecture.attention_bias != AttentionBias::Asked),
+        ("attention_bias", Value::from(false), architecture.attention_bias != AttentionBias::Configurable),
         ("mlp_bias", Value::from(false), !architecture.mlp_bias),
         ("clip_qkv", Value::Null, true),
         ("partial_rotary_factor", Value::from(1.0), architecture.rope != RopeEntries::Partial),

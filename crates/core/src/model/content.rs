@@ -40,7 +40,7 @@ fn tensor_hash(path: &Path, shard: &Shard, (name, info): (String, TensorInfo)) -
     let mut bytes = Bytes { shard, name: &name, info: &info, at: 0, refused: None };
     let hashed = sha256::of_reader(&mut bytes);
     let (hash, _) = hashed.map_err(|error| bytes.refused.take().unwrap_or_else(|| Error::io("read", path, &error)))?;
-    let turns = info.turns.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
+    let turns = info.interleaved.map_or(String::new(), |rows| format!(" {rows} rows by turns"));
     let more = if info.one_more { " one more" } else { "" };
     let description = format!("{} {:?}{turns}{more} {hash}", info.held, info.shape);
     Ok((name, description))

@@ -6,7 +6,7 @@ use std::time::Instant;
 use candle_core::{Device, Tensor};
 
 use super::batch::Batch;
-use super::batching::Passes;
+use super::batching::PassPlanner;
 use super::compare::{compared, compared_side_by_side};
 use super::config::Config;
 use super::decoder::Decoder;
@@ -93,7 +93,7 @@ impl Engine for Decoder {
 
 impl Decoder {
     /// Runs batches through the layers, and reports how long this took to the planner `passes`.
-    fn pass<T>(&self, passes: &Passes, batches: &[Batch], run: impl FnOnce() -> T) -> T {
+    fn pass<T>(&self, passes: &PassPlanner, batches: &[Batch], run: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let made = self.seconds_making();
         let done = run();

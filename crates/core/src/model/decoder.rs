@@ -10,7 +10,7 @@ use candle_core::Tensor;
 use ghostlab_kernels::forward::{self as kernels, Ends, Heads, Linear, Norm, Scratch};
 
 use super::batch::{Batch, Divergence, Prediction};
-use super::batching::Passes;
+use super::batching::PassPlanner;
 use super::compare::Compare;
 use super::config::Config;
 use super::matrix::{LayerMatrix, Products};
@@ -38,7 +38,7 @@ pub struct Decoder {
     rotaries: Arc<Rotaries>,
     merged: Arc<MergedLayers<ModelPart>>,
     /// Planner that chooses the number of tokens per pass, if weights are loaded on demand.
-    passes: Option<Arc<Passes>>,
+    passes: Option<Arc<PassPlanner>>,
 }
 
 /// Rows to which a stream attends: its own rows and, when decoding, cached rows.
@@ -98,7 +98,7 @@ impl Decoder {
         let final_norm = tensor(final_norm, &[config.hidden])?;
         let (weights_budget, streams) = config.divided(products, budget);
         let parts = Parts::new(&config, products, weights, weights_budget)?;
-        let passes = (!parts.keeps_all()).then(|| Arc::new(Passes::new(streams, config.hidden)));
+        let passes = (!parts.keeps_all()).then(|| Arc::new(PassPlanner::new(streams, config.hidden)));
         let rotaries = Arc::new(Rotaries::new(&config));
         Ok(Self { products, parts, final_norm, rotaries, merged: Arc::default(), passes, config })
     }
@@ -113,7 +113,7 @@ impl Decoder {
     }
 
     /// Returns the planner that chooses the number of tokens per pass, or `None` if all weights are in memory.
-    pub(super) fn passes(&self) -> Option<&Passes> {
+    pub(super) fn passes(&self) -> Option<&PassPlanner> {
         self.passes.as_deref()
     }
 

@@ -75,7 +75,7 @@ pub fn merged(deployed: Deployed, config: &Config) -> Result<Deployed> {
                 None => None,
             },
             Step::Edited(..) | Step::Merged(..) => None,
-            plain => plain.half().map(|(half, layer)| (layer, half)),
+            plain => plain.sublayer().map(|(half, layer)| (layer, half)),
         };
         if let Some(half) = half.filter(|_| factor != 1.0) {
             let inverse = Operator::diagonal(vec![(1.0 / factor) as f32; config.hidden])?;

@@ -200,7 +200,7 @@ impl Observer<dyn ResidualStream> for OfBatch<'_> {
 }
 
 /// Returns how many leading pieces fit into `most` tokens in total. Returns at least 1 if there are any pieces.
-pub fn together(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
+pub fn count_fitting_pieces(pieces: impl Iterator<Item = usize>, most: usize) -> usize {
     let sums = pieces.scan(0, |sum, tokens| {
         *sum += tokens;
         Some(*sum)

@@ -128,9 +128,9 @@ pub(crate) fn scale_in_gguf(form: GgufForm, layers: usize, hidden: usize, heads:
 }
 
 /// Returns whether a tensor contains query or key rows, which files of this form store interleaved.
-pub(crate) fn takes_turns(form: GgufForm, tensor: &str) -> bool {
+pub(crate) fn is_interleaved(form: GgufForm, tensor: &str) -> bool {
     let part = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
-    form.turns
+    form.interleaved
         && part.is_some_and(|part| {
             ["self_attn.q_proj", "self_attn.k_proj"].iter().any(|projection| part.starts_with(projection))
         })
@@ -148,9 +148,9 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
             FolderName::Operator(name) => name,
             FolderName::Filler => continue,
         };
-        let turns = takes_turns(form, &name).then_some(head_dim);
+        let interleaved = is_interleaved(form, &name).then_some(head_dim);
         let rows = tensor.shape.first().copied().unwrap_or(0);
-        if turns.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
+        if interleaved.is_some_and(|head_rows| head_rows == 0 || head_rows % 2 != 0 || rows % head_rows != 0) {
             return Err(Error::bad_input(
                 "the number of rows of a query or key tensor is not a multiple of the head size",
             )
@@ -173,7 +173,7 @@ pub(super) fn tensors(file: &Gguf) -> Result<BTreeMap<String, TensorInfo>> {
         }
         let start = tensor.start;
         let bytes = tensor.bytes;
-        let info = TensorInfo { held, shape: tensor.shape.clone(), turns, one_more, start, bytes };
+        let info = TensorInfo { held, shape: tensor.shape.clone(), interleaved, one_more, start, bytes };
         if tensors.insert(name.clone(), info).is_some() {
             return Err(Error::bad_input("duplicate tensor in a GGUF file").at(file.path.display()).found(name));
         }

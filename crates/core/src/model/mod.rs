@@ -65,7 +65,7 @@ pub(crate) mod window;
 
 pub use attached_form::{AttachedForm, BranchPlace, StepForm};
 pub use batch::{Batch, Divergence, Prediction, ScoredRow};
-pub use candle::{CandleEngine, CandlesOwn, DeviceName, FloatType, FrozenWeights, Gpu, Placement};
+pub use candle::{CandleEngine, CandleReference, DeviceName, FloatType, FrozenWeights, Gpu, Placement};
 pub(crate) use candle::{is_out_of_memory, out_of_memory};
 pub use choice::{EngineChoice, EngineName, EngineRequest};
 pub use compute_type::ComputeType;
@@ -79,7 +79,8 @@ pub(crate) use decoding::likeliest;
 pub use decoding::{BlockId, Decoding, Run};
 pub use deployed::{Deployed, deployed, folder_program, merged};
 pub use engine::{
-    BatchObserver, CPU, Compared, Engine, EngineId, HostRows, Predicted, ResidualStream, Tolerance, together,
+    BatchObserver, CPU, Compared, Engine, EngineId, HostRows, Predicted, ResidualStream, Tolerance,
+    count_fitting_pieces,
 };
 pub use gguf::gguf_config;
 pub use kernel_family::KernelFamily;
@@ -95,5 +96,5 @@ pub use rounding::WeightType;
 pub use side_operators::Attachment;
 pub use slice::elements;
 pub use sublayer::Sublayer;
-pub use tensors::{check_weights, rounding_told};
+pub use tensors::{check_weights, describe_quantization};
 pub use trie::{Model, Observer, Trie};

@@ -50,12 +50,12 @@ impl Step {
     pub(super) fn weights(&self) -> Option<usize> {
         match self {
             Self::Head => Some(usize::MAX),
-            _ => self.half().map(|(_, layer)| layer),
+            _ => self.sublayer().map(|(_, layer)| layer),
         }
     }
 
     /// Returns the sublayer that the step computes and its layer index, or `None` if it computes no sublayer.
-    pub fn half(&self) -> Option<(Sublayer, usize)> {
+    pub fn sublayer(&self) -> Option<(Sublayer, usize)> {
         match self {
             Self::Attention(layer) => Some((Sublayer::Attention, *layer)),
             Self::Mlp(layer) => Some((Sublayer::Mlp, *layer)),
@@ -77,7 +77,7 @@ impl Step {
 
     /// Returns whether the step computes attention, which needs a KV cache when decoding.
     pub(super) fn is_attention(&self) -> bool {
-        matches!(self.half(), Some((Sublayer::Attention, _)))
+        matches!(self.sublayer(), Some((Sublayer::Attention, _)))
     }
 
     pub(super) fn content(&self) -> Content<'_> {

@@ -27,7 +27,7 @@ pub(super) struct TensorInfo {
     pub(super) held: Held,
     pub(super) shape: Vec<usize>,
     /// Number of rows per head if the rows of each head are interleaved, as in llama.cpp's rotary layout.
-    pub(super) turns: Option<usize>,
+    pub(super) interleaved: Option<usize>,
     /// Whether the stored values are the weights plus 1, as in llama.cpp's Gemma norms.
     pub(super) one_more: bool,
     /// Byte offset from the start of the file.

@@ -67,7 +67,7 @@ impl Shard {
                     TensorInfo {
                         held: Held::Plain(tensor.dtype),
                         shape: tensor.shape.clone(),
-                        turns: None,
+                        interleaved: None,
                         one_more: false,
                         start: 8 + length + tensor.data_offsets.0 as u64,
                         bytes: (tensor.data_offsets.1 - tensor.data_offsets.0) as u64,

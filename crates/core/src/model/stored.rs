@@ -36,7 +36,7 @@ pub(super) enum Float {
 
 impl Float {
     /// Converts a stored type. Returns `None` if the type is unsupported. Quantized blocks are read as f32.
-    pub(super) fn of(held: Held) -> Option<Self> {
+    pub(super) fn from_held(held: Held) -> Option<Self> {
         match held {
             Held::Plain(Dtype::F64) => Some(Self::F64),
             Held::Plain(Dtype::F32) | Held::Blocks(_) => Some(Self::F32),
@@ -194,7 +194,7 @@ impl Stored<'_> {
             return self.round(dtype, first, bytes);
         }
         let width = self.float.width();
-        match (self.info.held, self.info.turns) {
+        match (self.info.held, self.info.interleaved) {
             (Held::Plain(_), None) => self.shard.read(self.name, &self.info, (self.first + first) * width, bytes)?,
             _ => self.arranged(self.first + first, bytes)?,
         }
@@ -218,7 +218,7 @@ impl Stored<'_> {
     /// Reads like [`read`](Self::read), but rounds the values by quantizing and dequantizing them. Rows must consist of
     /// whole blocks.
     fn round(&self, dtype: GgmlDType, first: usize, bytes: &mut [u8]) -> Result<()> {
-        let Some(float) = Float::of(self.info.held) else { return Ok(()) };
+        let Some(float) = Float::from_held(self.info.held) else { return Ok(()) };
         let plain = Stored { rounded: None, float, info: self.info.clone(), ..*self };
         let block = dtype.block_size();
         let count = bytes.len() / self.float.width();
@@ -246,7 +246,7 @@ impl Stored<'_> {
         while !left.is_empty() {
             let row = position / inner;
             let column = position % inner;
-            let (row, most) = match self.info.turns {
+            let (row, most) = match self.info.interleaved {
                 None => (row, left.len() / width),
                 // Row i in half j of a head is stored as the head's row 2·i + j.
                 Some(rows) => {
@@ -308,7 +308,7 @@ pub(super) fn panels<K: Kind>(matrices: &[Stored<'_>], inner: usize) -> Result<P
             matrices[run[0].0].convert(run[0].1 * inner, numbers)?;
             left = rest;
         }
-        K::lay_panel(&numbers, inner, panel);
+        K::pack_panel(&numbers, inner, panel);
         Ok(())
     }))?;
     matrices.iter().try_for_each(|stored| stored.shard.unchanged())?;

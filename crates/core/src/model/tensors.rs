@@ -36,7 +36,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let mut weights = Weights::open(folder)?;
     for attachment in &config.attachments {
         if let BranchPlace::Norm(norm) = attachment.place {
-            weights.call(&norm_name(attachment.layer, norm), &name(attachment.layer, norm));
+            weights.alias(&norm_name(attachment.layer, norm), &name(attachment.layer, norm));
         }
         attachment.check(config.hidden, &mut weights)?;
     }
@@ -45,7 +45,7 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
     let tied = config.tied_embeddings;
     if tied && !weights.holds(EMBEDDING) && weights.holds(HEAD) {
         // Weight files may contain either of the two tied matrices.
-        weights.call(HEAD, EMBEDDING);
+        weights.alias(HEAD, EMBEDDING);
     }
     weights.check(EMBEDDING, &[vocab, c])?;
     for layer in 0..config.layers {
@@ -78,19 +78,19 @@ fn check_part(layer: usize, part: &StoredPart, weights: &mut Weights) -> Result<
         let stacked = format!("model.layers.{layer}.{stored_name}");
         // transformers may save all experts of a layer as one stacked tensor.
         if !weights.holds(&tensor) && weights.holds(&stacked) {
-            weights.call_rows(&stacked, shape, *first, &tensor);
-            weights.call_rows(&stacked, shape, *first, &name(layer, &part.holds[0].0));
+            weights.alias_rows(&stacked, shape, *first, &tensor);
+            weights.alias_rows(&stacked, shape, *first, &name(layer, &part.holds[0].0));
             return weights.check(&tensor, &part.shape);
         }
     }
     weights.check(&tensor, &part.shape)?;
     match part.holds.as_slice() {
         [(one, _)] if *one == part.name => (),
-        [(one, _)] => weights.call(&tensor, &name(layer, one)),
+        [(one, _)] => weights.alias(&tensor, &name(layer, one)),
         several => {
             let mut first = 0;
             for (one, rows) in several {
-                weights.call_rows(&tensor, &part.shape, first, &name(layer, one));
+                weights.alias_rows(&tensor, &part.shape, first, &name(layer, one));
                 first += rows;
             }
         }
@@ -161,7 +161,7 @@ fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)>
 }
 
 /// Returns a description of a backbone's quantization, or `None` if weights are read as stored.
-pub fn rounding_told(config: &Config) -> Option<String> {
+pub fn describe_quantization(config: &Config) -> Option<String> {
     let to = config.rounded?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     rounded_matrices(config, to).into_iter().for_each(|(_, dtype)| *counts.entry(word(dtype)).or_default() += 1);

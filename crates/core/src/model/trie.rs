@@ -159,7 +159,7 @@ impl Trie {
 
     /// Returns the number of sublayer steps.
     pub fn sublayers(&self) -> usize {
-        self.nodes.iter().filter(|node| node.step.half().is_some()).count()
+        self.nodes.iter().filter(|node| node.step.sublayer().is_some()).count()
     }
 
     pub fn is_empty(&self) -> bool {

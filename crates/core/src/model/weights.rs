@@ -97,13 +97,13 @@ impl Weights {
     }
 
     /// Makes the tensor `stored` available as `name`.
-    pub(super) fn call(&mut self, stored: &str, name: &str) {
+    pub(super) fn alias(&mut self, stored: &str, name: &str) {
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows: None });
     }
 
     /// Makes rows of the tensor `stored`, which has the given shape, available as `name`. The rows start at row
     /// `first`. Their number follows from the shape that is requested.
-    pub(super) fn call_rows(&mut self, stored: &str, shape: &[usize], first: usize, name: &str) {
+    pub(super) fn alias_rows(&mut self, stored: &str, shape: &[usize], first: usize, name: &str) {
         let rows = Some(Rows { shape: shape.to_vec(), first });
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows });
     }
@@ -231,7 +231,7 @@ impl Weights {
             return Err(Error::job("a tensor has too few rows").at(shard.place(name)));
         }
         info.shape = shape.to_vec();
-        let Some(float) = Float::of(info.held) else {
+        let Some(float) = Float::from_held(info.held) else {
             return Err(Error::bad_input("unsupported tensor type")
                 .at(shard.place(name))
                 .expected("F64, F32, F16 or BF16")

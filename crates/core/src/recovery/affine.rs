@@ -16,7 +16,7 @@ use crate::model::Operator;
 const NAME: &str = "affine";
 const SOURCE: &str = "https://arxiv.org/abs/2505.21077";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Affine>(NAME, SOURCE, build::<Affine>).label("Affine (NBL)").beyond();
+    RecoveryEntry::new::<Affine>(NAME, SOURCE, build::<Affine>).label("Affine (NBL)").not_in_paper();
 
 /// `x ← x·W + b`: ghosted's map of the centered streams, and a bias that matches the means.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -23,7 +23,7 @@ const SOURCE: &str = "https://github.com/daniel-eai/ghosted_layers_official_repo
 pub(super) const ENTRY: RecoveryEntry = RecoveryEntry::new::<Ghosted>(NAME, SOURCE, build)
     .label("Ghost Layer (Ours)")
     .style(Style::new(Hue::Blue, Marker::Circle, Dash::Solid))
-    .mark_as_papers()
+    .proposed_by_paper()
     .variants(VARIANTS);
 
 /// The two solvers in table A10 of the paper, labeled as in that table, and variants that are not in the paper.

@@ -16,7 +16,7 @@ use crate::options::Variant;
 const NAME: &str = "merge";
 const SOURCE: &str = "https://github.com/yangyifei729/LaCo";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Merge>(NAME, SOURCE, build::<Merge>).label("LaCo merge").beyond().variants(VARIANTS);
+    RecoveryEntry::new::<Merge>(NAME, SOURCE, build::<Merge>).label("LaCo merge").not_in_paper().variants(VARIANTS);
 
 const VARIANTS: &[Variant] = &[
     Variant { option: "form", value: "released", word: "released", label: "LaCo merge, as released" },

@@ -20,7 +20,7 @@ use crate::options::Variant;
 const NAME: &str = "nbl";
 const SOURCE: &str = "https://github.com/LIONS-EPFL/NBL";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Nbl>(NAME, SOURCE, build::<Nbl>).label("NBL").variants(VARIANTS).beyond();
+    RecoveryEntry::new::<Nbl>(NAME, SOURCE, build::<Nbl>).label("NBL").variants(VARIANTS).not_in_paper();
 
 const VARIANTS: &[Variant] =
     &[Variant { option: "input", value: "normed", word: "normed", label: "NBL, normed input" }];

@@ -17,7 +17,7 @@ use crate::options::{self, Options};
 
 const NAME: &str = "rank";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Rank>(NAME, "", build).label("Ghost Layer, low rank").beyond();
+    RecoveryEntry::new::<Rank>(NAME, "", build).label("Ghost Layer, low rank").not_in_paper();
 
 /// Ghosted's map `W = I + D·U`, restricted to the directions that change the stream most.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]

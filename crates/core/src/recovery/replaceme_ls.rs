@@ -93,7 +93,7 @@ impl Recovery for LeastSquares {
         }
         let mut normal = sums.finish()?;
         // The branch is a difference of two streams, so its rounding error scales with their magnitude.
-        normal.made_from(squares);
+        normal.set_source_squared_norm(squares);
         let Solved { matrix, system, notes } = least_squares::solve(&normal, channels, self.alpha)?;
         let mut solution = on_branch(matrix.into_iter().map(|v| v as f32).collect(), boundary)?;
         solution.system = Some(system);

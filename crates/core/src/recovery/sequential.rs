@@ -18,7 +18,7 @@ use crate::model::Operator;
 
 const NAME: &str = "sequential";
 pub(super) const ENTRY: RecoveryEntry =
-    RecoveryEntry::new::<Sequential>(NAME, "", build::<Sequential>).label("Ghost Layer, sequential").beyond();
+    RecoveryEntry::new::<Sequential>(NAME, "", build::<Sequential>).label("Ghost Layer, sequential").not_in_paper();
 
 /// `W = I + M` with `M = argmin ‖X̂·M − (X_post − X̂)‖` on the stream `X̂` of the partly repaired model.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]

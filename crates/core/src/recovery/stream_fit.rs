@@ -42,7 +42,7 @@ pub(super) fn with_bias(boundary: &Boundary<'_>, input: Input<'_>, ridge: f64) -
         sums.add(&pair[0], &pair[1])
     })?;
     let mut normal = sums.finish()?;
-    normal.made_from(squares);
+    normal.set_source_squared_norm(squares);
     let solved = least_squares::solve(&normal, channels, ridge)?;
     let [input_mean, delta_mean] = means;
     let bias = (0..channels).map(|j| {

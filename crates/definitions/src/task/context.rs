@@ -2,7 +2,7 @@
 
 use ghostlab_core::error::{Error, Result};
 
-use super::{Ask, Setting, Task};
+use super::{RequestKind, Setting, Task};
 use crate::document::Columns;
 use crate::metric::{Kind, Output};
 use crate::prompt::{Message, Role, Turn, check_label, choice, delimited, ends_blank, in_one_turn, plain};
@@ -13,7 +13,7 @@ impl Task {
     /// Returns the documents from which few-shot examples are sampled.
     pub(super) fn pool(&self, rows: &dyn Rows) -> Result<Vec<Value>> {
         let definition = &self.definition;
-        match (definition.exampled(), &definition.examples.samples) {
+        match (definition.example_split(), &definition.examples.samples) {
             (Some(split), _) => Ok(prepared(definition, filtered_rows(definition, rows, split)?)?
                 .into_iter()
                 .map(|row| row.value)
@@ -109,13 +109,13 @@ impl Task {
         })
     }
 
-    pub(super) fn asks(
+    pub(super) fn request_kinds(
         &self,
         document: &Value,
         contexts: Vec<String>,
         choices: Option<&[Value]>,
         chat: bool,
-    ) -> Result<Vec<Ask>> {
+    ) -> Result<Vec<RequestKind>> {
         let definition = &self.definition;
         let mut contexts = contexts.into_iter();
         let mut first = || contexts.next().unwrap_or_default();
@@ -123,9 +123,11 @@ impl Task {
             Output::LogLikelihood => Ok(vec![likelihood(first(), self.target_text(document)?)?]),
             Output::Rolling => match self.target_text(document)? {
                 text if text.is_empty() => Err(Error::bad_input("no text to score").found("an empty `doc_to_target`")),
-                text => Ok(vec![Ask::Rolling { text }]),
+                text => Ok(vec![RequestKind::Rolling { text }]),
             },
-            Output::Generate => Ok(vec![Ask::Generate { context: first(), settings: definition.generation.clone() }]),
+            Output::Generate => {
+                Ok(vec![RequestKind::Generate { context: first(), settings: definition.generation.clone() }])
+            }
             Output::MultipleChoice => {
                 let prefix = match &definition.prefix {
                     Some(crate::definition::Field::Text(_, prefix)) => prefix.as_str(),
@@ -139,7 +141,7 @@ impl Task {
                     ""
                 };
                 let Some(choices) = choices else { return Ok(Vec::new()) };
-                let mut asks = if self.several_contexts {
+                let mut kinds = if self.several_contexts {
                     let target = self.columns.target(&definition.target, document)?.text();
                     std::iter::once(first())
                         .chain(contexts)
@@ -153,22 +155,22 @@ impl Task {
                 };
                 if definition.metrics.iter().any(|metric| metric.kind == Kind::AccMutualInfo) {
                     for choice in choices {
-                        asks.push(likelihood(String::new(), format!("{delimiter}{}", choice.text()))?);
+                        kinds.push(likelihood(String::new(), format!("{delimiter}{}", choice.text()))?);
                     }
                 }
-                Ok(asks)
+                Ok(kinds)
             }
         }
     }
 }
 
 /// Builds a log-likelihood request. Trailing whitespace in the context is scored as part of the continuation.
-fn likelihood(context: String, continuation: String) -> Result<Ask> {
+fn likelihood(context: String, continuation: String) -> Result<RequestKind> {
     if continuation.is_empty() && !ends_blank(&context) {
         return Err(Error::bad_input("nothing to score after a context")
             .expected("a continuation of at least one character")
             .found("an empty text")
             .hint("check `doc_to_target`, `doc_to_choice` and `target_delimiter`"));
     }
-    Ok(Ask::LogLikelihood { context, continuation })
+    Ok(RequestKind::LogLikelihood { context, continuation })
 }

@@ -13,8 +13,8 @@ fn scored(text: &str, rows: &'static str, answers: &[(f64, bool)]) -> Vec<(Strin
 }
 
 fn answer_of(request: &Request, (number, greedy): (f64, bool)) -> Answer {
-    match request.ask {
-        Ask::Rolling { .. } => Answer::Rolling(number),
+    match request.kind {
+        RequestKind::Rolling { .. } => Answer::Rolling(number),
         _ => Answer::LogLikelihood(number, greedy),
     }
 }

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use ghostlab_core::error::Error;
 use ghostlab_hub::{
-    Commit, ContentHash, Event, Fetched, FilePattern, Hub, HubSettings, Lock, LockedFile, LockedRepo, Patience,
-    RepoFiles, Reporter, Source,
+    Commit, ContentHash, Event, Fetched, FilePattern, Hub, HubSettings, Lock, LockedFile, LockedRepo, RepoFiles,
+    Reporter, RetryPolicy, Source,
 };
 
 use crate::common::{COMMIT, FakeHub, Served, TOKEN};
@@ -35,16 +35,16 @@ impl Reporter for Told {
 
 pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
     let millis = Duration::from_millis;
-    let patience = Patience {
+    let retry_policy = RetryPolicy {
         answer: millis(2000),
         stall: millis(300),
         attempts: 4,
         first: millis(10),
-        longest: millis(40),
-        asked: millis(5000),
+        max_delay: millis(40),
+        max_requested_delay: millis(5000),
     };
     HubSettings {
-        patience,
+        retry_policy,
         ..HubSettings::of(&|name: &str| match name {
             "HF_ENDPOINT" => Some(endpoint.into()),
             "HF_HUB_CACHE" => Some(cache.into()),

@@ -118,7 +118,7 @@ fn failed_file_keeps_others_and_refusal_is_asked_once() {
     let server = FakeHub::start(REPO, files.clone(), fault);
     let cache = TempDir::new().unwrap();
     let fetched = fetch(&server, cache.path(), &names, &Lock::default()).fetched.unwrap();
-    assert_eq!((fetched.brought, fetched.failures.len()), (5, 1), "{:?}", fetched.failures);
+    assert_eq!((fetched.downloaded, fetched.failures.len()), (5, 1), "{:?}", fetched.failures);
     assert!((1..6).all(|index| cached(cache.path(), &format!("f{index}")).is_some()));
 
     let gated: Fault = Box::new(|request, _, answer| match request.path.contains("/resolve/") {

@@ -40,7 +40,7 @@ impl LaidSegment {
         let value = |row: usize| &values[row * strides[1]..][..head_dim];
         simd::in_widest!({
             for row in 0..rows {
-                Bf16::lay(
+                Bf16::pack_column(
                     &keys[row * strides[0]..][..head_dim],
                     row % LANES,
                     &mut laid.keys[row / LANES * depth * LANES..][..depth * LANES],

@@ -16,7 +16,7 @@ thread_local! {
 
 /// Slice of a pooled buffer, which returns to the pool on drop.
 pub struct Scratch {
-    room: Vec<f32>,
+    buffer: Vec<f32>,
     len: usize,
 }
 
@@ -26,26 +26,26 @@ pub(super) fn scratch(len: usize) -> Scratch {
     if buffer.len() < len {
         buffer.resize(len, 0.0);
     }
-    Scratch { room: buffer, len }
+    Scratch { buffer, len }
 }
 
 impl Deref for Scratch {
     type Target = [f32];
 
     fn deref(&self) -> &[f32] {
-        &self.room[..self.len]
+        &self.buffer[..self.len]
     }
 }
 
 impl DerefMut for Scratch {
     fn deref_mut(&mut self) -> &mut [f32] {
-        &mut self.room[..self.len]
+        &mut self.buffer[..self.len]
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.room);
+        let buffer = std::mem::take(&mut self.buffer);
         if buffer.len() > KEPT {
             return;
         }

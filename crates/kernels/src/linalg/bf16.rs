@@ -9,7 +9,7 @@ use super::bf16_tile::Bf16Tile;
 use super::gemm::MatrixView;
 pub use super::pairs::{PairPanels, RowWords, pair};
 use super::pairs::{halves, push_pairs, spread};
-use super::panels::{Kind, LANES, PanelPiece, ROWS, TileOut, lay_panel};
+use super::panels::{Kind, LANES, PanelPiece, ROWS, TileOut, pack_panel};
 use super::simd;
 
 /// Marker type for bf16 weights, stored as pairs in one word.
@@ -31,14 +31,14 @@ impl Kind for Bf16 {
     }
 
     #[inline(always)]
-    fn lay(row: &[f32], column: usize, panel: &mut [u32]) {
+    fn pack_column(row: &[f32], column: usize, panel: &mut [u32]) {
         for (line, pair_values) in panel.chunks_exact_mut(LANES).zip(row.chunks(2)) {
             line[column] = pair(pair_values[0], pair_values.get(1).copied().unwrap_or(0.0));
         }
     }
 
-    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
-        lay_panel::<Self>(columns, inner, panel);
+    fn pack_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
+        pack_panel::<Self>(columns, inner, panel);
     }
 
     fn number(panel: &[u32], k: usize, column: usize) -> f32 {

@@ -48,12 +48,12 @@ impl Kind for Bf16Amx {
     }
 
     #[inline(always)]
-    fn lay(row: &[f32], column: usize, panel: &mut [u32]) {
-        Bf16::lay(row, column, panel);
+    fn pack_column(row: &[f32], column: usize, panel: &mut [u32]) {
+        Bf16::pack_column(row, column, panel);
     }
 
-    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
-        Bf16::lay_panel(columns, inner, panel);
+    fn pack_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
+        Bf16::pack_panel(columns, inner, panel);
     }
 
     fn number(panel: &[u32], k: usize, column: usize) -> f32 {

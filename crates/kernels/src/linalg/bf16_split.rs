@@ -9,7 +9,7 @@ use super::amx::Parts;
 use super::bf16_amx::PairRows;
 use super::gemm::MatrixView;
 use super::pairs::{halves, round_to_bf16, spread};
-use super::panels::{Kind, LANES, PanelPiece, TileOut, lay_panel};
+use super::panels::{Kind, LANES, PanelPiece, TileOut, pack_panel};
 use super::simd;
 
 /// Number of row elements that are multiplied in one step.
@@ -64,12 +64,12 @@ impl<const PARTS: usize> Kind for Bf16Split<PARTS> {
     }
 
     #[inline(always)]
-    fn lay(row: &[f32], column: usize, panel: &mut [u32]) {
+    fn pack_column(row: &[f32], column: usize, panel: &mut [u32]) {
         Self::split(row, |line, word| panel[line * LANES + column] = word);
     }
 
-    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
-        lay_panel::<Self>(columns, inner, panel);
+    fn pack_panel(columns: &[f32], inner: usize, panel: &mut [u32]) {
+        pack_panel::<Self>(columns, inner, panel);
     }
 
     fn number(panel: &[u32], k: usize, column: usize) -> f32 {

@@ -1,7 +1,7 @@
 //! Matrix products with f32 weights in the [`super::panels`] layout, with one kernel per instruction set.
 
 use super::gemm::{MatrixView, second_level_cache};
-use super::panels::{Kind, LANES, PanelPiece, TileOut, lay_panel, piece};
+use super::panels::{Kind, LANES, PanelPiece, TileOut, pack_panel, piece};
 #[cfg(target_arch = "x86_64")]
 use super::panels::{ROWS, by_rows, tiles};
 
@@ -22,12 +22,12 @@ impl Kind for F32 {
     }
 
     #[inline(always)]
-    fn lay(row: &[f32], column: usize, panel: &mut [f32]) {
+    fn pack_column(row: &[f32], column: usize, panel: &mut [f32]) {
         panel.chunks_exact_mut(Self::lanes()).zip(row).for_each(|(line, &number)| line[column] = number);
     }
 
-    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [f32]) {
-        lay_panel::<Self>(columns, inner, panel);
+    fn pack_panel(columns: &[f32], inner: usize, panel: &mut [f32]) {
+        pack_panel::<Self>(columns, inner, panel);
     }
 
     fn number(panel: &[f32], k: usize, column: usize) -> f32 {

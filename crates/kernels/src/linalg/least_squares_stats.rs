@@ -20,7 +20,7 @@ impl NormalEquations {
     /// Adds the sums over another set of rows.
     pub fn merge(&mut self, other: &Self) {
         self.add_sums(&other.gram, &other.cross, other.rows);
-        self.numbers += other.numbers;
+        self.source_squared_norm += other.source_squared_norm;
     }
 
     /// Returns the mean eigenvalue of `XᵀX`, i.e. its trace divided by `C`.
@@ -81,18 +81,19 @@ impl NormalEquations {
     }
 
     /// Computes the sum of squared canonical correlations of `X` and `Y`, which must both have mean zero. `others` is
-    /// the upper triangle of `YᵀY`. `numbers` is the squared norm of the f32 values from which `Y` was computed.
+    /// the upper triangle of `YᵀY`. `source_squared_norm` is the squared norm of the f32 values from which `Y` was
+    /// computed.
     ///
     /// The correlations are the singular values of `XᵀX^(−½)·XᵀY·YᵀY^(−½)`, so the sum of their squares is
     /// `tr((XᵀX)⁺XᵀY·(YᵀY)⁺YᵀX)`, the trace of the map from `X` to `Y` times the map back.
     ///
     /// # Errors
     /// Fails in the same cases as [`Self::minimum_norm`].
-    pub fn correlations(&self, others: Vec<f64>, numbers: f64) -> Result<f64> {
+    pub fn correlations(&self, others: Vec<f64>, source_squared_norm: f64) -> Result<f64> {
         let c = self.channels;
         let mut turned = vec![0.0; c * c];
         transpose(&mut turned, c, 0, &self.cross, c);
-        let back = Self { channels: c, gram: others, cross: turned, rows: self.rows, numbers };
+        let back = Self { channels: c, gram: others, cross: turned, rows: self.rows, source_squared_norm };
         let there = self.least_norm()?;
         let back = back.least_norm()?;
         Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())

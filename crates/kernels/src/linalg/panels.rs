@@ -99,10 +99,10 @@ pub trait Kind: Sized {
     ///
     /// # Shapes
     /// `row [up to inner]`, `panel [depth(row.len()), lanes]`.
-    fn lay(row: &[f32], column: usize, panel: &mut [Self::Word]);
+    fn pack_column(row: &[f32], column: usize, panel: &mut [Self::Word]);
 
     /// Packs columns `[up to lanes, inner]` into one panel.
-    fn lay_panel(columns: &[f32], inner: usize, panel: &mut [Self::Word]);
+    fn pack_panel(columns: &[f32], inner: usize, panel: &mut [Self::Word]);
 
     /// Returns weight `k` of a column.
     fn number(panel: &[Self::Word], k: usize, column: usize) -> f32;
@@ -182,7 +182,7 @@ impl<K: Kind> Panels<K> {
         for (panel, words) in words.chunks_exact_mut(Self::panel(inner).max(1)).enumerate() {
             for column in panel * K::lanes()..outer.min((panel + 1) * K::lanes()) {
                 let numbers: Vec<f32> = rows.iter().skip(column).step_by(outer).copied().collect();
-                K::lay(&numbers, column % K::lanes(), words);
+                K::pack_column(&numbers, column % K::lanes(), words);
             }
         }
         Self::new(words, inner, outer)
@@ -214,7 +214,7 @@ impl<K: Kind> Panels<K> {
                     for (index, words) in words.chunks_exact_mut(size).enumerate() {
                         let panel = thread * share + index;
                         for column in 0..K::lanes().min(outer - panel * K::lanes()) {
-                            K::lay(&Self::summed_column(matrices, panel, column), column, words);
+                            K::pack_column(&Self::summed_column(matrices, panel, column), column, words);
                         }
                     }
                 });
@@ -253,15 +253,15 @@ impl<K: Kind> Panels<K> {
     }
 }
 
-/// Implements [`Kind::lay_panel`].
-pub(super) fn lay_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
+/// Implements [`Kind::pack_panel`].
+pub(super) fn pack_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K::Word]) {
     // Number of weights along `inner` per pass. Their panel lines stay in L1 until all columns are filled.
     const NEAR: usize = 64;
     simd::in_widest!({
         for (piece, panel) in panel.chunks_mut(K::depth(NEAR) * K::lanes()).enumerate() {
             let numbers = piece * NEAR..inner.min((piece + 1) * NEAR);
             for (column, row) in columns.chunks_exact(inner.max(1)).enumerate() {
-                K::lay(&row[numbers.clone()], column, panel);
+                K::pack_column(&row[numbers.clone()], column, panel);
             }
         }
     });

@@ -27,7 +27,7 @@ pub struct NormalEquations {
     pub(super) cross: Vec<f64>,
     pub(super) rows: usize,
     /// Squared norm of the f32 values from which `X` was computed, or 0 if `X` itself consists of f32 values.
-    pub(super) numbers: f64,
+    pub(super) source_squared_norm: f64,
 }
 
 /// Minimum-norm solution of a system that may be singular.
@@ -55,20 +55,20 @@ impl NormalEquations {
             gram: vec![0.0; channels * channels],
             cross: vec![0.0; channels * channels],
             rows: 0,
-            numbers: 0.0,
+            source_squared_norm: 0.0,
         }
     }
 
     /// Declares that `X` was computed from f32 numbers with squared norm `squares`, for example as a stream minus its
     /// mean. Directions of `X` below the rounding error of these numbers are ignored.
-    pub fn made_from(&mut self, squares: f64) {
-        self.numbers = squares;
+    pub fn set_source_squared_norm(&mut self, squares: f64) {
+        self.source_squared_norm = squares;
     }
 
     /// Returns the largest eigenvalue that counts as zero, given the largest eigenvalue `greatest`.
     fn floor(&self, greatest: f64) -> f64 {
         let trace: f64 = self.gram.iter().step_by(self.channels + 1).sum();
-        spectrum::floor(self.channels, greatest, trace.max(self.numbers))
+        spectrum::floor(self.channels, greatest, trace.max(self.source_squared_norm))
     }
 
     /// Adds rows.
@@ -172,7 +172,8 @@ impl NormalEquations {
     ///
     /// Eigenvalues of `XᵀX` that may be rounding errors are dropped. They are the squares of the singular values `σ` of
     /// `X`. Summation in f64 loses singular values below 1.2e-7·σ₁ (up to C = 64) to 9.5e-7·σ₁ (C = 4096). If `X`
-    /// derives from f32 numbers, values below 4.8e-7 of their total norm are lost too ([`NormalEquations::made_from`]).
+    /// derives from f32 numbers, values below 4.8e-7 of their total norm are lost too
+    /// ([`NormalEquations::set_source_squared_norm`]).
     ///
     /// # Errors
     /// Fails if the sums are not finite or the eigendecomposition does not converge.

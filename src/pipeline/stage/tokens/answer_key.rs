@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ghostlab_definitions::metric::Output;
-use ghostlab_definitions::results::{Judged, StandardError, score_task};
+use ghostlab_definitions::results::{StandardError, TaskScoreWithItems, score_task};
 use ghostlab_definitions::{Answer, Definition, Task, Value};
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ pub struct Documents {
 /// Data for scoring the answers to a stored task.
 pub enum AnswerKey {
     /// Correct choices of a built-in task. Documents without a finite score count as wrong.
-    Native(Arc<Solutions>),
+    Builtin(Arc<Solutions>),
     /// Documents of a task whose answers are scored according to its definition.
     Defined(Documents),
 }
@@ -60,13 +60,13 @@ impl AnswerKey {
             None => all,
             Some(draw) => all.only(&draw.of(all.documents())?),
         };
-        Ok(Some(Self::Native(Arc::new(solutions))))
+        Ok(Some(Self::Builtin(Arc::new(solutions))))
     }
 
     /// Returns the number of documents that are scored, and the total number of documents in the split.
     pub(crate) fn documents(&self) -> [usize; 2] {
         match self {
-            Self::Native(solutions) => [solutions.documents(), solutions.original],
+            Self::Builtin(solutions) => [solutions.documents(), solutions.original],
             Self::Defined(documents) => [documents.len(), documents.original],
         }
     }
@@ -164,7 +164,7 @@ impl Documents {
         definition: &Definition,
         answers: &[Vec<Answer>],
         error: &StandardError<'_>,
-    ) -> Result<Vec<Judged>> {
+    ) -> Result<Vec<TaskScoreWithItems>> {
         score_task(&self.task(definition)?, answers, error)
     }
 }

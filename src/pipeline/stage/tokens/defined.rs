@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use ghostlab_definitions::generation::Generating;
+use ghostlab_definitions::generation::GenerationConfig;
 use ghostlab_definitions::metric::Output;
 use ghostlab_definitions::tokens::tokenised;
-use ghostlab_definitions::{Ask, Request, Setting, Task, native};
+use ghostlab_definitions::{Request, RequestKind, Setting, Task, builtin};
 use rayon::prelude::*;
 
 use super::answer_key::{DOCUMENTS, Documents, SHEET};
@@ -83,7 +83,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     let requests = requests(to.given, to.backbone, used, task)?;
     let (encoder, length) = to.reader(used.how.max_length)?;
     let all = tokenised(task, &requests, &encoder, used.how.bos, length)?;
-    let native = to.given.grid.task(used).native();
+    let builtin = to.given.grid.task(used).builtin();
     let windows = task.definition.output == Output::Rolling;
     let mut ids = Vec::new();
     let mut lengths = Vec::new();
@@ -91,7 +91,7 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     while !rest.is_empty() {
         // The documents of built-in tasks, and windows, are scored one by one, because they share no few-shot examples
         // or other prefix.
-        let (now, later) = rest.split_at(if windows || native.is_some() { 1 } else { together(rest) });
+        let (now, later) = rest.split_at(if windows || builtin.is_some() { 1 } else { together(rest) });
         rest = later;
         let joined = together_with(&mut ids, now.iter().flatten());
         match windows {
@@ -99,8 +99,8 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
             false => lengths.push(joined),
         }
     }
-    let judged_by = match native {
-        Some(native) => (SHEET, to_json(&native::solutions(native, task, &all)?)?),
+    let judged_by = match builtin {
+        Some(builtin) => (SHEET, to_json(&builtin::solutions(builtin, task, &all)?)?),
         None => {
             let truncated = all.iter().flatten().filter(|text| !text.cut_ids.is_empty()).count();
             let documents = Documents::new(task, all.iter().map(Vec::len).collect(), truncated);
@@ -122,7 +122,7 @@ fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenis
 }
 
 /// Maximum number of tokens to score together.
-const TOGETHER: usize = 2048;
+const MAX_SHARED_TOKENS: usize = 2048;
 
 /// Returns how many of the first documents to score together, so that few-shot examples that they share run only once.
 fn together(documents: &[Vec<Tokenised>]) -> usize {
@@ -152,7 +152,7 @@ fn together(documents: &[Vec<Tokenised>]) -> usize {
             measured.1,
             each.map(|input| input.iter().zip(head).take_while(|(a, b)| a == b).count()).min().unwrap_or(head.len()),
         ));
-        if tokens(with) >= tokens(so_far) + alone || tokens(with) > TOGETHER {
+        if tokens(with) >= tokens(so_far) + alone || tokens(with) > MAX_SHARED_TOKENS {
             break;
         }
         (so_far, count) = (with, count + 1);
@@ -167,7 +167,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
     let generation = to.given.inputs.read_generation_config(&to.backbone.folder, &config)?;
     generation.check_ids(to.backbone.config.vocab)?;
     let (end_of_text, end) = end_tokens(to.tokenizer, &tokenizer_config, generation.end_of_text)?;
-    let Generating { until, max_tokens, sampling } = Generating::read(&task.definition.generation)?;
+    let GenerationConfig { until, max_tokens, sampling } = GenerationConfig::read(&task.definition.generation)?;
     if max_tokens >= context {
         return Err(Error::bad_input("the context is too short for a prompt and the new tokens")
             .at(format!("task {}", used.name))
@@ -178,7 +178,7 @@ fn store_prompts(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds: im
     let all: Vec<Result<Vec<u32>>> = requests
         .par_iter()
         .map(|request: &Request| -> Result<Vec<u32>> {
-            let Ask::Generate { context, .. } = &request.ask else {
+            let RequestKind::Generate { context, .. } = &request.kind else {
                 return Err(Error::job("expected a generation request, found a likelihood request"));
             };
             tasks::prompt(context, &encoder, used.how.bos).map_err(|error| error.at(task.place(request.document)))

@@ -30,7 +30,7 @@ pub fn to_gguf(tokenizer: &Value, rows: usize, ids: &[(&str, Option<u64>)]) -> R
     if let Some(key) = keys.iter().find(|key| !(model[*key].is_null() || model[*key] == "" || model[*key] == 0.0)) {
         return Err(refused(&format!("model.{key}"), "null", &model[*key]));
     }
-    let vocabulary = TokenTable::of(tokenizer, rows)?;
+    let vocabulary = TokenTable::from_tokenizer(tokenizer, rows)?;
     let mut notes = Vec::new();
     let mut entries = Vec::new();
     let mut say = |key: &str, value: Entry| entries.push((format!("tokenizer.ggml.{key}"), value));
@@ -100,7 +100,7 @@ struct TokenTable {
 }
 
 impl TokenTable {
-    fn of(tokenizer: &Value, rows: usize) -> Result<Self> {
+    fn from_tokenizer(tokenizer: &Value, rows: usize) -> Result<Self> {
         let model = &tokenizer["model"];
         let mut by_id: BTreeMap<usize, (&str, u32)> = BTreeMap::new();
         let bytes = model["byte_fallback"] == true;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::manifest::{Manifest, Seen, Standing};
+use super::manifest::{HashCache, Manifest, Standing};
 use super::swap::{self, above};
 use crate::error::{Error, Result};
-use crate::files::atomic::{WholeFile, ensure_writable, exchanged, may_be_written};
+use crate::files::atomic::{WholeFile, ensure_writable, may_be_written, try_exchange};
 use crate::files::owner::Owner;
 use crate::files::sha256;
 
@@ -17,7 +17,7 @@ use crate::files::sha256;
 pub struct OutputFolder {
     path: PathBuf,
     kind: &'static str,
-    seen: Arc<Seen>,
+    seen: Arc<HashCache>,
 }
 
 /// Output folder that is being written. It is removed on drop unless it is published.
@@ -27,7 +27,7 @@ pub struct Draft {
     place: PathBuf,
     shown: PathBuf,
     kind: &'static str,
-    seen: Arc<Seen>,
+    seen: Arc<HashCache>,
     /// Whether the draft was published, after which `folder` no longer holds it.
     swapped: bool,
 }
@@ -57,7 +57,7 @@ impl OutputFolder {
     ///
     /// # Errors
     /// See [`Self::check`].
-    pub fn look(&self, names: &[String]) -> Result<()> {
+    pub fn precheck(&self, names: &[String]) -> Result<()> {
         self.examine(names)?;
         may_be_written(above(&self.path))
     }
@@ -142,7 +142,7 @@ impl Draft {
     pub fn publish(mut self) -> Result<()> {
         let mut names = Vec::new();
         list(&self.folder, "", &mut names).map_err(|error| self.replace_error(&error))?;
-        Manifest::of(&self.folder, &names, self.kind)?.write(&self.folder)?;
+        Manifest::new(&self.folder, &names, self.kind)?.write(&self.folder)?;
         names.push(Manifest::FILE.to_owned());
         free(&self.place, &self.shown, self.kind, &names, &self.seen)?;
         let mark = self.folder.join(swap::MARK);
@@ -155,9 +155,9 @@ impl Draft {
         if let Ok(old) = fs::metadata(&self.place) {
             fs::set_permissions(&self.folder, old.permissions()).ok();
         }
-        swap::take_along(&self.place, &self.folder, &self.seen);
+        swap::link_user_files(&self.place, &self.folder, &self.seen);
         fs::remove_file(&mark).map_err(|error| self.replace_error(&error))?;
-        let old = if exchanged(&self.folder, &self.place) {
+        let old = if try_exchange(&self.folder, &self.place) {
             self.folder.clone()
         } else {
             // Fallback for file systems without atomic exchange. `sweep` recovers from a crash between the two renames.
@@ -188,7 +188,7 @@ impl Drop for Draft {
 }
 
 /// Rejects names that are taken by files that this program did not write. `shown` is the folder's path in messages.
-fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &Seen) -> Result<()> {
+fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &HashCache) -> Result<()> {
     let manifest = Manifest::read(folder);
     if let Some(other) = manifest.kind().filter(|other| *other != kind) {
         return Err(Error::bad_input("the folder contains another kind of output")

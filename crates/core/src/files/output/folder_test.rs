@@ -156,7 +156,7 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     for (name, text) in [("one", "0"), ("notes/mine", "mine"), ("late", "mine")] {
         fs::write(old.join(name), text).unwrap();
     }
-    Manifest::of(&old, &["one".to_owned()], "results").unwrap().write(&old).unwrap();
+    Manifest::new(&old, &["one".to_owned()], "results").unwrap().write(&old).unwrap();
     // The folder does not have the name of a draft, so it belongs to the user.
     fs::create_dir(root.path().join(".out.5.part")).unwrap();
     drop(output.stage().unwrap());

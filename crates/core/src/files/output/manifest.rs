@@ -35,7 +35,7 @@ pub(super) enum Standing {
 
 /// Cache of file hashes, valid while a file's stamp is unchanged. Avoids rehashing multi-gigabyte weight files.
 #[derive(Debug, Default)]
-pub(super) struct Seen(Mutex<HashMap<(u64, u64), (Stamp, String)>>);
+pub(super) struct HashCache(Mutex<HashMap<(u64, u64), (Stamp, String)>>);
 
 impl Manifest {
     /// Manifest file name, hidden so that it is not mistaken for a result.
@@ -61,7 +61,7 @@ impl Manifest {
     ///
     /// # Errors
     /// Fails if a file cannot be read.
-    pub(super) fn of(folder: &Path, names: &[String], kind: &str) -> Result<Self> {
+    pub(super) fn new(folder: &Path, names: &[String], kind: &str) -> Result<Self> {
         let mut made = Self::default().for_kind(kind);
         for name in names {
             let path = folder.join(name);
@@ -114,7 +114,7 @@ impl Manifest {
     }
 
     /// Compares the file called `name` in `folder` with the manifest.
-    pub(super) fn standing(&self, folder: &Path, name: &str, seen: &Seen) -> Standing {
+    pub(super) fn standing(&self, folder: &Path, name: &str, seen: &HashCache) -> Standing {
         let path = folder.join(name);
         let Ok(data) = path.symlink_metadata() else { return Standing::Nothing };
         if data.is_dir() {
@@ -148,7 +148,7 @@ impl Standing {
     }
 }
 
-impl Seen {
+impl HashCache {
     fn hash(&self, path: &Path, data: &Metadata) -> Option<String> {
         let stamp = Stamp::of(data);
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -178,14 +178,14 @@ mod tests {
         fs::create_dir(root.path().join("lm_eval")).unwrap();
         ["a", "b", "lm_eval/c"].iter().for_each(|name| write_text(name, name, root.path()));
         let names = ["a", "b", "lm_eval/c"].map(str::to_owned);
-        let made = Manifest::of(root.path(), &names, "results").unwrap();
+        let made = Manifest::new(root.path(), &names, "results").unwrap();
         made.write(root.path()).unwrap();
         let read = Manifest::read(root.path());
         assert_eq!(read, made);
         for (folder, expected) in [("lm_eval", true), ("lm", false), ("a", false)] {
             assert_eq!(read.has_below(Path::new(folder)), expected, "{folder}");
         }
-        let seen = Seen::default();
+        let seen = HashCache::default();
         let standing = |name: &str| Manifest::read(root.path()).standing(root.path(), name, &seen);
         assert_eq!(standing("a"), Standing::Ours);
         assert_eq!(standing("lm_eval/c"), Standing::Ours);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::manifest::{Manifest, Seen, Standing};
+use super::manifest::{HashCache, Manifest, Standing};
 use crate::files::atomic::is_temporary;
 use crate::files::name;
 use crate::files::owner::Owner;
@@ -15,7 +15,7 @@ pub(super) const OLD: &str = ".old";
 /// Marker for an incomplete draft, whose whole content belongs to this program.
 pub(super) const MARK: &str = ".ghostlab.draft";
 /// Age after which an unchanged draft counts as abandoned. Filling a folder takes seconds.
-const LEFT: Duration = Duration::from_secs(600);
+const ABANDONED_AFTER: Duration = Duration::from_secs(600);
 /// Maximum length of the folder name within a draft's name, which leaves room for the owner tag.
 const MAX_NAME_BYTES: usize = 120;
 
@@ -31,11 +31,11 @@ fn prefix(output: &Path) -> String {
 
 /// Hard-links the user's files in an old folder into the draft, so that they exist throughout the swap. Folders cannot
 /// be hard-linked, and some file systems have no hard links. [`clear`] moves these entries afterwards.
-pub(super) fn take_along(old: &Path, draft: &Path, seen: &Seen) {
+pub(super) fn link_user_files(old: &Path, draft: &Path, seen: &HashCache) {
     link_below(old, draft, Path::new(""), &Manifest::read(old), seen);
 }
 
-fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, seen: &Seen) {
+fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, seen: &HashCache) {
     for (name, is_folder) in entries(old, below) {
         let to = draft.join(&name);
         if is_folder {
@@ -50,7 +50,7 @@ fn link_below(old: &Path, draft: &Path, below: &Path, manifest: &Manifest, seen:
 
 /// Removes a replaced folder. Deletes this program's files and files that were hard-linked into the new folder. Moves
 /// all other files to the new folder, unless their names are taken there.
-pub(super) fn clear(old: &Path, output: &Path, seen: &Seen) {
+pub(super) fn clear(old: &Path, output: &Path, seen: &HashCache) {
     if old.join(MARK).symlink_metadata().is_ok() {
         fs::remove_dir_all(old).ok();
         return;
@@ -58,7 +58,7 @@ pub(super) fn clear(old: &Path, output: &Path, seen: &Seen) {
     clear_below(old, output, Path::new(""), &Manifest::read(old), seen);
 }
 
-fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, seen: &Seen) {
+fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, seen: &HashCache) {
     for (name, is_folder) in entries(old, below) {
         // Remove the manifest last, because it identifies this program's files.
         if manifest.kind().is_some() && name == Path::new(Manifest::FILE) {
@@ -87,7 +87,7 @@ fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, see
     fs::remove_dir(old.join(below)).ok();
 }
 
-fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &Seen) -> bool {
+fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &HashCache) -> bool {
     // This program only writes UTF-8 names.
     let text = name.to_str().is_some_and(|name| manifest.standing(folder, name, seen) == Standing::Ours);
     text || name.file_name().and_then(|file_name| file_name.to_str()).is_some_and(is_temporary)
@@ -117,7 +117,7 @@ fn same(_: &Path, _: &Path) -> bool {
 }
 
 /// Removes or restores the drafts and replaced folders that a crash left next to an output folder.
-pub(super) fn sweep(output: &Path, seen: &Seen) {
+pub(super) fn sweep(output: &Path, seen: &HashCache) {
     let prefix = prefix(output);
     for item in fs::read_dir(above(output)).into_iter().flatten().flatten() {
         let found = item.file_name().to_string_lossy().into_owned();
@@ -132,7 +132,7 @@ pub(super) fn sweep(output: &Path, seen: &Seen) {
         let age = item.metadata().and_then(|data| data.modified()).ok();
         let age = age.and_then(|time| SystemTime::now().duration_since(time).ok()).unwrap_or_default();
         // A draft left by a dead process is removed regardless of its age.
-        let left = Owner::of_tag_lives(tag).map_or(age >= LEFT, |lives| !lives);
+        let left = Owner::of_tag_lives(tag).map_or(age >= ABANDONED_AFTER, |lives| !lives);
         if left {
             clear(&item.path(), output, seen);
         }

@@ -11,7 +11,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 use candle_core::cuda_backend::{CudaDType, WrapErr};
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Error, Layout, Shape, Tensor};
 
-pub(super) use self::attend::{BlockPlace, Places, Sight, attend, place};
+pub(super) use self::attend::{BlockPlace, Places, VisibleBlocks, attend, place};
 use self::kernel::kernel;
 pub(super) use self::prefill::{PieceSight, prefill};
 use super::fused::Scores;
@@ -19,7 +19,7 @@ use crate::error::Result;
 
 /// Returns whether the kernels accept these tensors. All of them must be on a CUDA device, have a float type, and track
 /// no gradient.
-pub(super) fn may_be(tensors: &[&Tensor]) -> bool {
+pub(super) fn supports(tensors: &[&Tensor]) -> bool {
     tensors
         .iter()
         .all(|x| x.device().is_cuda() && (matches!(x.dtype(), DType::F32 | DType::BF16 | DType::F16)) && !x.track_op())
@@ -151,10 +151,10 @@ impl On<'_> {
     }
 }
 
-type Done = candle_core::Result<(CudaStorage, Shape)>;
-type Here = candle_core::Result<(CpuStorage, Shape)>;
+type CudaResult = candle_core::Result<(CudaStorage, Shape)>;
+type CpuResult = candle_core::Result<(CpuStorage, Shape)>;
 
-fn not_here() -> Here {
+fn unsupported_on_cpu() -> CpuResult {
     Err(Error::msg("a CUDA kernel received a tensor in host memory"))
 }
 
@@ -162,7 +162,7 @@ fn not_here() -> Here {
 trait Of2: Send + Sync {
     const NAME: &'static str;
 
-    fn run<T: Number>(&self, a: &On<'_>, b: &On<'_>) -> Done;
+    fn run<T: Number>(&self, a: &On<'_>, b: &On<'_>) -> CudaResult;
 }
 
 struct On2<O>(O);
@@ -172,11 +172,11 @@ impl<O: Of2> CustomOp2 for On2<O> {
         O::NAME
     }
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
-        not_here()
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> CpuResult {
+        unsupported_on_cpu()
     }
 
-    fn cuda_fwd(&self, a: &CudaStorage, of_a: &Layout, b: &CudaStorage, of_b: &Layout) -> Done {
+    fn cuda_fwd(&self, a: &CudaStorage, of_a: &Layout, b: &CudaStorage, of_b: &Layout) -> CudaResult {
         let operation = &self.0;
         let a = On(a, of_a);
         let b = On(b, of_b);
@@ -188,7 +188,7 @@ impl<O: Of2> CustomOp2 for On2<O> {
 trait Of3: Send + Sync {
     const NAME: &'static str;
 
-    fn run<T: Number>(&self, operands: [&On<'_>; 3]) -> Done;
+    fn run<T: Number>(&self, operands: [&On<'_>; 3]) -> CudaResult;
 }
 
 struct On3<O>(O);
@@ -202,8 +202,8 @@ impl<O: Of3> CustomOp3 for On3<O> {
         O::NAME
     }
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> Here {
-        not_here()
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout, _: &CpuStorage, _: &Layout) -> CpuResult {
+        unsupported_on_cpu()
     }
 
     fn cuda_fwd(
@@ -214,7 +214,7 @@ impl<O: Of3> CustomOp3 for On3<O> {
         of_b: &Layout,
         c: &CudaStorage,
         of_c: &Layout,
-    ) -> Done {
+    ) -> CudaResult {
         let operation = &self.0;
         let a = On(a, of_a);
         let b = On(b, of_b);
@@ -235,7 +235,7 @@ struct Norm {
 impl Of2 for Norm {
     const NAME: &'static str = "rms_norm";
 
-    fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> Done {
+    fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> CudaResult {
         let width = x.width();
         let out = x.room::<T>(x.count())?;
         let threads = if width > THREADS { THREADS } else { WARP };
@@ -258,7 +258,7 @@ struct Rotate;
 impl Of3 for Rotate {
     const NAME: &'static str = "rotate";
 
-    fn run<T: Number>(&self, [x, cos, sin]: [&On<'_>; 3]) -> Done {
+    fn run<T: Number>(&self, [x, cos, sin]: [&On<'_>; 3]) -> CudaResult {
         let ((_, heads, width), out) = (x.1.shape().dims3()?, x.room::<T>(x.count())?);
         let count = x.count() / 2;
         launch!(
@@ -282,7 +282,7 @@ struct Weights(Scores);
 impl Of2 for Weights {
     const NAME: &'static str = "weights";
 
-    fn run<T: Number>(&self, scores: &On<'_>, mask: &On<'_>) -> Done {
+    fn run<T: Number>(&self, scores: &On<'_>, mask: &On<'_>) -> CudaResult {
         let (queries, keys) = mask.1.shape().dims2()?;
         let rows = scores.count() / keys.max(1);
         let out = scores.room::<T>(scores.count())?;
@@ -308,7 +308,7 @@ struct SiluMul;
 impl Of2 for SiluMul {
     const NAME: &'static str = "silu_mul";
 
-    fn run<T: Number>(&self, gate: &On<'_>, up: &On<'_>) -> Done {
+    fn run<T: Number>(&self, gate: &On<'_>, up: &On<'_>) -> CudaResult {
         let out = gate.room::<T>(gate.count())?;
         launch!(
             kernel(gate.0.device(), &format!("silu_mul_{}", T::NAME)),
@@ -330,11 +330,11 @@ impl CustomOp1 for HeadRows {
         "head_rows"
     }
 
-    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Here {
-        not_here()
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> CpuResult {
+        unsupported_on_cpu()
     }
 
-    fn cuda_fwd(&self, logits: &CudaStorage, of_logits: &Layout) -> Done {
+    fn cuda_fwd(&self, logits: &CudaStorage, of_logits: &Layout) -> CudaResult {
         let logits = On(logits, of_logits);
         let (rows, vocab) = of_logits.shape().dims2()?;
         let mut out = logits.room::<f32>(2 * rows)?;
@@ -357,7 +357,7 @@ struct WideLinear;
 impl Of2 for WideLinear {
     const NAME: &'static str = "wide_linear";
 
-    fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> Done {
+    fn run<T: Number>(&self, x: &On<'_>, weight: &On<'_>) -> CudaResult {
         let ((rows, inner), (outer, _)) = (x.1.shape().dims2()?, weight.1.shape().dims2()?);
         let device = x.0.device();
         let mut out = x.room::<f32>(rows * outer)?;

@@ -186,11 +186,11 @@ impl FloatType {
     /// Fails if the weight files cannot be read.
     pub fn stored_in(folder: &Path) -> Result<Self> {
         let weights = Weights::open(folder)?;
-        Ok(Self::of(weights.dtype(EMBEDDING).or_else(|| weights.dtype(HEAD))))
+        Ok(Self::from_stored(weights.dtype(EMBEDDING).or_else(|| weights.dtype(HEAD))))
     }
 
     /// Converts a safetensors dtype. Unsupported or missing dtypes map to f32.
-    pub(crate) fn of(stored: Option<Dtype>) -> Self {
+    pub(crate) fn from_stored(stored: Option<Dtype>) -> Self {
         match stored {
             Some(Dtype::F16) => Self::F16,
             Some(Dtype::BF16) => Self::Bf16,

@@ -298,7 +298,7 @@ impl CandleEngine {
             Step::Embed | Step::Head => "embedding".to_owned(),
         };
         let share = 100.0 * beyond as f64 / values.len().max(1) as f64;
-        self.notes.tell_of(&step_name, || {
+        self.notes.report_once(&step_name, || {
             format!(
                 "f16 overflows in the {step_name}: {share:.3} % of the stream is not finite, so later values are NaN; use \
                  --dtype bf16 or f32"

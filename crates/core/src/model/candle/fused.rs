@@ -37,7 +37,7 @@ pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
 
 /// Returns whether an operation on these inputs may be fused. All inputs must be f32 and need no gradient, because
 /// candle's fused operations silently cut the autograd graph.
-pub(super) fn may_be(tensors: &[&Tensor]) -> bool {
+pub(super) fn supports(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|x| x.dtype() == DType::F32 && !x.track_op())
 }
 

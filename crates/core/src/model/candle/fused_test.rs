@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor, Var};
 
-use super::fused::{Scores, may_be};
+use super::fused::{Scores, supports};
 use crate::model::architecture::Activation;
 use crate::model::candle::ops;
 
@@ -28,7 +28,7 @@ fn fused_operations_are_the_plain_ones() {
     let weight = some(2, &[16]);
     let cos = some(3, &[5, 8]);
     let sin = some(4, &[5, 8]);
-    assert!(may_be(&[&x, &weight]) && !may_be(&[&plain(&x)]));
+    assert!(supports(&[&x, &weight]) && !supports(&[&plain(&x)]));
     let norms = [&x, &plain(&x)].map(|x| ops::rms_norm(x, &weight, 1e-5).unwrap());
     assert!(apart(&norms[0], &norms[1]) < 1e-6);
     let turned = [&x, &plain(&x)].map(|x| ops::rotate(x, &cos, &sin).unwrap());

@@ -105,7 +105,7 @@ pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]
     };
     let x = ops::rms_norm(&x, ends.norm, ends.eps)?;
     #[cfg(feature = "cuda")]
-    if weight.dtype() != DType::F32 && cuda::may_be(&[&x, weight]) {
+    if weight.dtype() != DType::F32 && cuda::supports(&[&x, weight]) {
         return ops::capped(cuda::wide_linear(&x, weight)?, ends.cap);
     }
     let x = ops::wide(&x)?;
@@ -125,7 +125,7 @@ pub(super) fn logits(x: &Tensor, ends: Ends<'_>, weight: &Tensor, rows: &[usize]
 /// Computes [`decoding::likeliest`] of each row of `logits [rows, vocab]`.
 pub(super) fn likeliest(logits: &Tensor) -> Result<Vec<Option<u32>>> {
     #[cfg(feature = "cuda")]
-    if cuda::may_be(&[logits]) {
+    if cuda::supports(&[logits]) {
         let both: Vec<Vec<f32>> = cuda::head_rows(logits)?.to_vec2()?;
         // The sum is not finite if the row contains NaN or +∞, or only −∞.
         return Ok(both[0].iter().zip(&both[1]).map(|(sum, token)| sum.is_finite().then_some(*token as u32)).collect());
@@ -147,7 +147,7 @@ fn score_rows(logits: &Tensor, of_row: &[u32], token: &[u32]) -> Result<(Vec<f32
         Ok((picked - denominators.index_select(&Tensor::new(of_row, device)?, 0)?)?.to_vec1()?)
     };
     #[cfg(feature = "cuda")]
-    if cuda::may_be(&[logits]) {
+    if cuda::supports(&[logits]) {
         let both = cuda::head_rows(logits)?;
         return Ok((picked(&both.get(0)?)?, both.get(1)?.to_vec1()?));
     }

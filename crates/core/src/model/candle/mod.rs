@@ -23,6 +23,6 @@ pub use engine::{CandleEngine, Placement};
 pub use half::{End, Turned};
 pub(super) use memory::MAX_PIECE;
 pub(crate) use memory::{is_out_of_memory, out_of_memory};
-pub use own::CandlesOwn;
+pub use own::CandleReference;
 pub(super) use parts::weight_bytes;
 pub use parts::{FrozenWeights, GatedTensors, LayerTensors, MlpTensors};

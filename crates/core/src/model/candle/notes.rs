@@ -14,11 +14,11 @@ struct State {
 
 impl Notes {
     pub(super) fn report(&self, text: String) {
-        self.tell_of(&text.clone(), || text);
+        self.report_once(&text.clone(), || text);
     }
 
     /// Adds a note unless one with the same key exists.
-    pub(super) fn tell_of(&self, what: &str, text: impl FnOnce() -> String) {
+    pub(super) fn report_once(&self, what: &str, text: impl FnOnce() -> String) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.reported.insert(what.to_owned()) {
             state.new.push(text());

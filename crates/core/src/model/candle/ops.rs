@@ -56,7 +56,7 @@ pub fn biased(x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
 
 /// Adds a branch to the residual stream: computes `x + y` for tensors of equal shape.
 pub fn sum(x: &Tensor, y: &Tensor) -> Result<Tensor> {
-    if fused::may_be(&[x, y]) { fused::sum(x, y) } else { Ok((x + y)?) }
+    if fused::supports(&[x, y]) { fused::sum(x, y) } else { Ok((x + y)?) }
 }
 
 /// Computes `x·W` in f32, rounded to the dtype of `x`. Used for residual-stream operators.
@@ -75,12 +75,12 @@ pub fn apply(x: &Tensor, matrix: &Tensor) -> Result<Tensor> {
 /// `x [.., D]`, `weight [D]`; result `[.., D]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
-    if cuda::may_be(&[x, weight]) {
+    if cuda::supports(&[x, weight]) {
         return cuda::rms_norm(x, weight, eps);
     }
     let input = wide(x)?;
     let weight = weight.to_dtype(input.dtype())?;
-    if fused::may_be(&[&input, &weight]) {
+    if fused::supports(&[&input, &weight]) {
         return Ok(fused::rms_norm(&input, &weight, eps)?.to_dtype(x.dtype())?);
     }
     let root = (input.sqr()?.mean_keepdim(D::Minus1)? + eps)?.sqrt()?;
@@ -95,11 +95,11 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     let all = x.dim(D::Minus1)?;
     let half = cos.dim(D::Minus1)?;
     #[cfg(feature = "cuda")]
-    if all == 2 * half && cuda::may_be(&[x, cos, sin]) {
+    if all == 2 * half && cuda::supports(&[x, cos, sin]) {
         return cuda::rotate(x, cos, sin);
     }
     let input = wide(x)?;
-    if all == 2 * half && fused::may_be(&[&input, cos, sin]) {
+    if all == 2 * half && fused::supports(&[&input, cos, sin]) {
         return Ok(fused::rotate(&input, cos, sin)?.to_dtype(x.dtype())?);
     }
     let a = input.narrow(D::Minus1, 0, half)?;
@@ -119,7 +119,7 @@ pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 /// Computes the softmax over the last dimension in f32 (f64 for f64). A row that contains only −∞ yields NaN.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     let x = wide(x)?;
-    if fused::may_be(&[&x]) {
+    if fused::supports(&[&x]) {
         return fused::softmax(&x);
     }
     let exponentials = shifted(&x)?.exp()?;
@@ -164,12 +164,12 @@ pub fn attention(queries: &Tensor, keys: &Tensor, values: &Tensor, mask: &Tensor
 /// `scores [.., q, k]`, `mask [q, k]`; result `[.., q, k]`.
 fn weights(scores: Tensor, mask: &Tensor, settings: Scores) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
-    if cuda::may_be(&[&scores, mask]) {
+    if cuda::supports(&[&scores, mask]) {
         return cuda::weights(&scores, mask, settings);
     }
     let dtype = scores.dtype();
     let scores = if dtype.size_in_bytes() < 4 { wide(&scores)? } else { scores };
-    let weights = if fused::may_be(&[&scores, mask]) {
+    let weights = if fused::supports(&[&scores, mask]) {
         fused::weights(scores, mask, settings)?
     } else {
         softmax(&capped((scores * settings.scale)?, settings.cap)?.broadcast_add(mask)?)?
@@ -195,8 +195,8 @@ pub fn activated(x: &Tensor, activation: Activation) -> Result<Tensor> {
 pub fn gated(gate: &Tensor, up: &Tensor, activation: Activation) -> Result<Tensor> {
     match activation {
         #[cfg(feature = "cuda")]
-        Activation::Silu if cuda::may_be(&[gate, up]) => cuda::silu_mul(gate, up),
-        Activation::Silu if fused::may_be(&[gate, up]) => fused::silu_mul(gate, up),
+        Activation::Silu if cuda::supports(&[gate, up]) => cuda::silu_mul(gate, up),
+        Activation::Silu if fused::supports(&[gate, up]) => fused::silu_mul(gate, up),
         _ => Ok((activated(gate, activation)? * up)?),
     }
 }

@@ -23,9 +23,9 @@ const MAX_POSITIONS: usize = 1 << 12;
 type Forward = Box<dyn Fn(&Tensor) -> Candle<Tensor>>;
 
 /// A candle-transformers model in f32 on the CPU.
-pub struct CandlesOwn(Forward);
+pub struct CandleReference(Forward);
 
-impl CandlesOwn {
+impl CandleReference {
     /// Loads the model in a backbone folder.
     ///
     /// # Errors

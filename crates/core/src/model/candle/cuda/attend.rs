@@ -8,7 +8,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig, PushKer
 use candle_core::{DType, Device, Error as Failed, Storage, Tensor};
 
 use super::kernel::kernel;
-use super::{Done, Number, Of3, On, THREADS, of_three};
+use super::{CudaResult, Number, Of3, On, THREADS, of_three};
 use crate::error::{Error, Result};
 use crate::model::candle::fused::Scores;
 use crate::model::decoding::{BlockId, Placed, not_cached};
@@ -25,7 +25,7 @@ pub(super) fn width_of(head_dim: usize) -> Option<usize> {
 }
 
 /// Maximum number of query heads per thread block. `MIN_BLOCKS` is the number of thread blocks that keeps a GPU busy.
-const TOGETHER: usize = 8;
+const MAX_HEADS_PER_BLOCK: usize = 8;
 const MIN_BLOCKS: usize = 512;
 
 /// Location of one block's keys and values on the device.
@@ -40,7 +40,7 @@ pub(in crate::model::candle) struct BlockPlace {
 }
 
 /// Rows that the new rows attend to. They are the same at all steps.
-pub(in crate::model::candle) struct Sight {
+pub(in crate::model::candle) struct VisibleBlocks {
     /// For each row: first block, number of blocks, position, and index in the last block. Then, for each block, the
     /// position where its tokens end.
     table: CudaSlice<u32>,
@@ -50,7 +50,7 @@ pub(in crate::model::candle) struct Sight {
     places: Vec<BlockPlace>,
 }
 
-impl Sight {
+impl VisibleBlocks {
     /// Creates the table. Returns `None` if the device is not a CUDA device or the head width is unsupported.
     pub(in crate::model::candle) fn new(
         runs: &[Placed<'_>],
@@ -114,8 +114,8 @@ pub(in crate::model::candle) struct Places {
 }
 
 impl Places {
-    pub(in crate::model::candle) fn are_of(&self, sight: &Sight) -> bool {
-        self.blocks == sight.blocks
+    pub(in crate::model::candle) fn are_of(&self, visible: &VisibleBlocks) -> bool {
+        self.blocks == visible.blocks
     }
 }
 
@@ -125,12 +125,12 @@ impl Places {
 /// `given`: queries `[rows, H, D]`, keys and values `[rows, K, D]`; result `[rows, H·D]`.
 pub(in crate::model::candle) fn attend(
     given: [&Tensor; 3],
-    sight: &Sight,
+    visible: &VisibleBlocks,
     places: &Places,
     window: Option<usize>,
     scores: Scores,
 ) -> Result<Tensor> {
-    let operation = Attend { sight, places, window: window.unwrap_or(usize::MAX), scores };
+    let operation = Attend { visible, places, window: window.unwrap_or(usize::MAX), scores };
     of_three(operation, given)
 }
 
@@ -147,7 +147,7 @@ pub(in crate::model::candle) fn place(x: &Tensor) -> Result<u64> {
 }
 
 struct Attend<'a> {
-    sight: &'a Sight,
+    visible: &'a VisibleBlocks,
     places: &'a Places,
     window: usize,
     scores: Scores,
@@ -156,11 +156,11 @@ struct Attend<'a> {
 impl Of3 for Attend<'_> {
     const NAME: &'static str = "attend";
 
-    fn run<T: Number>(&self, [queries, keys, values]: [&On<'_>; 3]) -> Done {
+    fn run<T: Number>(&self, [queries, keys, values]: [&On<'_>; 3]) -> CudaResult {
         let (rows, heads, width) = queries.1.shape().dims3()?;
         let (_, shared, _) = keys.1.shape().dims3()?;
-        if rows != self.sight.rows {
-            return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.sight.rows)));
+        if rows != self.visible.rows {
+            return Err(Failed::msg(format!("attention got {rows} rows, expected {}", self.visible.rows)));
         }
         let device = queries.0.device();
         let out = queries.room::<T>(queries.count())?;
@@ -170,12 +170,12 @@ impl Of3 for Attend<'_> {
             THREADS,
             &keys.view::<T>()?,
             &values.view::<T>()?,
-            &self.sight.table,
+            &self.visible.table,
             &self.places.table,
             &((shared * width) as u32)
         );
         // Group query heads that share keys as long as enough thread blocks remain to fill the GPU.
-        let together = [TOGETHER, 4, 2]
+        let together = [MAX_HEADS_PER_BLOCK, 4, 2]
             .into_iter()
             .find(|divisor| (heads / shared).is_multiple_of(*divisor) && rows * heads / divisor >= MIN_BLOCKS)
             .unwrap_or(1);
@@ -185,7 +185,7 @@ impl Of3 for Attend<'_> {
             rows * heads / together,
             THREADS,
             &queries.view::<T>()?,
-            &self.sight.table,
+            &self.visible.table,
             &self.places.table,
             &out,
             &(rows as u32),

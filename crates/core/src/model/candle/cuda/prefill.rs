@@ -12,7 +12,7 @@ use candle_core::{Device, Error as Failed, Tensor};
 
 use super::attend::{WIDTHS, width_of};
 use super::kernel::{Compiled, Kernel, compile, loaded};
-use super::{Done, Number, Of3, On, THREADS, of_three};
+use super::{CudaResult, Number, Of3, On, THREADS, of_three};
 use crate::error::Result;
 use crate::model::candle::fused::Scores;
 
@@ -93,7 +93,7 @@ struct Prefill<'a> {
 impl Of3 for Prefill<'_> {
     const NAME: &'static str = "prefill";
 
-    fn run<T: Number>(&self, [queries, keys, values]: [&On<'_>; 3]) -> Done {
+    fn run<T: Number>(&self, [queries, keys, values]: [&On<'_>; 3]) -> CudaResult {
         let (rows, heads, width) = queries.1.shape().dims3()?;
         let (_, shared, _) = keys.1.shape().dims3()?;
         if rows != self.sight.rows {

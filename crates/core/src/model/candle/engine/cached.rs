@@ -10,7 +10,7 @@ use super::CandleEngine;
 use crate::error::{Error, Result};
 use crate::model::batch::Batch;
 #[cfg(feature = "cuda")]
-use crate::model::candle::cuda::{self, BlockPlace, Places, Sight};
+use crate::model::candle::cuda::{self, BlockPlace, Places, VisibleBlocks};
 use crate::model::candle::layout::Seen;
 use crate::model::candle::{head, ops};
 use crate::model::config::Config;
@@ -57,7 +57,7 @@ pub(in crate::model) struct Shared {
     /// Cosines and sines for each rotary embedding, as in a [`Piece`](crate::model::candle::layout::Piece).
     turned: Vec<Option<(Tensor, Tensor)>>,
     #[cfg(feature = "cuda")]
-    sight: Option<Sight>,
+    visible: Option<VisibleBlocks>,
 }
 
 type PastRows<'a> = Past<'a, Shared, Blocks>;
@@ -106,12 +106,12 @@ impl Seen for PastRows<'_> {
     ) -> Result<Tensor> {
         let blocks = &mut **self.blocks.borrow_mut();
         #[cfg(feature = "cuda")]
-        if let Some(sight) = &self.shared.sight {
-            let places = match blocks.last.remove(&self.node).filter(|last| last.are_of(sight)) {
+        if let Some(visible) = &self.shared.visible {
+            let places = match blocks.last.remove(&self.node).filter(|last| last.are_of(visible)) {
                 Some(last) => last,
-                None => sight.places(self.node, queries.device())?,
+                None => visible.places(self.node, queries.device())?,
             };
-            let attended = cuda::attend([queries, keys, values], sight, &places, window, scores);
+            let attended = cuda::attend([queries, keys, values], visible, &places, window, scores);
             blocks.last.insert(self.node, places);
             return attended;
         }
@@ -173,7 +173,7 @@ impl Cached for CandleEngine {
         Ok(Shared {
             turned,
             #[cfg(feature = "cuda")]
-            sight: Sight::new(runs, self.config.head_dim, &self.device, |id| {
+            visible: VisibleBlocks::new(runs, self.config.head_dim, &self.device, |id| {
                 blocks.all.get(&id).map(KeyValues::place)
             })?,
         })

@@ -63,7 +63,7 @@ pub fn task(known: &Known, path: &Path, limit: Option<DocumentLimit>) -> Result<
 /// # Errors
 /// Fails if there are none, or if a file is named after another split.
 pub fn files(known: &Known, path: &Path) -> Result<FileRows> {
-    Ok(FileRows { splits: [(definition(known)?.evaluated().to_owned(), known.files(path)?)].into() })
+    Ok(FileRows { splits: [(definition(known)?.evaluated_split().to_owned(), known.files(path)?)].into() })
 }
 
 /// Reads the rows from all given files of a built-in task.
@@ -114,5 +114,5 @@ fn mismatched_requests(known: &Known) -> Error {
 }
 
 #[cfg(test)]
-#[path = "native_tests.rs"]
+#[path = "builtin_tests.rs"]
 mod tests;

@@ -61,11 +61,11 @@ evaluate:
     - {corpus: c4, length: 512}
 ";
 
-pub struct Place {
+pub struct GridFolder {
     pub root: TempDir,
 }
 
-impl Place {
+impl GridFolder {
     pub fn new() -> Self {
         // Names are also looked up in `./experiments`. Leave the checkout, so that its `experiments` folder is not
         // found.

@@ -6,7 +6,7 @@ use super::*;
 use ghostlab_core::tasks::{Split, TASKS};
 
 use crate::Row;
-use crate::task::{Ask, Setting};
+use crate::task::{RequestKind, Setting};
 
 struct Prompt {
     choices: Vec<Choice>,
@@ -38,7 +38,9 @@ fn made(name: &str, rows: Vec<Value>) -> Result<Prompt> {
         .iter()
         .zip(requests)
         .map(|(text, request)| {
-            let Ask::LogLikelihood { context, continuation } = request.ask else { panic!("not a log-likelihood") };
+            let RequestKind::LogLikelihood { context, continuation } = request.kind else {
+                panic!("not a log-likelihood")
+            };
             Choice { text: text.text(), context, continuation }
         })
         .collect();
