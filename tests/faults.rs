@@ -1,7 +1,7 @@
-//! Tests of faults during a run: damaged payloads, missing space or permissions, file systems without links, kills,
-//! panics and signals at chosen moments, changed or irregular input files, and leftovers of dead processes.
+//! Fault injection tests: damaged payloads, full disks, missing permissions, file systems without hard links, kills,
+//! panics and signals at given points, changed or irregular input files, and leftovers of dead processes.
 //!
-//! Each kind of fault has a table with one case per line. `GHOSTLAB_FAULT` injects a fault at a chosen moment (see
+//! Each kind of fault has a table with one case per line. `GHOSTLAB_FAULT` injects a fault at a given point (see
 //! `crates/store/src/fault.rs`).
 
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]

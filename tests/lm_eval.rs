@@ -92,7 +92,7 @@ fn text_of(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
 }
 
-/// Flattens nested answers to a list of texts.
+/// Flattens nested answers into a list of strings.
 fn flat(answers: &Value) -> Vec<String> {
     match answers {
         Value::Array(items) => items.iter().flat_map(flat).collect(),

@@ -18,7 +18,7 @@ use ghostlab::pipeline::exec::{self, RunSettings};
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 
-/// Allocator that the program uses. With the system allocator, the grid takes longer.
+/// Allocator of the `ghostlab` program. Runs take longer with the system allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

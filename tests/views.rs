@@ -39,8 +39,8 @@ fn last_cell(run: &StoredResults) -> String {
     run.numbers.last().unwrap().cell.clone()
 }
 
-/// Returns whether a number does not measure decoding. If only one of the two runs decodes, the other has no such
-/// numbers.
+/// Returns whether a row is not a decoding metric. Decoding metrics are skipped, because only one of the two runs
+/// measures decoding.
 fn is_not_of_decoding(number: &&ResultRow) -> bool {
     !number.record.metric.starts_with("decode")
 }

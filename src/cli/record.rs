@@ -106,7 +106,7 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Formats what will be recomputed and how long this will take.
+/// Describes what will be recomputed and how long it will take.
 fn describe_plan(work: &Work) -> String {
     let Work { cells, backbones, calibrations, chunks, flop } = work;
     if *cells == 0 {

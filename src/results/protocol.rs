@@ -103,7 +103,7 @@ pub enum Protocol {
         /// Number of new tokens per sequence.
         #[serde(skip_serializing_if = "Option::is_none")]
         decode: Option<usize>,
-        /// Whether the grid has several prompts, so that column names must include the prompt.
+        /// Whether the grid has several prompts, in which case column names include the prompt.
         several: bool,
         /// Number of warm-up passes before the `rounds` timed ones.
         warmups: usize,

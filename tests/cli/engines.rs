@@ -119,12 +119,17 @@ fn only_result(world: &World, results: &str) -> String {
 #[test]
 fn kernels_that_cannot_run_here_are_refused_before_any_work() {
     let world = World::new();
-    world.refuses(&["--kernels", "amx"], 2, &["supports only bf16", "--dtype bf16"]);
+    world.refuses(&["--kernels", "amx"], 2, &["`amx` does not support f32", "--dtype bf16"]);
+    world.refuses(&["--kernels", "portable", "--dtype", "bf16x3"], 2, &["`portable` does not support bf16x3"]);
+    world.refuses(&["--engine", "candle", "--dtype", "bf16x6"], 2, &["only the engine `cpu` supports", "--dtype f32"]);
     world.refuses(&["--kernels", "amx", "--engine", "candle", "--dtype", "bf16"], 2, &["remove --kernels"]);
     let doctor = world.ghostlab(&["doctor"]);
     if String::from_utf8_lossy(&doctor.stdout).contains("kernels: amx in bf16") {
-        world.runs(&["--kernels", "amx", "--dtype", "bf16"]);
+        for dtype in ["bf16", "bf16x3", "bf16x6"] {
+            world.runs(&["--kernels", "amx", "--dtype", dtype]);
+        }
     } else {
+        world.refuses(&["--dtype", "bf16x3"], 3, &["kernel family `amx`", "AMX-BF16", "--dtype f32"]);
         let words = ["kernel family `amx`", "AMX-BF16", "--kernels portable"];
         world.refuses(&["--kernels", "amx", "--dtype", "bf16"], 3, &words);
         let worker = world.ghostlab(&["worker", "grid.yaml", "--kernels", "amx", "--dtype", "bf16"]);

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Script that reads the exported files of a run with the readers published by these projects, and prints their
-/// numbers.
+/// Python script that reads the exported files of a run with the published readers of lm-evaluation-harness, Every Eval
+/// Ever and `huggingface_hub`, and prints the values that it read.
 const FORMS: &str = r#"
 import glob, json, sys, zipfile
 import jsonschema, yaml

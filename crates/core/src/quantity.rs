@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Maximum of any count, for example of sequences, windows, documents or tokens per window. The product of two counts
+/// Upper bound on every count, such as sequences, windows, documents or tokens per window. The product of two counts
 /// fits in a `u64`.
 pub const MAX: usize = 1 << 30;
 /// Maximum number of tokens drawn for calibration or training. The paper uses at most 10,240,000 tokens. A pass over

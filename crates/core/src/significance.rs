@@ -166,7 +166,7 @@ pub fn paired_bootstrap(a: &[f64], b: &[f64], samples: usize, seed: u64) -> Resu
         .map(|_| mean((0..differences.len()).map(|_| differences[draw_below(&mut random, differences.len())])))
         .collect();
     means.sort_by(f64::total_cmp);
-    // Compare with `<=` and `>=`, because both −0 and 0 mean no difference.
+    // A mean of zero counts on both sides. `total_cmp` would distinguish −0 from 0.
     let (not_above, not_below) =
         (means.iter().filter(|mean| **mean <= 0.0).count(), means.iter().filter(|mean| **mean >= 0.0).count());
     let smaller = to_f64(not_above.min(not_below));

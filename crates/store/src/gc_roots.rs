@@ -11,7 +11,7 @@ use super::processes::KnownProcess;
 use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::atomic::STALE_AFTER;
 
-/// Set of hashes that this process reserves.
+/// Set of object hashes that this process protects from garbage collection.
 pub(super) struct GcRoots {
     disk: Arc<dyn Disk>,
     noted: Mutex<NotedHashes>,

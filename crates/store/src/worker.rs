@@ -53,7 +53,7 @@ pub(crate) struct Worker {
     /// Leases of this process. The record in a lease does not identify the thread that holds it.
     held: Arc<Mutex<HashSet<PathBuf>>>,
     seen: Mutex<HashMap<String, (u64, Duration)>>,
-    /// Times at which leases of other processes were last found contended or first seen.
+    /// For each lease held by another process, when it was last found contended, or else first seen.
     tried: Mutex<HashMap<String, Duration>>,
     listed: Mutex<Option<ClaimListing>>,
     /// Hashes reserved by this process. They are removed together with the process record.
@@ -228,7 +228,7 @@ impl Worker {
             match self.mark(&path) {
                 Ok(()) => return LeaseResult::Mine(self.new_lease(path, true)),
                 Err(error) if is_taken(&error) => {}
-                // If the lease cannot be written, other processes may duplicate the work. This costs only time.
+                // If the lease cannot be written, other processes may duplicate the work, which only costs time.
                 Err(_) => return LeaseResult::Mine(self.new_lease(path, false)),
             }
             match processes::read(&*self.disk, &path) {

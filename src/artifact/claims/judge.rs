@@ -29,7 +29,7 @@ pub struct ClaimVerdict {
     pub needed: Needed,
     /// Whether pruned models ran although the dense model missed the paper's numbers (`--no-gate`).
     pub ungated: bool,
-    /// Counts of settings in which our method has the best score, if the claim is about the best method.
+    /// Counts of settings in which our method scores best. `None` unless the claim is that it is the best method.
     pub best: Option<BestCounts>,
     pub settings: Vec<SettingVerdict>,
 }

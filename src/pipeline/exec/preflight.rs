@@ -25,7 +25,7 @@ use ghostlab_store::{InventoryItem, Lookup, Store};
 pub enum TargetMachine {
     /// This machine. Memory is limited to its free memory by default.
     Local,
-    /// Other machines, about which nothing is known.
+    /// Any other machine. Nothing is known about it.
     Remote,
 }
 

@@ -45,7 +45,7 @@ pub(super) const WORDS: Words = Words {
     },
 };
 
-/// Key field that distinguishes a trial from the dense backbone on the same tokens.
+/// Key field that distinguishes the scores of a trial from those of the dense backbone for the same tokens.
 const REMOVED: &str = "removed";
 /// Key field that distinguishes trials that measure logit distances from trials that measure perplexities.
 const DISTANCE: &str = "distance";

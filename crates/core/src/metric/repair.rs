@@ -30,7 +30,7 @@ pub static ANTISYMMETRIC: MetricEntry = MetricEntry {
     ..SHARE.with_name("m_antisymmetric_share", "Anti-symmetric part")
 };
 
-/// `channels_reduced_share`: share of channels with a smaller error than without repair (paper figure 4).
+/// `channels_reduced_share`: share of channels whose error the repair reduces (paper figure 4).
 pub static CHANNELS_REDUCED: MetricEntry = MetricEntry {
     direction: Direction::Higher,
     of: Of::Repair(channels_reduced),
@@ -53,8 +53,7 @@ fn part(sample: &RepairSample<'_>, part: fn(&RepairMetrics) -> f64) -> Option<f6
     mean(&sample.boundaries, part)
 }
 
-/// Returns the share of channels with a smaller error than without repair. Returns `None` if the number of channels
-/// differs.
+/// Returns the share of channels whose error the repair reduces, or `None` if the channel counts differ.
 fn channels_reduced(sample: &RepairSample<'_>) -> Option<f64> {
     let repaired = error_by_channel(&sample.boundaries);
     let base = error_by_channel(sample.unrepaired.as_ref()?);

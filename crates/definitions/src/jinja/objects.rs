@@ -112,8 +112,8 @@ impl Range {
         Ok(Jinja::from_object(Self { bounds, items }))
     }
 
-    /// Returns the range of the items at `start..stop` with stride `step`. The bounds are those that Python's
-    /// `slice.indices` returns.
+    /// Slices the range like Python's `range[start:stop:step]`. The arguments must be normalized as by Python's
+    /// `slice.indices`.
     pub(crate) fn sliced(&self, start: i64, stop: i64, step: i64) -> Result<Jinja, Error> {
         let [first, _, width] = self.bounds;
         let ends = [start, stop].map(|position| width.checked_mul(position)?.checked_add(first));

@@ -123,7 +123,7 @@ fn unordered(left: &Jinja, right: &Jinja) -> Error {
     refused(format!("Python cannot order values of type {left} and {right}"))
 }
 
-/// Rejects two values that Python does not order, or that minijinja orders differently.
+/// Rejects a pair of values that Python cannot order, or that minijinja orders differently.
 fn check_order(left: &Jinja, right: &Jinja) -> Result<(), Error> {
     if is_nan(left) || is_nan(right) {
         return Err(refused("a comparison with NaN is not supported"));

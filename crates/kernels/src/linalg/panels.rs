@@ -79,7 +79,7 @@ impl<'a> TileOut<'a> {
     }
 }
 
-/// Storage type of weights, with the corresponding product kernels.
+/// Storage type of weights, with its matrix multiplication kernels.
 pub trait Kind: Sized {
     /// Unit of storage, which contains one or more weights of the same column.
     type Word: Copy + Default + Send + Sync;

@@ -69,9 +69,11 @@ mod linux {
     const AMX_TILE: u32 = 1 << 24;
     /// Bits of XCR0 for tile configuration and tile data.
     const TILE_STATE: u64 = 1 << 17 | 1 << 18;
-    /// Number of the `arch_prctl` system call, its request code, and the state component for tile data.
+    /// System call number of `arch_prctl`.
     const ARCH_PRCTL: isize = 158;
+    /// Request code that asks for permission to use an extended state component.
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+    /// XSAVE state component with the tile data.
     const XFEATURE_XTILEDATA: usize = 18;
 
     pub(super) fn is_in_processor() -> bool {

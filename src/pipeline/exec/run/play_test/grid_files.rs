@@ -1,4 +1,4 @@
-//! Files of a grid with many small backbones.
+//! Fixture files for a grid with many small backbones.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Engine that computes nothing and advances the virtual clock by the time that the cost model gives.
+//! Engine that computes nothing and advances the virtual clock by the time the cost model predicts.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
