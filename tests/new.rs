@@ -30,7 +30,7 @@ fn new(folder: &TempDir, words: &[&str]) -> Output {
 fn new_method_metric_or_stage_is_one_file_and_one_line() {
     for (kind, last, line) in [
         ("recovery", "mod sums;", "two_steps::ENTRY"),
-        ("criterion", "mod sublayers;", "two_steps::ENTRY"),
+        ("criterion", "mod trial;", "two_steps::ENTRY"),
         ("metric", "mod text;", "&two_steps::ENTRY"),
         ("stage", "pub mod tokens;", "two_steps::STAGE"),
     ] {
