@@ -117,7 +117,7 @@ enum Command {
     /// eliminated once they are significantly worse. The winner is then scored on held-out items. A repeated search
     /// reuses the cached scores. Exit code 4: no candidate meets the budget when measured.
     Search(search::Arguments),
-    /// Process the jobs of a grid together with other workers on the same store.
+    /// Process jobs of a grid with other workers on the same store.
     ///
     /// A worker takes jobs until none are left. It does not write results. To write them afterwards, use `run --stored`
     /// or `reproduce --stored`. Exit codes: 0 no jobs left for this worker, 75 stopped early by USR1, TERM or Ctrl-C
