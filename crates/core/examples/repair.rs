@@ -25,16 +25,7 @@ fn main() -> Result<()> {
     let sequences = calibration(Rule::C4, &read_rows(train, None)?, &tokenizer, 32, 256, 0)?;
     let activations =
         calibrate::in_memory(&decoder, &sequences, [HookPoint::Stream(span.start), HookPoint::Stream(span.end)])?;
-    let boundary = Boundary {
-        backbone: &decoder,
-        activations: &activations,
-        span,
-        fitted: 32,
-        earlier: &[],
-        before: None,
-        merges: &[],
-        starts: &[],
-    };
+    let boundary = Boundary::new(&decoder, &activations, span, 32);
     let solution = recovery::build("ghosted", &Default::default())?.solve(&boundary)?;
 
     let removed: Vec<usize> = (span.start..span.end).collect();

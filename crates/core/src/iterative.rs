@@ -281,14 +281,9 @@ impl<'a> ShrinkingModel<'a> {
         let (_, activations) = self.measure(&PassRequest { sites, ..PassRequest::default() }, progress)?;
         let before = host.map(|layer| self.remaining(layer)).transpose()?;
         let boundary = Boundary {
-            backbone: self.engine,
-            activations: &activations,
-            span,
-            fitted: self.fitted,
-            earlier: &[],
             before: before.as_ref(),
-            merges: &[],
             starts: &self.windows.starts,
+            ..Boundary::new(self.engine, &activations, span, self.fitted)
         };
         let started = Instant::now();
         let mut solution = self.recovery.solve(&boundary)?;

@@ -105,14 +105,9 @@ impl Case<'_> {
             let what = format!("{what}, {span:?}");
             assert_eq!([span.start, span.end].to_vec(), layers(&expected["span"]), "{what}");
             let boundary = Boundary {
-                backbone: self.engine,
-                activations: &self.calibrated.activations,
-                span,
-                fitted,
                 earlier: &earlier,
-                before: None,
-                merges: &[],
                 starts: &self.calibration.starts,
+                ..Boundary::new(self.engine, &self.calibrated.activations, span, fitted)
             };
             let solution = method.solve(&boundary).unwrap();
             let metrics = RepairMetrics::of(&boundary, &solution.repair).unwrap();

@@ -55,16 +55,7 @@ impl<'a> Variant<'a> {
         assert_eq!(sites[0], HookPoint::Stream(self.first), "{what}");
         let activations = calibrate::in_memory(engine, &world.calibration, sites).unwrap();
         let fitted = world.calibration.count();
-        let boundary = Boundary {
-            backbone: engine,
-            activations: &activations,
-            span,
-            fitted,
-            earlier: &[],
-            before: None,
-            merges: &[],
-            starts: &[],
-        };
+        let boundary = Boundary::new(engine, &activations, span, fitted);
         let solution = method.solve(&boundary).unwrap();
         assert!(matches!(solution.repair, Repair::Merged(_)) && solution.notes.is_empty(), "{what}");
         let metrics = RepairMetrics::of(&boundary, &solution.repair).unwrap();

@@ -103,16 +103,7 @@ impl<'a> Setting<'a> {
             for span in spans(&*method, &cut) {
                 let fitted = self.world.calibration.count();
                 let Self { engine: backbone, activations, .. } = self;
-                let boundary = Boundary {
-                    backbone: *backbone,
-                    activations,
-                    span,
-                    fitted,
-                    earlier: &[],
-                    before: None,
-                    merges: &[],
-                    starts: &[],
-                };
+                let boundary = Boundary::new(*backbone, activations, span, fitted);
                 let solution = method.solve(&boundary).unwrap();
                 assert_eq!(solution.notes, [""; 0], "{}", self.what(variant));
                 let operator = solution.repair.operator().unwrap();
@@ -130,16 +121,7 @@ impl<'a> Setting<'a> {
         for span in spans(&*method, &cut) {
             let fitted = self.world.calibration.count();
             let Self { engine: backbone, activations, .. } = self;
-            let boundary = Boundary {
-                backbone: *backbone,
-                activations,
-                span,
-                fitted,
-                earlier: &[],
-                before: None,
-                merges: &[],
-                starts: &[],
-            };
+            let boundary = Boundary::new(*backbone, activations, span, fitted);
             let solution = method.solve(&boundary).unwrap();
             let what = format!("{} {} {input} {}", self.world.name, self.engine.id(), span.start);
             let expected = &self.world.numbers["nbl_maps"][input][span.start];

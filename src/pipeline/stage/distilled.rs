@@ -256,16 +256,7 @@ fn store_trained(
     let operator = Operator::dense(job.backbone.config.hidden, state.matrix.clone())?;
     let mut results = operator::figures(solved)?;
     let fitted = activations.shape().sequences;
-    let boundary = Boundary {
-        backbone: &*job.engine,
-        activations,
-        span,
-        fitted,
-        earlier: &[],
-        before: None,
-        merges: &[],
-        starts: &job.windows.starts,
-    };
+    let boundary = Boundary { starts: &job.windows.starts, ..Boundary::new(&*job.engine, activations, span, fitted) };
     for result in &mut results {
         result.operator = Some(operator.key());
         result.numbers = RepairMetrics::of(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;

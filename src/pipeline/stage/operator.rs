@@ -7,9 +7,9 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{BackboneKeyParts, Check, Cost, Stage, Words, activations, from_json, scores, to_json};
+use super::{BackboneKeyParts, Check, Cost, Stage, Words, activations, from_json, to_json};
 use crate::calibrate::{Activations, HookPoint, Pair};
-use crate::criterion::{Criterion, PruneSpec, Selection, TrialMetric};
+use crate::criterion::{Criterion, PruneSpec, Selection};
 use crate::error::{Error, Result};
 use crate::grid::Cell;
 use crate::iterative::{ShrinkingModel, SolvedSpan};
@@ -328,14 +328,10 @@ pub(crate) fn solve(
     let mut earlier = Vec::new();
     for span in recovery::spans(recovery, &selection.removed) {
         let boundary = Boundary {
-            backbone: &*job.engine,
-            activations,
-            span,
-            fitted: variant.fitted,
             earlier: &earlier,
-            before: None,
             merges: &selection.merges,
             starts: &job.windows.starts,
+            ..Boundary::new(&*job.engine, activations, span, variant.fitted)
         };
         let began = Instant::now();
         let solution =
@@ -365,12 +361,7 @@ pub(crate) fn solve_one_by_one(
     let cell = &job.run.grid.cells[variant.cell];
     let recovery = recovery_of(cell)?;
     let batch = job.backbone.batch_tokens;
-    let progress = begin_passes(
-        job,
-        &format!("{}: repair one by one", job.label),
-        selection.scores.len(),
-        (TrialMetric::Perplexity, &[]),
-    );
+    let progress = begin_passes(job, &format!("{}: repair one by one", job.label), selection.scores.len(), 0.0);
     let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted);
     let replayed = model.replay(cell.depth.unit, selection, &mut |tokens| job.run.advance(progress, tokens));
     job.run.finish(progress);
@@ -383,18 +374,12 @@ pub(crate) fn solve_one_by_one(
     results.keep(job, key, started)
 }
 
-/// Reports the start of several passes over a calibration text, some of which include trials. Returns the job id.
-pub(crate) fn begin_passes(
-    job: &CalibrationJob<'_>,
-    label: &str,
-    passes: usize,
-    (metric, trials): (TrialMetric, &[Cut]),
-) -> usize {
+/// Reports the start of several passes over a calibration text. `trial_flops` is the cost of all trials in the passes.
+/// Returns the job id.
+pub(crate) fn begin_passes(job: &CalibrationJob<'_>, label: &str, passes: usize, trial_flops: f64) -> usize {
     let tokens = job.shape.sequences * job.shape.length;
     let load = Load::windows(tokens, job.shape.length);
-    let config = &job.backbone.config;
-    let flops = passes as f64 * activations::pass_flops(config, &load)
-        + scores::trial_cost(config, metric, [trials, &[]], &load).shared;
+    let flops = passes as f64 * activations::pass_flops(&job.backbone.config, &load) + trial_flops;
     job.run.start(job.hold.name(), label, passes * tokens, 0, flops)
 }
 

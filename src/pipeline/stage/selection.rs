@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::output_cosines;
 use crate::evaluate::perplexity::PerplexityEval;
 use crate::iterative::ShrinkingModel;
-use crate::model::Program;
+use crate::model::{Load, Program};
 use crate::pipeline::env::backbone::{ScoredExtent, Variant};
 use crate::pipeline::env::context::CalibrationJob;
 use crate::pipeline::env::event::WorkKind;
@@ -239,12 +239,10 @@ impl SelectionSlot<'_> {
         let label =
             format!("{}: remove {} one by one", job.label, Depth { count: self.cut.depth, unit: self.cut.unit });
         let passes = self.cut.depth * if recovery.repairs() { 2 } else { 1 };
-        let progress = operator::begin_passes(
-            job,
-            &label,
-            passes,
-            (self.criterion.trial_metric(), &self.criterion.trials(&self.cut)),
-        );
+        let load = Load::windows(job.shape.sequences * job.shape.length, job.shape.length);
+        let trials = self.criterion.trials(&self.cut);
+        let trial_cost = scores::trial_cost(&job.backbone.config, self.criterion.trial_metric(), [&trials, &[]], &load);
+        let progress = operator::begin_passes(job, &label, passes, trial_cost.shared);
         let batch = job.backbone.batch_tokens;
         let limit = activation_limit(job.run.settings.memory_bytes());
         let mut model = ShrinkingModel::new(&*job.engine, &job.windows, batch, recovery, variant.fitted)

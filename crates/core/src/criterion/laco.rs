@@ -1,4 +1,4 @@
-//! LaCo (arXiv 2402.11187), an extension beyond the paper: merges layers from the top down, and keeps a merge if the
+//! LaCo (arXiv 2402.11187), which is not part of the paper: merges layers from the top down, and keeps a merge if the
 //! output of the backbone stays similar.
 //!
 //! The loop is that of the published notebook. The notebook has no target depth. Here the loop ends when enough layers
@@ -46,10 +46,10 @@ struct Laco {
     interval: usize,
     /// Lowest layer that layers are merged into.
     lowest: usize,
-    /// Layer that the first trial stays below; the last layer by default.
+    /// Layer below which the first trial merges. The last layer if it is not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     highest: Option<usize>,
-    /// How the weights are merged in trials. The recovery `merge` has this option too.
+    /// Formula for the merged weights in trials. The recovery `merge` has the same option.
     form: MergeForm,
 }
 
@@ -78,7 +78,7 @@ impl Laco {
     }
 }
 
-/// Returns the cut that merges leave.
+/// Returns the layers that the merges remove.
 fn absorbed(merges: &[LayerMerge]) -> Cut {
     Cut::layers(merges.iter().flat_map(|merge| merge.absorbed.iter().copied()))
 }
@@ -102,7 +102,7 @@ impl Criterion for Laco {
             return Err(invalid("highest", format!("a layer below {}", cut.layers), highest));
         }
         if self.first(cut).is_none() {
-            return Err(Error::bad_input(format!("`{NAME}` finds no place for a merge"))
+            return Err(Error::bad_input(format!("`{NAME}` cannot merge any layers"))
                 .expected(format!("`lowest` at least {} below `highest`", self.combine.min(cut.depth + 1)))
                 .found(format!("a depth of {} for {} layers", cut.depth, cut.layers))
                 .hint("reduce `depth`, `combine` or `lowest`"));

@@ -52,7 +52,7 @@ pub struct Tolerance {
     /// Absolute tolerance of accuracies.
     pub answers: f64,
     /// Relative tolerance of activations, and of results that do not amplify errors in the activations. It is 16 units
-    /// in the last place in f32, but only 5 in other types, because sums are always accumulated in f32.
+    /// in the last place in f32 and bf16x6, but only 5 in other types, because sums are always accumulated in f32.
     pub activations: f64,
 }
 

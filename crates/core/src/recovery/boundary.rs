@@ -91,6 +91,14 @@ pub struct Boundary<'a> {
     pub starts: &'a [Start],
 }
 
+impl<'a> Boundary<'a> {
+    /// Creates the boundary of a span in the dense backbone, without earlier repairs and merges. Sequences are assumed
+    /// not to overlap.
+    pub fn new(backbone: &'a dyn Engine, activations: &'a Activations, span: Span, fitted: usize) -> Self {
+        Self { backbone, activations, span, fitted, earlier: &[], before: None, merges: &[], starts: &[] }
+    }
+}
+
 /// Remaining layer of a pruned backbone, with the repairs folded into it.
 #[derive(Debug, Clone)]
 pub struct RemainingLayer {
@@ -388,19 +396,7 @@ pub(super) mod tests {
             earlier: &[(Span, Repair)],
             method: &dyn crate::recovery::Recovery,
         ) -> Result<Solution> {
-            let span = Span::layers(start, end);
-            let backbone = &self.engine;
-            let activations = &self.activations;
-            method.solve(&Boundary {
-                backbone,
-                activations,
-                span,
-                fitted: self.fitted,
-                earlier,
-                before: None,
-                merges: &[],
-                starts: &self.starts,
-            })
+            method.solve(&Boundary { earlier, ..self.boundary(Span::layers(start, end)) })
         }
 
         /// Runs a method on a span.
@@ -409,30 +405,17 @@ pub(super) mod tests {
             span: Span,
             method: &dyn crate::recovery::Recovery,
         ) -> Result<Solution> {
-            let Self { engine: backbone, activations, fitted, starts } = self;
-            method.solve(&Boundary {
-                backbone,
-                activations,
-                span,
-                fitted: *fitted,
-                earlier: &[],
-                before: None,
-                merges: &[],
-                starts,
-            })
+            method.solve(&self.boundary(span))
+        }
+
+        fn boundary(&self, span: Span) -> Boundary<'_> {
+            Boundary { starts: &self.starts, ..Boundary::new(&self.engine, &self.activations, span, self.fitted) }
         }
 
         /// Returns the reasons that [`degenerate`](crate::recovery::degenerate) gives for the removed layers
         /// `[start, end)`.
         pub(in crate::recovery) fn degenerate(&self, (start, end): (usize, usize)) -> Vec<String> {
-            let backbone = &self.engine;
-            let activations = &self.activations;
-            let starts = &self.starts;
-            let span = Span::layers(start, end);
-            let fitted = self.fitted;
-            let boundary =
-                Boundary { backbone, activations, span, fitted, earlier: &[], before: None, merges: &[], starts };
-            crate::recovery::degenerate(&boundary).unwrap()
+            crate::recovery::degenerate(&self.boundary(Span::layers(start, end))).unwrap()
         }
     }
 

@@ -104,16 +104,7 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
 impl Calibrated {
     pub fn boundary<'a>(&'a self, backbone: &'a dyn Engine, start: usize, end: usize) -> Boundary<'a> {
         let fitted = self.activations.shape().sequences;
-        Boundary {
-            backbone,
-            activations: &self.activations,
-            span: Span::layers(start, end),
-            fitted,
-            earlier: &[],
-            before: None,
-            merges: &[],
-            starts: &[],
-        }
+        Boundary::new(backbone, &self.activations, Span::layers(start, end), fitted)
     }
 }
 

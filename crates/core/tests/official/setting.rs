@@ -97,16 +97,7 @@ pub(crate) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
 impl Calibrated {
     /// Solves for the repair of one span on the first `fitted` sequences.
     pub(crate) fn solve(&self, engine: &dyn Engine, method: &dyn Recovery, span: Span, fitted: usize) -> Solution {
-        let boundary = Boundary {
-            backbone: engine,
-            activations: &self.activations,
-            span,
-            fitted,
-            earlier: &[],
-            before: None,
-            merges: &[],
-            starts: &[],
-        };
+        let boundary = Boundary::new(engine, &self.activations, span, fitted);
         method.solve(&boundary).unwrap()
     }
 }

@@ -121,6 +121,7 @@ mod tests {
     use crate::forward::PackedWeights;
     use crate::linalg::bf16::Bf16;
     use crate::linalg::bf16_amx::Bf16Amx;
+    use crate::linalg::bf16_split::Bf16Split;
     use crate::linalg::float32::F32;
 
     fn noise(i: usize) -> f32 {
@@ -152,5 +153,7 @@ mod tests {
         compare(&Panels::<F32>::of_rows(&weights, channels, outer), PackedWeights::F32);
         compare(&Panels::<Bf16>::of_rows(&weights, channels, outer), PackedWeights::Bf16);
         compare(&Panels::<Bf16Amx>::of_rows(&weights, channels, outer), PackedWeights::Bf16Amx);
+        compare(&Panels::<Bf16Split<2>>::of_rows(&weights, channels, outer), PackedWeights::Bf16x3);
+        compare(&Panels::<Bf16Split<3>>::of_rows(&weights, channels, outer), PackedWeights::Bf16x6);
     }
 }
