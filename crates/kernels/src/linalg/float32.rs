@@ -206,13 +206,15 @@ fn plain((x, row_stride): (&[f32], usize), rows: usize, panel: &[f32], out: &mut
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps,
-        _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps,
-        _mm512_setzero_ps, _mm512_storeu_ps,
+        __m256, __m512, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+        _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+        _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
     };
 
     /// Number of f32 values per cache line.
     pub(super) const CACHE_LINE: usize = 16;
+    /// Number of panel lines per iteration of the inner loop.
+    const UNROLLED: usize = 4;
 
     /// Prefetches the cache line at an address.
     #[inline(always)]
@@ -224,7 +226,30 @@ mod x86 {
 
     /// Defines a tile kernel with two registers of sums per row.
     macro_rules! tile {
-        ($name:ident, $features:literal, $width:literal, $load:ident, $store:ident, $set:ident, $zero:ident, $add:ident, $fused:ident) => {
+        ($name:ident, $line:ident, $sums:ident, $features:literal, $width:literal, $load:ident, $store:ident, $set:ident, $zero:ident, $add:ident, $fused:ident) => {
+            /// Adds the products of one element of each row with one line of a panel.
+            ///
+            /// # Safety
+            /// The processor must support the instruction set. `x` must point to the elements of `R` rows with the
+            /// given row stride, and `line` to two registers of weights.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn $line<const R: usize>(
+                parts: &mut [[$sums; 2]; R],
+                (x, apart): (*const f32, usize),
+                line: *const f32,
+            ) {
+                // SAFETY: the caller guarantees it.
+                let line = unsafe { [$load(line), $load(line.add($width))] };
+                for (row, parts) in parts.iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    let x = $set(unsafe { *x.add(row * apart) });
+                    for (part, weights) in parts.iter_mut().zip(line) {
+                        *part = $fused(x, weights, *part);
+                    }
+                }
+            }
+
             /// Multiplies `R` rows by a panel, and prefetches `ahead`.
             ///
             /// # Safety
@@ -247,23 +272,20 @@ mod x86 {
                     prefetch::<_MM_HINT_T0>(sums);
                     prefetch::<_MM_HINT_T0>(sums.wrapping_add(2 * $width - 1));
                 }
+                let lines = panel.len() / (2 * $width);
+                let unrolled = lines / UNROLLED * UNROLLED;
                 let mut ahead = ahead.chunks(CACHE_LINE);
-                for k in 0..panel.len() / (2 * $width) {
-                    if let Some(line) = ahead.next() {
-                        prefetch::<_MM_HINT_T1>(line.as_ptr());
+                let prefetches = ahead.len().div_ceil((lines / UNROLLED).max(1));
+                for first in (0..unrolled).step_by(UNROLLED) {
+                    ahead.by_ref().take(prefetches).for_each(|line| prefetch::<_MM_HINT_T1>(line.as_ptr()));
+                    for k in first..first + UNROLLED {
+                        // SAFETY: line `k` ends inside the panel, and each row is as long as the panel.
+                        unsafe { $line(&mut parts, (x.add(k), apart), weights.add(2 * k * $width)) };
                     }
-                    // SAFETY: line `k` ends inside the panel.
-                    let line = unsafe {
-                        let line = weights.add(2 * k * $width);
-                        [$load(line), $load(line.add($width))]
-                    };
-                    for (row, parts) in parts.iter_mut().enumerate() {
-                        // SAFETY: `row` is below `R`, and each row is as long as the panel.
-                        let x = $set(unsafe { *x.add(row * apart + k) });
-                        for (part, weights) in parts.iter_mut().zip(line) {
-                            *part = $fused(x, weights, *part);
-                        }
-                    }
+                }
+                for k in unrolled..lines {
+                    // SAFETY: as above.
+                    unsafe { $line(&mut parts, (x.add(k), apart), weights.add(2 * k * $width)) };
                 }
                 for (row, parts) in parts.into_iter().enumerate() {
                     for (at, part) in parts.into_iter().enumerate() {
@@ -280,9 +302,9 @@ mod x86 {
     }
 
     #[rustfmt::skip] // One line per instance.
-    tile!(avx512, "avx512f", 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_add_ps, _mm512_fmadd_ps);
+    tile!(avx512, avx512_line, __m512, "avx512f", 16, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_add_ps, _mm512_fmadd_ps);
     #[rustfmt::skip]
-    tile!(avx2, "avx2,fma", 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_add_ps, _mm256_fmadd_ps);
+    tile!(avx2, avx2_line, __m256, "avx2,fma", 8, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_add_ps, _mm256_fmadd_ps);
 }
 
 #[cfg(test)]
