@@ -23,7 +23,7 @@ fn main() {
     for path in of_git.chain(sources).filter(|path| Path::new(path).exists()) {
         println!("cargo::rerun-if-changed={path}");
     }
-    // Strip function names, which take up a third of the program and are not used in messages. The profile sets `strip`
+    // Strip function names, which take up a third of the binary and do not appear in messages. The profile sets `strip`
     // too, but cargo ignores it for packages with their own `opt-level`.
     if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
         println!("cargo::rustc-link-arg-bins=-Wl,--strip-all");
@@ -42,8 +42,8 @@ fn sources() -> Vec<String> {
     all
 }
 
-/// Writes `embedded.rs`, which lists the experiments and the data for the `tiny` profile (24 MB), and contains a hash
-/// of them.
+/// Writes `embedded.rs`, which embeds the experiments and the data for the `tiny` profile (24 MB) together with their
+/// hash.
 fn embed() {
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let mut files = Vec::new();

@@ -1,5 +1,5 @@
 //! Measures documents per second on multiple-choice tasks. Compares this engine with common harnesses, which score one
-//! padded row per choice in batches of 16, and compute logits at every position. Both use the same backbone and kernels
+//! padded row per choice in batches of 16 and compute logits at every position. Both use the same backbone and kernels
 //! and run in interleaved rounds. Also measures the cost of a grid of nine variants.
 //!
 //! `cargo bench --bench choices [-- DOCUMENTS]` (default: the first 100 documents of each task)
@@ -74,18 +74,18 @@ fn main() {
     }
 }
 
-/// Best times for a task's documents, in seconds.
+/// Best times in seconds for scoring a task's documents.
 struct Times {
     padded: f64,
     ours: f64,
     /// Fraction of `ours` that is spent in matrix products.
     in_products: f64,
-    /// Time for nine variants.
+    /// Time to score all nine variants.
     nine: f64,
 }
 
 impl Times {
-    /// Measures the best of three interleaved rounds, because other load can only slow a round down.
+    /// Returns the best times of three interleaved rounds, because load from other programs can only slow a round down.
     fn measure(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>], dense: &[Program], nine: &[Program]) -> Self {
         let mut best = Self { padded: f64::INFINITY, ours: f64::INFINITY, in_products: 0.0, nine: f64::INFINITY };
         for _ in 0..3 {
@@ -140,7 +140,7 @@ fn variants(decoder: &Decoder) -> Vec<Program> {
     programs
 }
 
-/// Scores one row per choice, sorted by length, in batches of 16 padded to the longest row.
+/// Scores one row per choice. The rows are sorted by length and padded to the longest one in their batch of 16.
 fn padded(decoder: &Decoder, documents: &[Vec<TokenisedChoice<'_>>]) -> (f64, Vec<Scored>) {
     let trie = Trie::new(&[Program::dense(decoder.config().layers)]);
     let all: Vec<TokenisedChoice<'_>> = documents.iter().flatten().copied().collect();

@@ -13,7 +13,7 @@ use ghostlab::distill::{Checkpoint, Finetune, LayersAfter, Training, top_tokens}
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Returns the best time of five rounds, because other load can only slow a round down.
+/// Returns the best time of five rounds, because load from other programs can only slow a round down.
 fn milliseconds(mut work: impl FnMut()) -> f64 {
     work();
     (0..5)
@@ -47,7 +47,7 @@ fn main() {
         training.step(&stream, &teacher).unwrap();
     });
     let [dense, behind] = [&unpruned, &removed].map(|tail| milliseconds(|| drop(tail.logits(&embedded).unwrap())));
-    // The student's layers before the cut take the time of the dense pass minus that of the layers from `start` on.
+    // Time for the student's layers before the cut: the dense pass minus the layers from `start` on.
     let before = (dense - behind).max(0.0);
     println!("{layers} layers, [{start}, {end}) removed, sequences of {length} tokens");
     println!("operator and the {} layers after it: {step:.1} ms per step", layers - end);

@@ -1,4 +1,4 @@
-//! Measures the throughput of both engines on the CPU, in tokens per second, for each of their dtypes. Runs the dense
+//! Measures the CPU throughput of both engines in tokens per second, for each dtype that they support. Runs the dense
 //! forward pass including the head, in interleaved rounds. Also profiles candle's operations.
 //!
 //! `cargo bench --bench engines [-- BACKBONE_FOLDER]`
@@ -43,7 +43,7 @@ fn main() {
         .collect();
     println!("{:>8} {:>24} {:>12} {:>8}", "window", "engine", "tokens/s", "share");
     for window in [128, 512] {
-        // Take the best of three interleaved rounds, because other load can only slow a round down.
+        // Take the best of three interleaved rounds, because load from other programs can only slow a round down.
         let mut best = vec![f64::INFINITY; engines.len()];
         for _ in 0..3 {
             for (best, engine) in best.iter_mut().zip(&engines) {
@@ -59,7 +59,7 @@ fn main() {
     operations(&config);
 }
 
-/// Times the scoring of windows with the dense backbone, as in a run.
+/// Times the dense backbone while it scores windows, as it does in a run.
 fn seconds(engine: &dyn Engine, window: usize) -> f64 {
     let ids: Vec<u32> = (0..TOKENS).map(|i| (i * 7919 % engine.config().vocab) as u32).collect();
     let starts = (0..TOKENS / window).map(|i| Start { document: 0, token: i * window }).collect();
@@ -71,7 +71,7 @@ fn seconds(engine: &dyn Engine, window: usize) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// Times the operations of one layer on one window, and prints their shares.
+/// Times the operations of one layer on one window and prints the share of each.
 fn operations(config: &Config) {
     let c = config.hidden;
     let f = config.intermediate;

@@ -2,7 +2,8 @@
 //! the weight bytes read per second with the copy bandwidth of all threads.
 //!
 //! `cargo bench --bench generate [-- BACKBONE_FOLDER]`. For realistic widths, write a backbone with `ghostlab-tiny
-//! random --like llama-3.1-8b --layers 2 FOLDER`. Copying and decoding alternate, so that other load slows both.
+//! random --like llama-3.1-8b --layers 2 FOLDER`. Copying and decoding alternate, so that load from other programs
+//! slows both.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 
 use std::path::PathBuf;

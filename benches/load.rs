@@ -4,7 +4,7 @@
 //!
 //! Writes two layers of random bf16 weights with C = 4096, F = 14336, 32 query heads and 8 key/value heads of width 128
 //! to a temporary folder, so that the file is in the page cache. The vocabulary has only 4,096 entries, because the
-//! layers dominate. On a shared machine, CPU seconds are more reliable than wall time.
+//! layers dominate. On a shared machine, CPU time is more reliable than wall time.
 //!
 //! `cargo bench --bench load [-- BACKBONE_FOLDER]`. If a folder is given, only the weights of that backbone are loaded.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
@@ -54,7 +54,7 @@ fn main() {
     let bytes = write(folder.path(), &tensors);
     println!("{:.2} GB of bf16, {} threads", bytes as f64 / 1e9, rayon::current_num_threads());
     let file = folder.path().join("model.safetensors");
-    // Take the best of three rounds, because other load can only slow a round down.
+    // Take the best of three rounds, because load from other programs can only slow a round down.
     let ways: [(&str, &dyn Fn()); 2] = [
         ("decoder", &|| drop(Decoder::load(folder.path()).unwrap())),
         ("naive loader", &|| drop(plain(&file, bytes, &tensors))),
@@ -76,7 +76,7 @@ fn main() {
     }
 }
 
-/// Returns the CPU seconds of this process's threads, or NaN if unknown.
+/// Returns the CPU time that all threads of this process have used, in seconds, or NaN if unknown.
 fn computed() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);

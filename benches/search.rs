@@ -1,7 +1,7 @@
 //! Simulates the races of `ghostlab search` on stored scores in many item orders, to measure their losses and costs.
 //!
-//! `cargo bench --bench search [-- SEEDS FOLDER …]` simulates 200 orders of the recorded runs by default. A folder must
-//! be a results folder with `numbers.json` and `run.json`. All depths of a given folder also race together.
+//! `cargo bench --bench search [-- SEEDS FOLDER …]` simulates 200 orders of the recorded runs by default. Each folder
+//! must be a results folder with `numbers.json` and `run.json`. All depths of a given folder also race together.
 //! `docs/search.md` explains the numbers in `benches/results/simulated/search.csv`.
 #![allow(clippy::disallowed_macros, clippy::unwrap_used, reason = "a benchmark prints, and panics on setup errors")]
 

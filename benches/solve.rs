@@ -18,8 +18,8 @@ use rayon::prelude::*;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Number of rounds in which each measurement runs once. The best round counts, because other load can only slow a
-/// round down.
+/// Number of rounds in which each measurement runs once. The best round counts, because load from other programs can
+/// only slow a round down.
 const ROUNDS: usize = 7;
 
 /// Table row: label, minimum number of floating-point operations, best time so far.

@@ -23,7 +23,7 @@ pub struct PruneCase<'a> {
     pub removed: Option<&'a [usize]>,
 }
 
-/// Deviation of a method's official code, listed in its registry entry.
+/// Deviation of a method's official code from its published formulas, listed in the method's registry entry.
 #[derive(Debug, Clone, Copy)]
 pub struct Deviation {
     pub applies: fn(&PruneCase<'_>) -> bool,

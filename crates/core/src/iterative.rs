@@ -5,7 +5,7 @@
 //! repairs. A repair folded into a layer is lost if that layer is removed later.
 //!
 //! At each step, the criterion uses the same kind of measurement as in one-shot pruning: similarities, activations or
-//! trials. The pruned and repaired model is measured. A trial removes one more candidate from it.
+//! trials. All measurements are taken on the pruned and repaired model. A trial removes one more candidate from it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl<'a> ShrinkingModel<'a> {
         self.program_without(&Cut::default())
     }
 
-    /// Returns the program of the model with an additional cut. The additional cut is not repaired.
+    /// Returns the program of the model with an additional, unrepaired cut.
     fn program_without(&self, cut: &Cut) -> Result<Program> {
         let mut removed = self.removed.clone();
         removed.extend(cut);

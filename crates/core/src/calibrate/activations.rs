@@ -125,7 +125,7 @@ impl Spool for InMemory {
 /// Rows of whole sequences at one hook point.
 pub enum Shard {
     Memory(Vec<f32>),
-    /// Memory-mapped file of little-endian f32.
+    /// Memory-mapped file of little-endian f32 values.
     Mapped(Mmap),
 }
 

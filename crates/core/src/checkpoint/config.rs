@@ -155,7 +155,7 @@ mod tests {
     use crate::model::architecture::ARCHITECTURES;
     use crate::model::{Config, Operator, Program, deployed};
 
-    /// Builds the config of a four-layer fixture without layers 1 and 2.
+    /// Builds the config of a variant that removes layers 1 and 2 from a four-layer fixture.
     fn of(fixture: &str, operator: bool, more: &Value) -> Map<String, Value> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(fixture);
         let config = Config::read(&folder).unwrap();

@@ -51,7 +51,7 @@ pub fn fits_deci(config: &Config) -> Result<()> {
     }
 }
 
-/// Rejects an operator stored next to the weights that `deci` cannot represent.
+/// Rejects an operator that is stored next to the weights if `deci` cannot represent it.
 ///
 /// # Errors
 /// Fails if [`fits_deci`] does, or if the operator maps the stream itself.
@@ -151,7 +151,7 @@ pub(super) fn counts(layout: &Layout, config: &Config) -> LayerCounts {
     }
 }
 
-/// Returns the tensors of the file. Operators stay in f32, as in safetensors checkpoints.
+/// Returns the tensors of the GGUF file. Operators stay in f32, as in safetensors checkpoints.
 pub(super) fn tensors<'a>(layout: &'a Layout, config: &Config, numbers: GgufType) -> Result<Vec<GgufTensor<'a>>> {
     let mut tensors = Vec::new();
     for tensor in layout.tensors.iter().filter(|tensor| !tensor.name.starts_with(LAYERS)) {

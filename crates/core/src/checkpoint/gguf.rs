@@ -93,7 +93,8 @@ fn is_in_window(index: usize, every: usize) -> bool {
     index % every < every - 1
 }
 
-/// Returns `n` if llama.cpp applies no window in every `n`th layer, or `None` if the form has no windows.
+/// Returns `n` if llama.cpp uses full attention in every `n`th layer and windows elsewhere. Returns `None` if it uses
+/// no windows.
 fn window_of(form: GgufForm) -> Option<usize> {
     if let GgufPlaces::Windows(every) = form.places { Some(every) } else { None }
 }

@@ -68,7 +68,7 @@ pub(super) enum GgufContent<'a> {
     Zeros,
 }
 
-/// Per-layer counts for the metadata. Each is either a single number, or a list with one number per layer.
+/// Per-layer counts for the metadata. Each is either a single number or a list with one number per layer.
 pub(super) struct LayerCounts {
     pub(super) blocks: usize,
     pub(super) heads: Value,

@@ -22,7 +22,7 @@ pub struct Layout {
     pub(super) tensors: Vec<CheckpointTensor>,
 }
 
-/// Operator stored next to the weights.
+/// Operator that is stored next to the weights.
 #[derive(Debug, Clone)]
 pub struct Attached {
     /// Layer index after renumbering.

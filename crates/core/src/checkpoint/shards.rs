@@ -17,7 +17,7 @@ use crate::model::tensor_name::name;
 use crate::model::weights::Weights;
 use crate::model::{FloatType, MergedLayer, weighted_sum};
 
-/// Name of the index file, which maps tensors to weight files. Written if there are several weight files.
+/// Name of the index file, which maps tensors to weight files. It is written only if there are several weight files.
 pub const INDEX: &str = "model.safetensors.index.json";
 /// Number of elements that are converted and written at a time.
 const BLOCK: usize = 1 << 20;

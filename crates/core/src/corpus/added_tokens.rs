@@ -1,7 +1,7 @@
-//! Tokens that are added to a `tokenizer.json` by its neighboring files. These are `added_tokens_decoder` and the lists
-//! of special tokens in `tokenizer_config.json`, or the older `added_tokens.json`. Follows transformers 5
-//! (`tokenization_utils_base.py`, `tokenization_utils_tokenizers.py`). The index in a file only sets the order of new
-//! tokens. Each new token gets the next free id.
+//! Tokens that the files next to a `tokenizer.json` add to it. They come from `added_tokens_decoder` and the lists of
+//! special tokens in `tokenizer_config.json`, or from the older `added_tokens.json`. Follows transformers 5
+//! (`tokenization_utils_base.py`, `tokenization_utils_tokenizers.py`). The indices in these files only determine the
+//! order of new tokens. Each new token gets the next free id.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn has_flag(token: &Value, key: &str) -> bool {
     token[key].as_bool().unwrap_or(false)
 }
 
-/// Added tokens of a `tokenizer.json`.
+/// Added tokens that a `tokenizer.json` lists itself.
 #[derive(Deserialize)]
 struct OwnTokens {
     #[serde(default)]
@@ -139,7 +139,7 @@ pub(super) fn own_id(tokenizer: &Path, content: &str) -> Result<Option<u32>> {
     Ok(found.and_then(|token| u32::try_from(token["id"].as_u64()?).ok()))
 }
 
-/// Merges the tokens of neighboring files into the `tokenizer.json` in `bytes`, except those whose id would be `rows`
+/// Merges the tokens from neighboring files into the `tokenizer.json` in `bytes`, except those whose id would be `rows`
 /// or higher. Returns the result and the texts of the new tokens.
 ///
 /// # Errors
@@ -181,7 +181,7 @@ pub(super) fn merge(bytes: Vec<u8>, tokenizer: &Path, rows: usize) -> Result<(Ve
     Ok((file.to_string().into_bytes(), new))
 }
 
-/// Returns the tokens of neighboring files that are missing from the `tokenizer.json` or have other flags, in the order
+/// Returns the tokens in neighboring files that the `tokenizer.json` lacks or lists with different flags, in the order
 /// in which they are added.
 fn changed(known_tokens: &[Value], tokenizer: &Path) -> Result<Vec<AddedToken>> {
     let config = tokenizer_config(&tokenizer.with_file_name(TOKENIZER_CONFIG))?;

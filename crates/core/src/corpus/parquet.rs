@@ -1,4 +1,4 @@
-//! Reading text columns of parquet files.
+//! Reading text columns from Parquet files.
 
 use std::fs::File;
 use std::path::Path;
@@ -107,8 +107,7 @@ mod tests {
         }
     }
 
-    /// An altered file may still be readable, because parquet readers need not verify checksums, but must not cause a
-    /// panic.
+    /// Parquet readers need not verify checksums, so an altered file may still be readable. It must not cause a panic.
     #[test]
     fn an_altered_footer_is_not_a_panic() {
         let intact = parquet(vec![Column::new("text".into(), ["a", "", "b\n"])]);

@@ -59,7 +59,7 @@ impl FromStr for Rule {
     }
 }
 
-/// Draws `sequences` windows of `length` tokens like the reference code after `random.seed(seed)`.
+/// Draws `sequences` windows of `length` tokens as the reference code does after `random.seed(seed)`.
 ///
 /// With `n` tokens in the joined text and `T` = `length`, a window starts at
 /// - [`Rule::Wikitext2`]: randint(0, int(0.9·n) − T − 1),
@@ -257,7 +257,7 @@ mod tests {
         vec![words(0, 30), String::new(), words(30, 70)]
     }
 
-    /// Expected values from Python: `random.seed(5)`, then six calls of `random.randint(0, int(0.9 * 101) - 8 - 1)`.
+    /// Expected values from Python: `random.seed(5)`, then six calls to `random.randint(0, int(0.9 * 101) - 8 - 1)`.
     /// For the second rule, the same with `random.randint(0, 101 - 8 - 1)`.
     #[test]
     fn joined_texts_are_drawn_from_as_in_the_reference() {

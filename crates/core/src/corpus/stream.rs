@@ -34,7 +34,7 @@ pub enum ShardOrder {
 }
 
 impl ShardOrder {
-    /// Returns the shards in the order shuffled by `seed`, divided into interleaved groups.
+    /// Shuffles the shards with `seed` and divides them into groups that are interleaved.
     fn groups(self, shards: usize, seed: u64) -> Vec<VecDeque<usize>> {
         let mut shuffled: Vec<usize> = (0..shards).collect();
         NumpyRandom::new(seed).shuffle(&mut shuffled);
@@ -49,8 +49,8 @@ impl ShardOrder {
             .collect()
     }
 
-    /// Returns the shards that are opened if each group reads only its first `read` shards, in the order in which they
-    /// are opened.
+    /// Returns the shards that are opened if each group reads only its first `read` shards, in the order they are
+    /// opened.
     pub fn opened_shards(self, shards: usize, seed: u64, read: usize) -> Vec<usize> {
         let groups = self.groups(shards, seed);
         (0..read).flat_map(|position| groups.iter().filter_map(move |group| group.get(position).copied())).collect()
@@ -94,7 +94,7 @@ impl<'a> Interleaved<'a> {
         }
     }
 
-    /// Reads up to `most` rows of the current group. Returns an empty list once all groups have ended.
+    /// Reads up to `most` rows from the current group. Returns an empty list once all groups have ended.
     fn next(&mut self, most: usize) -> Result<Vec<StreamRow>> {
         while !self.groups.is_empty() {
             let mut rows = Vec::new();
@@ -103,7 +103,7 @@ impl<'a> Interleaved<'a> {
             {
                 rows.push(row);
             }
-            // Drop a group whose rows have ended.
+            // Drop a group that has no rows left.
             match rows.is_empty() {
                 false => self.turn = (self.turn + 1) % self.groups.len(),
                 true => {
@@ -279,7 +279,7 @@ mod tests {
         (0..3 + (row * 7919 + shard * 104_729) % 40).map(|k| (row * 31 + shard * 17 + k * k) % 16).collect()
     }
 
-    /// Returns the complete order as `shard/row` strings.
+    /// Returns all rows in shuffled order, as `shard/row` strings.
     fn order(order: ShardOrder, (count, rows): (usize, usize), seed: u64, buffer: usize) -> Vec<String> {
         let open = |shard: usize| open_counted(shard, rows);
         let mut shuffled = Shuffled::new(&Shards { count, order, open: &open }, seed, buffer);
@@ -329,8 +329,8 @@ mod tests {
 
     #[test]
     fn windows_are_the_official_loaders() {
-        // The sample tokenizer adds BOS, so each row has one word fewer than the reference. Windows of the same length
-        // then start at the same positions.
+        // The sample tokenizer adds BOS, so each row has one word fewer than in the reference. Windows of the same
+        // length then start at the same positions.
         let tokenizer = sample::words();
         for shard_order in ORDERS {
             let Some(oracle) = oracle(shard_order) else { return };

@@ -1,5 +1,5 @@
 //! Tokenization with the backbone's own `tokenizer.json`. This module is the only user of the `tokenizers` library. The
-//! library panics on some damaged files, which this module converts to errors that name the file.
+//! library panics on some damaged files. This module converts these panics into errors that name the file.
 
 use std::path::{Path, PathBuf};
 
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(sample::load(&description).unwrap_err().exit_code(), 2);
     }
 
-    /// Each of these files made the library panic or gave out-of-range ids.
+    /// Each of these files made the library panic or return out-of-range ids.
     #[test]
     fn a_damaged_file_is_an_error_that_names_it_and_not_a_panic() {
         assert_eq!(sample_with("post_processor", template_with_ids(&json!([4000]))).unwrap().vocab_size(), 4001);

@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 const MAX_IDS: u64 = 1 << 24;
 /// Maximum number of special tokens in a post-processor, and of pieces in a template.
 const MAX_SPECIAL: usize = 64;
-/// Maximum factor by which the replacements of the normalizer, taken together, may lengthen a text.
+/// Maximum factor by which the normalizer's replacements, taken together, may lengthen a text.
 const MAX_GROWTH: usize = 4096;
 /// Maximum number of entries in any list in the settings.
 const MAX_ENTRIES: usize = 1 << 16;
 /// Maximum length of a string in the settings, in bytes.
 const MAX_TEXT: usize = 1 << 16;
 
-/// Returns the reason why a tokenizer file is unsafe to load with `tokenizers`, or `None` if it is safe.
+/// Explains why a tokenizer file is unsafe to load with `tokenizers`. Returns `None` if it is safe.
 pub(super) fn complaint(file: &Value) -> Option<String> {
     let Some(file) = file.as_object() else { return Some("not a JSON object".to_owned()) };
     let model = file.get("model").and_then(Value::as_object);

@@ -1,8 +1,8 @@
 //! LaCo (arXiv 2402.11187), which is not part of the paper: merges layers from the top down, and keeps a merge if the
 //! output of the backbone stays similar.
 //!
-//! The loop is that of the published notebook. The notebook has no target depth. Here the loop ends when enough layers
-//! are removed, and a merge that would remove more combines fewer layers.
+//! The loop follows the published notebook, which has no target depth. Here, the loop ends once enough layers are
+//! removed. A merge that would remove too many layers combines fewer of them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -61,14 +61,14 @@ impl Default for Laco {
 }
 
 impl Laco {
-    /// Returns the position of the first trial. `None` if there is no position.
+    /// Returns the position of the first trial, or `None` if no position is valid.
     fn first(&self, cut: &PruneSpec<'_>) -> Option<usize> {
         let highest = self.highest.unwrap_or(cut.layers.saturating_sub(1));
         let first = highest.checked_sub(self.combine.min(cut.depth + 1))?;
         (first >= self.lowest).then_some(first)
     }
 
-    /// Returns the next position below `position`.
+    /// Returns the position `distance` layers below `position`, or `None` if it would be below `lowest`.
     fn below(&self, position: usize, distance: usize) -> Option<usize> {
         position.checked_sub(distance).filter(|&next| next >= self.lowest)
     }
@@ -114,7 +114,7 @@ impl Criterion for Laco {
         any_regions(cut).into_iter().filter(|&(start, _)| start > self.lowest).collect()
     }
 
-    /// Returns one trial for each position, which is the largest possible number.
+    /// Returns one trial for each position, as an upper bound.
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
         let Some(first) = self.first(cut) else { return Vec::new() };
         let removed = (self.combine - 1).min(cut.depth);
@@ -183,7 +183,7 @@ mod tests {
         let all = selected(&options, 5, |_| 0.6).unwrap();
         assert_eq!(merges(&all), [(6, vec![7, 8]), (5, vec![6, 9]), (4, vec![5])]);
         assert_eq!(all.removed, [5, 6, 7, 8, 9]);
-        // A rejected merge leaves the layers as they are.
+        // A rejected merge leaves the layers unchanged.
         let some = selected(&options, 4, |removed| if removed.contains(&6) { 0.5 } else { 0.6 }).unwrap();
         assert_eq!(merges(&some), [(6, vec![7, 8]), (3, vec![4, 5])]);
         assert_eq!(some.scores, [(6, 0.6), (5, 0.5), (4, 0.5), (3, 0.6)]);

@@ -68,7 +68,7 @@ impl Criterion for Lorp {
         let labels = spectral::cluster(&affinity, layers, clusters)?;
         let order = Clusters::new(&values, &labels, clusters).order(cut.depth);
         let removed: Vec<usize> = order.iter().map(|(layer, _)| *layer).collect();
-        // A layer that is alone in its cluster has no redundancy.
+        // A layer that is alone in its cluster has no redundancy and therefore no score.
         let scores = order.into_iter().filter_map(|(layer, redundancy)| Some((layer, redundancy?))).collect();
         Ok(Selection::of_layers(removed, scores))
     }
@@ -133,7 +133,7 @@ impl<'a> Clusters<'a> {
         order
     }
 
-    /// Removes the most redundant candidate of a cluster.
+    /// Removes and returns the most redundant candidate of a cluster.
     fn take(&mut self, cluster: usize) -> Option<(usize, Option<f64>)> {
         if self.queues[cluster].is_empty() {
             return None;

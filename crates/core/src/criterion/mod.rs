@@ -111,7 +111,7 @@ pub fn resolved(name: &str, options: &Options) -> Result<(Box<dyn Criterion>, Op
     Ok((rule, options::lookup("criterion", name, ENTRIES)?.resolve(options)?))
 }
 
-/// Returns the result version of a criterion, or 1 if the name is unknown.
+/// Returns the version of a criterion's results, or 1 if the name is unknown.
 pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
 }
@@ -134,14 +134,14 @@ pub const DENSE: Appearance = Appearance {
     ours: false,
 };
 
-/// Returns the paper's label of a criterion or of [`DENSE`]. An unknown name is returned unchanged.
+/// Returns the paper's label for a criterion or for [`DENSE`]. An unknown name is returned unchanged.
 pub fn label(name: &str) -> &str {
     let dense = Some(DENSE).filter(|dense| dense.name == name);
     dense.or_else(|| options::appearance(name, ENTRIES)).map_or(name, |shown| shown.label)
 }
 
-/// Returns the label for a criterion with options: `ShortGPT, iterative` if a variant has a label, and otherwise the
-/// options with their values, such as `LoRP, clusters 3`.
+/// Returns the label for a criterion with options. An option that selects a known variant changes the label, as in
+/// `ShortGPT, iterative`. Other options are appended with their values, as in `LoRP, clusters 3`.
 pub fn label_with<'a>(name: &str, options: impl IntoIterator<Item = (&'a str, &'a Value)>) -> String {
     let variants = ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(&[][..], |entry| entry.variants);
     let mut base = label(name);
@@ -161,7 +161,7 @@ pub fn label_with<'a>(name: &str, options: impl IntoIterator<Item = (&'a str, &'
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ranking {
     pub name: &'static str,
-    /// Unit of the candidates. [`DepthUnit::Sublayers`] if the criterion ranks both kinds together.
+    /// Unit of the candidates, which is [`DepthUnit::Sublayers`] if the criterion ranks both kinds together.
     pub unit: DepthUnit,
     pub quantity: &'static str,
     pub lowest_first: bool,

@@ -81,7 +81,7 @@ impl Criterion for Nbl {
     }
 }
 
-/// Computes the bound for the attention of a layer. With a norm, the input of the map is the normalized stream.
+/// Computes the bound for the attention of a layer. If a norm is given, the input of the map is the normalized stream.
 fn bound_at(activations: &Activations, layer: usize, norm: Option<&RmsNorm>) -> Result<f64> {
     let [before, after] = ends(layer);
     let channels = activations.shape().channels;

@@ -182,8 +182,8 @@ pub trait Criterion: Send + Sync {
         false
     }
 
-    /// Returns cuts for the cost estimate. They represent the cuts that [`Self::select`] measures. A rule that returns
-    /// none must not measure trials.
+    /// Returns cuts for the cost estimate. They stand in for the cuts that [`Self::select`] measures. A rule that
+    /// returns none must not measure trials.
     fn trials(&self, cut: &PruneSpec<'_>) -> Vec<Cut> {
         let _ = cut;
         Vec::new()
@@ -219,7 +219,7 @@ pub trait Criterion: Send + Sync {
     fn select(&self, cut: &PruneSpec<'_>, stats: &mut CalibrationStats<'_>) -> Result<Selection>;
 }
 
-/// A selected cut with the scores of the candidates.
+/// Selected cut with the scores of the candidates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
     /// Removed layers or sublayers.
@@ -362,7 +362,7 @@ pub(super) fn build<T: Criterion + DeserializeOwned + 'static>(
 /// Relative difference up to which scores count as equal. Smaller differences are rounding errors of the f32 streams.
 const EQUAL_SCORES: f64 = 1e-9;
 
-/// Returns the reasons why the calibration data cannot distinguish the layers, or an empty list if it can.
+/// Explains why the calibration data cannot distinguish the layers. Returns an empty list if it can.
 ///
 /// Possible reasons are a text of one repeated token (all channels are then constant), fewer tokens than channels for a
 /// rule that compares streams, and equal scores. Rules that read no calibration data always return an empty list.

@@ -60,7 +60,7 @@ enum Score {
     Taylor,
 }
 
-/// Fills in the default score of a released order.
+/// Fills in the default score for a released order.
 fn resolve(name: &str, options: &Options) -> Result<Options> {
     let mut settings: ShortenedLlamaOptions = options::read(name, options)?;
     if settings.order == Order::Released {

@@ -17,7 +17,7 @@ pub enum TrialMetric {
     Cosine,
 }
 
-/// Backbone without a cut, and with merged layers.
+/// Backbone from which a cut is removed and in which layers may be merged.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Trial {
     pub removed: Cut,

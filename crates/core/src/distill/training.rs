@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::linalg::adam::Adam;
 use crate::model::candle::ops;
 
-/// Training run of one matrix.
+/// Training run for one matrix.
 pub struct Training<'a> {
     tail: &'a LayersAfter,
     state: Checkpoint,
@@ -163,7 +163,7 @@ pub struct Finetune {
     pub seed: u64,
 }
 
-/// Constants from appendix D of the paper, which are the same as for LinearPatch.
+/// Constants from appendix D of the paper. LinearPatch uses the same values.
 impl Finetune {
     /// Learning rate of AdamW, constant over all steps.
     pub const LEARNING_RATE: f32 = 1e-4;

@@ -105,7 +105,7 @@ pub struct MultipleChoiceEval<'a> {
     batches: Vec<Vec<usize>>,
 }
 
-/// Converts values to scores of choices. Each choice has two values: its log-likelihood and its greedy flag (1 or 0).
+/// Converts values into choice scores. Each choice has two values: its log-likelihood and its greedy flag (1 or 0).
 pub fn scores_of_choices(values: &[f64]) -> Vec<Scored> {
     values.chunks_exact(2).map(|pair| Scored { log_likelihood: pair[0], greedy: pair[1] != 0.0 }).collect()
 }
@@ -133,7 +133,7 @@ impl<'a> MultipleChoiceEval<'a> {
         Ok(Self { documents, trees, batches })
     }
 
-    /// Builds a batch of documents, and the function that reads its values.
+    /// Builds a batch of documents and the function that extracts its values.
     fn part(&self, documents: &[usize]) -> EvalPart<'_> {
         let mut batch = Batch::default();
         // Targets by row: each token, and the index of its choice within the chunk.

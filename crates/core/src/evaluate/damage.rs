@@ -37,7 +37,8 @@ impl Damage {
         let mean = Measure::of(windows)?;
         // Value, and its derivative with respect to the mean.
         let (value, slope) = match self {
-            // The square root has no derivative at zero. All squares are zero then, so the error is zero too.
+            // The square root has no derivative at zero. If the mean is zero, all squares are zero, so the error is
+            // zero too.
             Self::RmsChange if mean.value == 0.0 => (0.0, 1.0),
             Self::RmsChange => (mean.value.sqrt(), 0.5 / mean.value.sqrt()),
             Self::PerplexityRatio => (mean.value.exp(), mean.value.exp()),

@@ -1,4 +1,4 @@
-//! Generation tasks: continuations of prompts under every program of a trie, in chunks.
+//! Generation tasks: prompts are continued under every program of a trie, in chunks.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
@@ -41,7 +41,7 @@ impl<'a> GenerationEval<'a> {
         eval
     }
 
-    /// Generates continuations. If the device runs out of memory, halves the number of concurrent prompts from then on,
+    /// Generates continuations. If the device runs out of memory, permanently halves the number of concurrent prompts,
     /// which does not affect results.
     fn generated(&self, engine: &dyn Engine, trie: &Trie, prompts: &[Prompt]) -> Result<Vec<Vec<Generation>>> {
         loop {

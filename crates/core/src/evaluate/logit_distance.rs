@@ -40,7 +40,7 @@ impl LogitDistance {
     /// indexed by `[program][window]`.
     ///
     /// # Errors
-    /// Fails if a step fails.
+    /// Fails if the engine cannot run a program.
     pub fn by_window(self, engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<Vec<f64>>> {
         let trunks = Trunks::new(engine, programs);
         let mut distances = vec![Vec::with_capacity(windows.count()); programs.len()];

@@ -7,7 +7,7 @@ use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, R
 /// The dense backbone and programs to compare with it, all without heads.
 pub(super) struct Trunks {
     trie: Trie,
-    /// Last node of each program, the dense one first.
+    /// Trie node at which each program ends, starting with the dense program.
     ends: Vec<usize>,
 }
 
@@ -24,7 +24,7 @@ impl Trunks {
         Self { trie, ends }
     }
 
-    /// Returns the final stream of each program on a window, the dense one first.
+    /// Returns the final stream of each program on a window, starting with the dense program.
     pub(super) fn run(&self, engine: &dyn Engine, window: &[u32]) -> Result<Vec<HostRows>> {
         let mut streams = EndStreams { ends: &self.ends, streams: vec![None; self.ends.len()] };
         engine.run(&self.trie, &Batch::windows([window]), &mut streams)?;
@@ -35,7 +35,7 @@ impl Trunks {
 
 /// Observer that keeps the streams at the ends of programs.
 struct EndStreams<'a> {
-    /// Last node of each program.
+    /// Trie node at which each program ends.
     ends: &'a [usize],
     streams: Vec<Option<HostRows>>,
 }
@@ -57,7 +57,7 @@ impl Observer<dyn ResidualStream> for EndStreams<'_> {
 /// and channels of each window. The result is indexed by `[program][window]`.
 ///
 /// # Errors
-/// Fails if a step fails, or the engine does not expose its final norm.
+/// Fails if the engine cannot run a program or does not expose its final norm.
 pub fn output_cosines(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<Vec<f64>>> {
     let trunks = Trunks::new(engine, programs);
     let config = engine.config();

@@ -41,7 +41,7 @@ pub fn ensure_writable(dir: &Path, names: &[&str]) -> Result<()> {
 /// Checks permissions to predict whether [`ensure_writable`] would succeed. Does not write anything.
 ///
 /// # Errors
-/// Fails with the errors of [`ensure_writable`].
+/// Fails with the same errors as [`ensure_writable`].
 pub fn may_be_written(dir: &Path) -> Result<()> {
     #[cfg(unix)]
     {
@@ -85,7 +85,7 @@ pub fn sweep(dir: &Path) {
     }
 }
 
-/// Returns the current time of a folder's file system, which may differ from this machine's clock.
+/// Returns the current time according to a folder's file system, which may differ from this machine's clock.
 pub fn clock(dir: &Path) -> SystemTime {
     let now = temporary(dir, "clock").and_then(|mut file| {
         file.write_all(b"x")?;

@@ -23,7 +23,7 @@ pub fn rows<T: DeserializeOwned>(file: &str, head: &[&str], text: &str) -> Resul
     reader.records().map(|record| row(file, head, &found, record)).collect()
 }
 
-/// Reads one record and its line number.
+/// Reads one record. Also returns its line number.
 fn row<T: DeserializeOwned>(
     file: &str,
     head: &[&str],

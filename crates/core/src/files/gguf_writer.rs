@@ -22,8 +22,8 @@ impl GgufInfo {
     }
 }
 
-/// Encodes everything before the data of the first tensor. The data of the tensors must follow in the same order, each
-/// followed by its [`padding`].
+/// Encodes everything before the data of the first tensor. The tensor data must follow in the same order, with
+/// [`padding`] after each tensor.
 ///
 /// # Errors
 /// Fails if an entry is a list of mixed types, which GGUF cannot represent.

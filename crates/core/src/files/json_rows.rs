@@ -18,7 +18,7 @@ enum JsonLayout {
     Unknown,
     Lines,
     List,
-    /// A list whose end was read.
+    /// List whose end has been read.
     EndedList,
 }
 

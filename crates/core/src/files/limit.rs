@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 static MOST: AtomicU64 = AtomicU64::new(TextLimit::DEFAULT);
 /// Divisor of the limit for JSON. The parsed tree of a row may take twenty times the size of its text.
 const ROW_SHARE: u64 = 10;
-/// Maximum number of rows of task data, which are all held in memory as JSON trees.
+/// Maximum number of task rows, all of which are held in memory as JSON trees.
 pub const MAX_ROWS: usize = 1_000_000;
 
 /// Maximum number of bytes of text that a file may hold or decompress to.

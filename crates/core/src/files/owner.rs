@@ -79,12 +79,12 @@ fn system() -> Option<String> {
 
 const PROC: &str = "/proc";
 
-/// Visibility of a process in procfs.
+/// State of a process according to procfs.
 enum ProcState {
     /// Running, with its start time in clock ticks.
     Since(u64),
     Gone,
-    /// Possibly running, because the `hidepid` mount option hides processes of other users.
+    /// Possibly running, for example hidden from other users by the `hidepid` mount option.
     Unknown,
 }
 

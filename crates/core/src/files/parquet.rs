@@ -1,4 +1,4 @@
-//! Reading columns of parquet files.
+//! Reading columns from Parquet files.
 //!
 //! Polars is built without small integers, dates, times, decimals and categories, which would double its size. Columns
 //! are therefore read in their physical types (a date is a number of days). [`read`] also passes the schema, which has
@@ -22,8 +22,8 @@ use crate::error::{Error, Result};
 /// Reads the columns that `choose` selects from the schema, and passes them with the schema to `take`. The schema has
 /// the logical types, and the table has the physical types.
 ///
-/// Polars panics on some damaged footers (found by flipping bits), which is converted to an error. A damaged page
-/// header can also cause an allocation beyond available memory, which aborts the process and cannot be caught.
+/// Polars panics on some damaged footers (found by flipping bits). Such a panic is converted into an error. A damaged
+/// page header can also cause an allocation beyond available memory, which aborts the process and cannot be caught.
 ///
 /// # Errors
 /// Fails if the file cannot be read as a table. Propagates errors from `choose` and `take`.

@@ -21,7 +21,7 @@ pub fn tokenizer(backbone: &Path) -> PathBuf {
 /// Checks that a backbone has a tokenizer.
 ///
 /// # Errors
-/// Fails with exit code 3 if there is no `tokenizer.json`.
+/// Fails with exit code 3 if a folder has no `tokenizer.json` or the GGUF file does not exist.
 pub fn check_tokenizer(backbone: &Path) -> Result<()> {
     let file = tokenizer(backbone);
     if file.exists() { Ok(()) } else { Err(no_tokenizer(&file)) }

@@ -1,4 +1,4 @@
-//! Opening user-provided paths, restricted to regular files. Reading a pipe or device could block or never end.
+//! Opening user-provided paths, restricted to regular files. Reading from a pipe or device could block or never end.
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Read, Seek};
@@ -43,7 +43,7 @@ const LFS_POINTER: &str = "version https://git-lfs";
 /// Maximum size of a pointer: the Git LFS specification requires less than 1,024 bytes.
 const MAX_POINTER_BYTES: u64 = 1023;
 
-/// Returns whether a file is a Git LFS pointer, and rewinds it.
+/// Returns whether a file is a Git LFS pointer. Rewinds the file afterwards.
 fn is_lfs_pointer(file: &mut File) -> io::Result<bool> {
     let mut beginning = Vec::new();
     (&mut *file).take(LFS_POINTER.len() as u64).read_to_end(&mut beginning)?;

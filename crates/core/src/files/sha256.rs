@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn bytes_and_a_file_of_them_have_the_same_hash() {
-        // Expected value: `printf abc | sha256sum`.
+        // Expected value from `printf abc | sha256sum`.
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(of_bytes("abc"), expected);
         let folder = tempfile::tempdir().unwrap();

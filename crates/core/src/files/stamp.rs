@@ -1,5 +1,5 @@
-//! File stamps (size, times, inode), used to detect changes to the content. A change may appear in the stamp with a
-//! delay.
+//! File stamps (size, times, inode), used to detect changes to the content. A change may show up in the stamp only
+//! after a delay.
 
 use std::fs::{self, File, Metadata};
 use std::path::Path;
@@ -32,7 +32,7 @@ impl Stamp {
         Self { file: (0, self.file.1), ..self.clone() }
     }
 
-    /// Returns the stamp from file metadata, or `None` in the same case as [`Self::at`].
+    /// Returns the stamp from file metadata, or `None` in the same cases as [`Self::at`].
     #[cfg(unix)]
     pub fn of(data: &Metadata) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;

@@ -33,7 +33,7 @@ const REFUSED: [(&str, Option<f64>); 18] = [
     ("watermarking_config", None),
 ];
 
-/// Settings in a backbone's files that affect greedy answers.
+/// Settings in a backbone's files that affect greedy decoding.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationConfig {
     /// Tokens that end an answer, or an empty list if the files name none.
@@ -119,7 +119,7 @@ struct Settings<'a> {
 }
 
 impl Settings<'_> {
-    /// Returns the value of a setting, unless absent or null.
+    /// Returns the value of a setting, or `None` if it is absent or null.
     fn get(&self, key: &str) -> Option<&Value> {
         self.entries.get(key).filter(|value| !value.is_null())
     }

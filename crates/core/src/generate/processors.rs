@@ -10,8 +10,8 @@ pub struct LogitsProcessors {
     /// Biases added to the logit of a sequence's last token if the preceding tokens match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sequence_bias: Vec<(Vec<u32>, f64)>,
-    /// Penalty on tokens that occurred before. Positive logits are divided by it, and negative logits are multiplied by
-    /// it.
+    /// Penalty on tokens that have already occurred. Positive logits are divided by it, and negative logits are
+    /// multiplied by it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f64>,
     /// Size of n-grams that must not repeat.

@@ -23,7 +23,7 @@ pub struct Prompt {
     pub ids: Vec<u32>,
 }
 
-/// Callbacks for progress. An error stops the generation.
+/// Progress callbacks. An error stops the generation.
 pub trait Watch {
     /// Called when a prompt is finished, with its continuation under each program.
     fn finished(&mut self, prompt: usize, of_programs: &[Generation]) -> Result<()>;
@@ -45,7 +45,7 @@ impl Watch for () {
 ///
 /// # Errors
 /// Fails if the settings are contradictory, a prompt is empty, or the cache is too small for one prompt. Propagates
-/// errors of `watch`.
+/// errors from `watch`.
 pub fn generate(
     engine: &dyn Engine,
     trie: &Trie,
@@ -67,14 +67,14 @@ pub fn generate(
     Ok(done.collect())
 }
 
-/// Blocks of the KV cache in order, each with the number of tokens used from it.
+/// Blocks of the KV cache in order, each with the number of its tokens in use.
 type Chain = Vec<(BlockId, usize)>;
 
 /// Continuation of one prompt under one program.
 struct Sequence {
     prompt: usize,
     program: usize,
-    /// Blocks of the prompt, kept until all programs are finished with it.
+    /// Blocks that hold the prompt, kept until it is finished under all programs.
     chain: Chain,
     block: BlockId,
     /// Whether `block` includes the prompt because the sequence was recomputed in another length regime.

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::processors::LogitsProcessors;
 use crate::error::{Error, Result};
 
-/// Sampling of the next token. The temperature divides the logits, then `top_k` and `top_p` filter tokens, in the order
-/// of transformers' warpers.
+/// Sampling of the next token. The temperature divides the logits, then `top_k` and `top_p` filter tokens, in the same
+/// order as transformers' warpers.
 ///
 /// Each prompt has its own MT19937 generator, seeded with the SHA-256 of the seed and the prompt's identity. Each token
 /// takes one draw. All programs start from the same state.
@@ -22,7 +22,7 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-/// Settings of text generation and batching.
+/// Settings for text generation and batching.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub max_new_tokens: usize,

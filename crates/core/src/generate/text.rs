@@ -20,7 +20,7 @@ impl Detokenizer for Tokenizer {
     }
 }
 
-/// Reason why a continuation ended.
+/// Reason a continuation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {

@@ -89,7 +89,7 @@ pub fn decoded(
     )
 }
 
-/// Decodes the new tokens. Returns the time in milliseconds, and the tokens from each step.
+/// Decodes the new tokens. Returns the time in milliseconds and the tokens chosen in each step.
 fn steps(engine: &dyn Engine, trie: &Trie, prompt: Prompt, tokens: usize) -> Result<(f64, Vec<u32>)> {
     let mut decoding = engine.decoding(trie)?;
     let ids = prompt.as_batch(engine.config().vocab).ids;

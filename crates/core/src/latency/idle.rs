@@ -11,8 +11,8 @@ const ORDER: usize = 512;
 /// Number of products per pass. A pass takes about as long as the prefill of a small model.
 const PRODUCTS: usize = 8;
 
-/// Times a fixed computation on all threads in as many rounds as a variant is timed, and returns the spread. If other
-/// programs use the processor, the spread counts as noise ([`TimeSpread::is_noise`]).
+/// Times a fixed computation on all threads, in the same number of rounds as a variant, and returns the spread. If
+/// other programs use the processor, the spread counts as noise ([`TimeSpread::is_noise`]).
 pub fn machine_spread() -> TimeSpread {
     let factor = vec![1.0f32 / ORDER as f32; ORDER * ORDER];
     let mut product = vec![0.0f32; ORDER * ORDER];

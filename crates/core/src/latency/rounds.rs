@@ -9,9 +9,9 @@ use crate::model::{Batch, Engine, Program, ScoredRow, Trie, is_out_of_memory};
 /// Number of passes per variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rounds {
-    /// Number of passes that are not timed.
+    /// Number of untimed passes before the timed ones.
     pub warmups: usize,
-    /// Timed passes.
+    /// Number of timed passes.
     pub timed: usize,
 }
 
@@ -36,7 +36,7 @@ impl Patience {
 /// Timing outcome of one variant.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Timed {
-    /// Milliseconds of each timed round.
+    /// Duration of each timed round in milliseconds.
     Milliseconds(Vec<f64>),
     /// The device had insufficient memory for a pass.
     OutOfMemory,
@@ -91,7 +91,7 @@ pub(super) fn separate_tries(programs: &[Program]) -> Vec<Trie> {
 }
 
 /// Runs rounds of one pass per program. `pass` returns milliseconds. Every round starts with a different program, so
-/// that the order varies. `after` runs after each pass. Its argument tells whether the pass belongs to the requested
+/// that the order varies. `after` runs after each pass. Its argument states whether the pass belongs to the requested
 /// rounds.
 ///
 /// While the last rounds of any program are unstable ([`TimeSpread::is_noise`]), additional rounds follow, up to the
@@ -190,7 +190,7 @@ impl Prompt {
     }
 
     /// Builds the prompt as a batch with the head at every position, as in the paper's code. The ids are fixed and
-    /// spread over the vocabulary, and the time does not depend on them.
+    /// spread over the vocabulary. The time does not depend on them.
     pub fn as_batch(&self, vocab: usize) -> Batch {
         let mut batch = Batch::default();
         for sequence in 0..self.batch {
@@ -362,7 +362,8 @@ mod tests {
     #[test]
     fn rounds_go_on_while_they_are_noise_and_the_quiet_ones_count() {
         let patience = Patience { rounds: 60, seconds: 60.0 };
-        // Times of 40, 200 and 40 ms deviate by about as much as their mean, so they count as unstable.
+        // The standard deviation of 40, 200 and 40 ms is about as large as their mean, so these times count as
+        // unstable.
         let (made, first, beyond) = adapted(&[40, 200, 40, 200, 40], patience);
         assert!(made >= 6 && first == made - 3, "{made} rounds, from {first}");
         assert_eq!(beyond, made - 3);
@@ -374,7 +375,7 @@ mod tests {
         let (made, first, beyond) = adapted(&noise, Patience { rounds: 4, seconds: 60.0 });
         assert_eq!((made, beyond), (7, 4));
         assert!(first <= 4);
-        // The additional rounds take about as long as the requested ones.
+        // With a limit of 0 seconds, the additional rounds may still take as long as the requested ones.
         assert!(adapted(&noise, Patience { rounds: 300, seconds: 0.0 }).0 < 303);
         assert_eq!(adapted(&noise, NONE).0, 3);
     }

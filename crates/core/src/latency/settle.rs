@@ -10,7 +10,7 @@ pub const MAX_SESSIONS: usize = 8;
 /// total.
 ///
 /// All variants use the last session even if it is unstable, because speedups compare times from the same session.
-/// Earlier sessions are never used, so that no time is the best of several attempts. `again` runs before each
+/// Earlier sessions are never used, so that no time is the best of several attempts. `again` is called before each
 /// repetition with the number of unstable variants and the number of sessions so far.
 ///
 /// # Errors
@@ -68,7 +68,8 @@ mod tests {
 
     #[test]
     fn last_session_counts_for_all_variants() {
-        // In the first session, the second variant is faster and stable, but the session must not be used.
+        // In the first session, the second variant is faster and stable, but the first variant is not. The session must
+        // not be used.
         let sessions = [[[10.0, 20.0], [5.0, 5.0]], [[11.0, 22.0], [6.0, 9.0]], [[12.0, 12.0], [7.0, 7.0]]];
         let (results, repeated) = run(8, &sessions);
         assert_eq!(results.iter().map(|of| of.times.clone().unwrap()[0]).collect::<Vec<_>>(), [12.0, 7.0]);

@@ -1,4 +1,4 @@
-//! Registry entry of a metric.
+//! Registry entry for a metric.
 
 use std::fmt;
 
@@ -200,7 +200,7 @@ impl Spread {
     }
 }
 
-/// Registry entry of a metric.
+/// Registry entry for a metric.
 pub struct MetricEntry {
     /// Prefix of the ids, such as `ppl` in `ppl_c4`. Empty if an id consists only of the name of the task.
     pub id: &'static str,

@@ -1,9 +1,10 @@
-//! Registry of metrics: each metric is one entry, listed in [`ENTRIES`]. An entry defines what is measured (such as a
-//! text, a task or a prompt), the computation, the error, and the names, direction, format, paired test and visibility.
-//! No other code refers to a metric by name.
+//! Registry of metrics: each metric is one entry, listed in [`ENTRIES`]. An entry defines what the metric is measured
+//! on (such as a text, a task or a prompt) and how the value and its error are computed. It also defines the names,
+//! direction, format, paired test and visibility. No other code refers to a metric by name.
 //!
-//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word followed by what is measured (`ppl_c4`,
-//! `prefill_ms:seq=512:batch=1`). The metric for a custom task in a grid is its accuracy ([`Metric::task`]).
+//! An id is a word (`acc_average`), the name of a task (`race_v2`), or a word followed by what the metric is measured
+//! on (`ppl_c4`, `prefill_ms:seq=512:batch=1`). The metric for a custom task in a grid is its accuracy
+//! ([`Metric::task`]).
 //!
 //! ```
 //! use ghostlab_core::metric::Metric;
@@ -151,7 +152,7 @@ impl MetricEntry {
         Metric { id, label, entry: self, member: Some(name.to_owned()) }
     }
 
-    /// Returns whether the metric is a timing of a prompt, and so depends on the machine.
+    /// Returns whether the metric times a prompt and therefore depends on the machine.
     pub fn is_latency(&self) -> bool {
         matches!(self.of, Of::Prompt(_) | Of::Decode(_))
     }
@@ -226,7 +227,7 @@ impl Metric {
         prompt(self.member.as_deref().filter(|_| self.is_latency())?)
     }
 
-    /// Returns the metric with the prompt removed from its id.
+    /// Returns the metric without the prompt in its id.
     pub fn whatever_prompt(&self) -> Self {
         if self.is_latency() { self.entry.metric() } else { self.clone() }
     }
@@ -273,7 +274,8 @@ impl Metric {
         others.map(|entry| entry.on(member)).collect()
     }
 
-    /// Returns the names of the known tasks and the paper's texts, and the ids of metrics that name no text or task.
+    /// Returns the names of the known tasks, the perplexity ids of the paper's texts, and the ids that name no text or
+    /// task.
     pub fn words() -> Vec<String> {
         let words = ENTRIES.iter().filter(|entry| !entry.has_members()).map(|entry| entry.id);
         let tasks = TASKS.iter().map(|task| task.name);
@@ -348,7 +350,7 @@ pub fn tasks() -> Vec<&'static str> {
     TASKS.iter().filter(|task| task.in_paper).map(|task| task.name).collect()
 }
 
-/// Returns the metric ids of the texts in the paper's average perplexity, in column order.
+/// Returns the perplexity ids of the texts in the paper's average perplexity, in column order.
 pub fn texts() -> Vec<String> {
     TEXTS.iter().map(|(text, _)| TEXT.on(text).id).collect()
 }

@@ -1,4 +1,4 @@
-//! Metrics of a variant's size, as a percentage of the dense model's.
+//! Metrics for a variant's size, as a percentage of the dense model's.
 
 use super::entry::{BARE, Direction, MetricEntry, Nearness, Of, Shown, Unit};
 
@@ -25,7 +25,7 @@ pub(super) static KV_CACHE: MetricEntry = MetricEntry {
     ..OF_SIZE.with_name("kv_cache_removed", "KV removed")
 };
 
-/// Share of the operations for a prompt that the variant saves, according to the cost model.
+/// Share of a prompt's operations that the variant saves, according to the cost model.
 pub(super) static OPERATIONS: MetricEntry = MetricEntry {
     note: "operations for a prompt of 512 tokens that the variant saves, in % of the dense model's, from the cost model",
     of: Of::Size(|savings| 100.0 * savings.operations),

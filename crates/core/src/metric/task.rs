@@ -1,4 +1,4 @@
-//! Metrics of task answers: the built-in accuracy and the metrics of lm-evaluation-harness.
+//! Metrics for task answers: the built-in accuracy and the metrics from lm-evaluation-harness.
 
 use super::entry::{BARE, Direction, MetricEntry, Nearness, OF_TASK, Of, PairedTest, Shown, Spread, TaskSample, Unit};
 use crate::tasks::{self, Measure};
@@ -29,7 +29,7 @@ fn average(samples: &[TaskSample<'_>]) -> Option<Measure> {
     tasks::average(samples.iter().map(|task| &task.answers.result)).map(Measure::in_percent)
 }
 
-/// Metrics of lm-evaluation-harness under their original names, such as `mmlu_anatomy(shots=5)/acc,none`. An id
+/// Metrics from lm-evaluation-harness under their original names, such as `mmlu_anatomy(shots=5)/acc,none`. An id
 /// consists of a task or group as written in the grid, a `/`, the metric, a comma, and the filter pipeline.
 pub(super) static DEFINED: [MetricEntry; 15] = [
     percent("acc", "task.acc"),

@@ -31,16 +31,16 @@ pub struct Architecture {
     pub mlp_bias: bool,
     pub window: SlidingWindow,
     pub rope: RopeEntries,
-    /// Config key of the MLP activation, and its default.
+    /// Config key for the MLP activation, and the default activation.
     pub activation: (&'static str, Activation),
     /// Whether weight files fuse the query, key and value projections, and the gate and up projections (Phi-3).
     pub fused: bool,
     pub experts: Option<ExpertNames>,
     /// Whether embeddings are multiplied by √C, rounded to the stored type (Gemma).
     pub scaled_embedding: bool,
-    /// Config key of the number whose inverse square root scales attention scores. If `None`, `head_dim` is used.
+    /// Config key for the number whose inverse square root scales attention scores. If `None`, `head_dim` is used.
     pub scale: Option<&'static str>,
-    /// Config keys of the soft caps of attention scores and logits, `cap·tanh(x/cap)`.
+    /// Config keys for the soft caps on attention scores and logits, `cap·tanh(x/cap)`.
     pub caps: [Option<&'static str>; 2],
     /// Defaults of transformers' config class for missing entries, as a JSON object.
     pub defaults: &'static str,
@@ -85,11 +85,11 @@ pub(crate) fn activation_names(activation: Activation) -> &'static [&'static str
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertNames {
     pub router: &'static str,
-    /// Prefix before the expert index.
+    /// Prefix of the tensor names, up to the expert index.
     pub experts: &'static str,
     /// Names of the gate, up and down projections of an expert.
     pub matrices: [&'static str; 3],
-    /// Config keys of the number of experts, in order of precedence.
+    /// Config keys for the number of experts, in order of precedence.
     pub count: &'static [&'static str],
     pub width: &'static str,
     /// Config key that enables normalizing the weights of the selected experts to a sum of 1. If `None`, they are
@@ -123,7 +123,7 @@ pub enum GgufPlaces {
 }
 
 impl GgufForm {
-    /// Returns a format in which all layers are equal.
+    /// Creates a format that treats all layers alike.
     pub(crate) const fn uniform(name: &'static str, interleaved: bool) -> Self {
         Self { name, interleaved, places: GgufPlaces::Alike }
     }
@@ -152,7 +152,7 @@ pub enum SlidingWindow {
     Unrotated,
 }
 
-/// RMS norm of queries and keys before the rotary embedding.
+/// RMS norm applied to queries and keys before the rotary embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueryKeyNorm {
     None,
@@ -357,7 +357,7 @@ impl Architecture {
                 .found(class.or(model_type).unwrap_or("neither architectures nor model_type"))
                 .hint("use one of these decoders; to add a similar one, see crates/core/src/model/architecture.rs")
         })?;
-        // Reject contradictions: transformers reads only `model_type`, so either of the two entries may be right.
+        // Reject contradictions, because either entry may be the wrong one. transformers reads only `model_type`.
         match plain {
             Some(other) if other != architecture.model_type => {
                 Err(Error::bad_input("`model_type` contradicts `architectures`")

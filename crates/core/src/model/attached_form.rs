@@ -5,13 +5,13 @@ use super::operator::Operator;
 use super::tensor_name::name;
 use crate::error::Result;
 
-/// Config key of the section that describes an export.
+/// Config key for the section that describes an export.
 pub(crate) const ENTRY: &str = "ghostlab";
-/// Key of the operator list in [`ENTRY`].
+/// Key for the operator list in [`ENTRY`].
 pub(crate) const OPERATORS: &str = "operators";
-/// Key of the dropped sublayers in [`ENTRY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are none.
+/// Key for the dropped sublayers in [`ENTRY`]: a list such as `["attention 3", "mlp 5"]`, absent if there are none.
 pub(crate) const DROPPED: &str = "dropped";
-/// Key of the activation's name in [`ENTRY`]. The standard config entry for the activation is set to an invalid name,
+/// Key for the activation's name in [`ENTRY`]. The standard config entry for the activation is set to an invalid name,
 /// so that other loaders reject the export instead of ignoring its operators.
 pub(crate) const ACTIVATION: &str = "activation";
 
@@ -93,7 +93,8 @@ impl StepForm {
     }
 }
 
-/// Form of an operator in a config. Except for [`Self::Bias`], the form does not tell whether the operator has a bias.
+/// Form of an operator in a config. Except for [`Self::Bias`], the form does not indicate whether the operator has a
+/// bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachedForm {
     Diagonal,

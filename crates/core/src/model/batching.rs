@@ -1,12 +1,12 @@
 //! Adaptive batch size for weights that are loaded on demand. The number of tokens per pass over the layers grows until
-//! loading takes a small share of the time, limited by the memory for residual streams. Results do not depend on the
-//! batch size.
+//! loading takes only a small share of the time. It is limited by the memory for residual streams. Results do not
+//! depend on the batch size.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Maximum share of time spent loading. If a pass exceeds it, the next pass processes more tokens.
 const MAX_LOADING_SHARE: f64 = 0.1;
-/// Minimum number of streams assumed to fit.
+/// Number of streams that are always assumed to fit.
 const MIN_STREAMS: usize = 4;
 
 pub(super) struct PassPlanner {

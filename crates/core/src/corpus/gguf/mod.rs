@@ -38,7 +38,7 @@ fn merges<'a>(tokens: &[&'a str], kinds: &[u32], scores: &[f64]) -> Vec<[&'a str
 
 /// Pre-tokenizer that `tokenizer.ggml.pre` identifies by name.
 struct Splitter {
-    /// Accepted names. The first one is written.
+    /// Names accepted when reading. The first one is used when writing.
     names: &'static [&'static str],
     /// Regular expression, or `None` for GPT-2's, which is built into the byte-level step.
     pattern: Option<&'static str>,

@@ -12,7 +12,7 @@ struct GgufVocabulary<'a> {
     kinds: Vec<u32>,
 }
 
-/// Builds the `tokenizer.json` of a GGUF file.
+/// Builds a `tokenizer.json` from the tokenizer in a GGUF file.
 ///
 /// # Errors
 /// Fails if the file has no tokenizer, its type or pre-tokenizer is unsupported, or its lists have different lengths.

@@ -145,8 +145,8 @@ impl TokenTable {
         self.tokens.iter().position(|known| known == token).and_then(|id| u32::try_from(id).ok())
     }
 
-    /// Assigns SentencePiece scores, higher for earlier merges, because llama.cpp merges any two pieces that form a
-    /// token.
+    /// Assigns SentencePiece scores that are higher for earlier merges. llama.cpp has no list of merges: it merges any
+    /// two pieces that form a token, in the order of these scores.
     fn scores(&self, pieces: &[(String, String)]) -> Result<Vec<f64>> {
         let mut rank: HashMap<String, usize> = HashMap::new();
         for (rank_of_piece, (left, right)) in pieces.iter().enumerate() {

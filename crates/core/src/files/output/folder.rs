@@ -1,4 +1,5 @@
-//! Output folders. Files are written to a draft next to the folder, which then replaces it in one step.
+//! Output folders. Files are written to a draft next to the folder. The finished draft then replaces the folder in one
+//! step.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ pub struct Draft {
     shown: PathBuf,
     kind: &'static str,
     seen: Arc<HashCache>,
-    /// Whether the draft was published, after which `folder` no longer holds it.
+    /// Whether the draft has been published. `folder` then no longer holds it.
     swapped: bool,
 }
 
@@ -78,7 +79,7 @@ impl OutputFolder {
     /// # Errors
     /// Fails with exit code 3, naming the folder.
     pub fn stage(&self) -> Result<Draft> {
-        // Follow a link, because its creator wants the results at its target.
+        // Follow a link, because whoever created it wants the results at its target.
         let target = if self.path.is_dir() { fs::canonicalize(&self.path).ok() } else { None };
         let target = target.unwrap_or_else(|| self.path.clone());
         let parent = above(&target);
@@ -199,7 +200,7 @@ fn free(folder: &Path, shown: &Path, kind: &str, names: &[String], seen: &HashCa
     }
     let mut taken: Vec<(String, Standing)> = Vec::new();
     for name in names.iter().map(String::as_str).chain([Manifest::FILE]) {
-        // A file may exist at the path of a parent folder.
+        // A file may exist where a parent folder is needed.
         let above = name.match_indices('/').map(|(end, _)| &name[..end]);
         let wrong = above.map(|parent| (parent, manifest.standing(folder, parent, seen)));
         let wrong = wrong.filter(|(_, found)| !matches!(found, Standing::Nothing | Standing::Folder));

@@ -29,8 +29,8 @@ fn prefix(output: &Path) -> String {
     if file_name.len() > MAX_NAME_BYTES { format!(".{}.", name::of(&file_name)) } else { format!(".{file_name}.") }
 }
 
-/// Hard-links the user's files in an old folder into the draft, so that they exist throughout the swap. Folders cannot
-/// be hard-linked, and some file systems have no hard links. [`clear`] moves these entries afterwards.
+/// Hard-links the user's files from an old folder into the draft, so that they exist throughout the swap. Folders
+/// cannot be hard-linked, and some file systems have no hard links. [`clear`] moves these entries afterwards.
 pub(super) fn link_user_files(old: &Path, draft: &Path, seen: &HashCache) {
     link_below(old, draft, Path::new(""), &Manifest::read(old), seen);
 }
@@ -88,12 +88,12 @@ fn clear_below(old: &Path, output: &Path, below: &Path, manifest: &Manifest, see
 }
 
 fn is_ours(folder: &Path, name: &Path, manifest: &Manifest, seen: &HashCache) -> bool {
-    // This program only writes UTF-8 names.
+    // This program writes only UTF-8 names.
     let text = name.to_str().is_some_and(|name| manifest.standing(folder, name, seen) == Standing::Ours);
     text || name.file_name().and_then(|file_name| file_name.to_str()).is_some_and(is_temporary)
 }
 
-/// Lists a subfolder. Returns pairs of a relative name and whether the entry is a folder.
+/// Lists a subfolder. Returns the relative name of each entry and whether it is a folder.
 fn entries(folder: &Path, below: &Path) -> Vec<(PathBuf, bool)> {
     let listed = fs::read_dir(folder.join(below)).into_iter().flatten().flatten();
     listed.map(|entry| (below.join(entry.file_name()), entry.file_type().is_ok_and(|kind| kind.is_dir()))).collect()

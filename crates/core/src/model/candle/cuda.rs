@@ -45,7 +45,7 @@ pub(super) fn silu_mul(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     Ok(gate.contiguous()?.apply_op2_no_bwd(&up.contiguous()?, &On2(SiluMul))?)
 }
 
-/// Computes `x·Wᵀ` of half-precision operands with f32 accumulation and f32 output.
+/// Computes `x·Wᵀ` for half-precision operands, with f32 accumulation and output.
 ///
 /// # Shapes
 /// `x [rows, in]`, `weight [out, in]`, of the same dtype; result `[rows, out]` in f32.

@@ -1,4 +1,4 @@
-//! Batched attention of new tokens over a blocked KV cache, for all sequences of a step.
+//! Batched attention from the new tokens of all sequences to a blocked KV cache.
 
 use std::sync::Arc;
 
@@ -30,16 +30,16 @@ const MIN_BLOCKS: usize = 512;
 
 /// Location of one block's keys and values on the device.
 pub(in crate::model::candle) struct BlockPlace {
-    /// Steps whose keys and values the block stores.
+    /// Program steps whose keys and values the block stores.
     pub(in crate::model::candle) nodes: Arc<[usize]>,
     /// Device address of the first step's keys.
     pub(in crate::model::candle) first: u64,
-    /// Size in bytes of one step's keys. The step's values follow with the same size, and then the keys of the next
-    /// step.
+    /// Size in bytes of one step's keys. The step's values follow and have the same size. The keys of the next step
+    /// come after them.
     pub(in crate::model::candle) side: u64,
 }
 
-/// Rows that the new rows attend to. They are the same at all steps.
+/// Rows that the new rows attend to. They are the same for all steps of a program.
 pub(in crate::model::candle) struct VisibleBlocks {
     /// For each row: first block, number of blocks, position, and index in the last block. Then, for each block, the
     /// position where its tokens end.
@@ -92,7 +92,7 @@ impl VisibleBlocks {
         Ok(Some(Self { table: device.clone_htod(&table)?, rows, blocks, places }))
     }
 
-    /// Returns the addresses of the blocks' keys and values at a step.
+    /// Returns the addresses of the blocks' keys and values for one program step.
     pub(in crate::model::candle) fn places(&self, node: usize, device: &Device) -> Result<Places> {
         let table: Vec<[u64; 2]> = self
             .places
@@ -107,7 +107,7 @@ impl VisibleBlocks {
     }
 }
 
-/// Device addresses of each block's keys and values at one step. They do not change between tokens.
+/// Device addresses of each block's keys and values for one program step. They do not change between tokens.
 pub(in crate::model::candle) struct Places {
     table: CudaSlice<u64>,
     blocks: Vec<BlockId>,

@@ -45,8 +45,8 @@ pub(in crate::model::candle) struct PieceSight {
 }
 
 impl PieceSight {
-    /// Creates the table for the rows `rows` of a piece. `seen` contains, for each row, its prefix and its segment up
-    /// to the row. Returns `None` for devices and head widths that the kernels do not support.
+    /// Creates the table for rows `rows` of a piece. `seen` contains, for each row, its prefix and its segment up to
+    /// the row. Returns `None` for devices and head widths that the kernels do not support.
     pub(in crate::model::candle) fn new(
         seen: &[(Range<usize>, Range<usize>)],
         rows: Range<usize>,
