@@ -1,4 +1,4 @@
-//! Macros for enums whose values are named in files and commands.
+//! Macros for enums whose variants have names in files and commands.
 
 /// Implements `ALL`, `name` and `Display` for an enum.
 #[macro_export]

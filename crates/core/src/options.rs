@@ -21,7 +21,7 @@ use crate::style::Style;
 
 pub type Options = Map<String, Value>;
 
-/// Name, label and style with which tables and figures show a method.
+/// Name, label and style of a method in tables and figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appearance {
     pub name: &'static str,
@@ -256,8 +256,8 @@ pub fn deviations<M: ?Sized>(name: &str, entries: &[Registered<M>], case: &Prune
     known.iter().filter(|deviation| (deviation.applies)(case)).map(|deviation| deviation.text).collect()
 }
 
-/// Returns the appearance for a table name. The name is that of a method, optionally followed by a colon and words for
-/// options. A variant has its own label, which replaces the method's label.
+/// Returns the appearance of the method with the given table name. A table name is the name of a method, optionally
+/// followed by a colon and words for options. A variant has its own label, which replaces the method's label.
 pub fn appearance<M: ?Sized>(name: &str, entries: &[Registered<M>]) -> Option<Appearance> {
     let (entry, variant, _) = parse_name(name, entries)?;
     Some(Appearance { label: variant.map_or(entry.shown.label, |variant| variant.label), ..entry.shown })

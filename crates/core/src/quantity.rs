@@ -15,7 +15,7 @@ use serde::Deserialize;
 /// fits in a `u64`.
 pub const MAX: usize = 1 << 30;
 /// Maximum number of tokens drawn for calibration or training. The paper uses at most 10,240,000 tokens. A pass over
-/// the maximum number of tokens would take months.
+/// that many tokens would take months.
 pub const MAX_TOKENS: usize = 1 << 32;
 /// Maximum number of times that a failed job is retried.
 pub const MAX_RETRIES: u32 = 1000;
@@ -123,7 +123,7 @@ pub fn counted(count: usize, noun: &str) -> String {
 mod tests {
     use super::*;
 
-    /// Strings that every bounded number rejects.
+    /// Strings that every bounded number type rejects.
     const NONE: [&str; 9] = ["nan", "inf", "-inf", "-1", "1e30", "1e400", "-0.001", "", "many"];
 
     #[test]

@@ -45,7 +45,7 @@ pub fn mcnemar_exact(only_a: u64, only_b: u64) -> f64 {
 }
 
 /// Paired results for two variants on one task. A question is discordant if exactly one variant answers it correctly.
-/// In a mean, all tasks have equal weight, regardless of size.
+/// In a mean over tasks, all tasks have equal weight, regardless of size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Discordant {
     pub questions: u64,
@@ -252,7 +252,7 @@ fn probability(k: u64, n: u64, p: f64) -> f64 {
     (total / (std::f64::consts::TAU * x * y)).sqrt() * exponent.exp()
 }
 
-/// Computes ln n! − ln(√(2πn) (n/e)ⁿ) , where n ≥ 1.
+/// Computes ln n! − ln(√(2πn) (n/e)ⁿ), where n ≥ 1.
 fn stirling_error(n: u64) -> f64 {
     let x = count_to_f64(n);
     if n < 16 {

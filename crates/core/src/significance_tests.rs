@@ -1,4 +1,4 @@
-//! Tests of the significance tests against values computed by hand.
+//! Compares the significance tests with values computed by hand.
 
 use super::*;
 

@@ -73,8 +73,8 @@ fn forward(engine: &dyn Engine, batch: &Batch) -> (Vec<Vec<f64>>, Vec<f64>) {
     (inputs, wide(&logits.values().unwrap()))
 }
 
-/// Compares each text on its own, and both texts in one batch. Does so on each f32 engine, with both config formats,
-/// and with weights loaded on demand.
+/// Compares the results for each text on its own and for both texts in one batch. Covers each f32 engine, both config
+/// formats, and weights loaded on demand.
 fn compare(folder: &Path) -> usize {
     let name = folder.file_name().unwrap().to_string_lossy().into_owned();
     let expected = tensors(&folder.join("forward.safetensors"));
@@ -82,7 +82,7 @@ fn compare(folder: &Path) -> usize {
         (0..2).map(|text| expected[&format!("ids.{text}")].to_dtype(DType::U32).unwrap().to_vec1().unwrap()).collect();
     let mut engines = common::engines(folder);
     if !name.ends_with("own-head") {
-        // A config alone does not determine which embedding tables the weights contain.
+        // The config of own-head models ties the embeddings, so only the weights show that the head differs.
         engines.extend(common::engines_with(&folder.join("config.hub-style.json"), folder));
     }
     let by_need = Decoder::load_within(Config::read(folder).unwrap(), folder, Products::F32, 0).unwrap();
@@ -152,7 +152,7 @@ fn compare_float_types(folder: &Path) {
     for engine in common::engines_of_all_types(folder) {
         let logits = forward(&*engine, &Batch::windows([ids.as_slice()])).1;
         let error = relative_error(&logits, &flat(&expected["logits.1"]));
-        // The tolerance allows for several tens of roundings to 8 significant bits.
+        // The tolerance allows for dozens of roundings to 8 significant bits.
         let most = if engine.config().experts.is_some() { 1.0 } else { 0.1 };
         assert!(error < most, "{} {}: {error:e}", engine.id(), folder.display());
     }

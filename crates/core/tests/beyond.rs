@@ -18,13 +18,13 @@ use ghostlab_core::model::{CPU, Cut, Decoder, Engine, Operator, Program, deploye
 use ghostlab_core::recovery::{Recovery, Solution, Span};
 use serde_json::{Value, json};
 
-/// Relative tolerance of perplexities.
+/// Relative tolerance for perplexities.
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
-/// Relative tolerance of operators (in the Frobenius norm) and of their norms.
+/// Relative tolerance for operators (in the Frobenius norm) and for their norms.
 const OPERATOR_TOLERANCE: f64 = 1e-5;
-/// Relative tolerance of damage metrics.
+/// Relative tolerance for damage metrics.
 const DAMAGE_TOLERANCE: f64 = 1e-5;
-/// Relative tolerance of scores.
+/// Relative tolerance for scores.
 const SCORE_TOLERANCE: f64 = 1e-6;
 
 /// Backbone in the reference data, with its texts and expected numbers.
@@ -68,9 +68,9 @@ impl OracleWorld {
         Some(Self { name, expected, operators, backbone, calibration, evaluation })
     }
 
-    /// Returns the names and expected numbers of the variants that remove complete layers. Repairs to which no option
-    /// corresponds are skipped. Engines other than the CPU engine take minutes, so for them only the first cut and the
-    /// first LoRP selection are returned.
+    /// Returns the names and expected numbers of the variants that remove complete layers. Repairs without a
+    /// corresponding option are skipped. Engines other than the CPU engine take minutes, so for them only the first cut
+    /// and the first LoRP selection are returned.
     fn cuts(&self, engine: &dyn Engine) -> Vec<(&str, &Value)> {
         let variants: Vec<(&str, &Value)> =
             self.expected["variants"].as_object().unwrap().iter().map(|(name, value)| (name.as_str(), value)).collect();

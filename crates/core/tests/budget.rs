@@ -81,7 +81,7 @@ fn scores_do_not_depend_on_weight_memory() {
             assert!(total > 3 * layer);
             let all = numbers(&*load(&folder, u64::MAX));
             assert!(all.0.len() == 6 * 13 && all.0[..13] != all.0[13..26] && all.0[13..26] != all.0[26..39]);
-            // A budget just below the total must also hold the streams.
+            // A budget of `total - 1` almost holds the weights, but part of it is reserved for the streams.
             for budget in [3 * layer, 0, total - 1] {
                 let engine = load(&folder, budget);
                 let what = format!("{} {}: a budget of {budget} bytes", engine.id(), folder.display());

@@ -118,7 +118,7 @@ fn count_of(key: &str, oracle: &Value) -> usize {
     oracle[key].as_u64().unwrap() as usize
 }
 
-/// There is no reference data for C4, so the test checks on the documents that each window lies within one of them.
+/// There is no reference data for C4, so the test checks that each window lies within one of the documents.
 #[test]
 fn windows_of_c4_lie_within_documents() {
     let Some(folder) = shared("real") else { return };

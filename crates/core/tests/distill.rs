@@ -83,7 +83,7 @@ fn the_tail_gives_the_logits_of_the_engine() {
         let mut x = decoder.begin(&batch).unwrap();
         for layer in 0..decoder.config().layers {
             if layer == 2 {
-                // From this layer on, the differentiable layers replace the engine.
+                // Compare the differentiable layers with the engine from this layer on.
                 let ours = tail.logits(&x).unwrap();
                 for layer in 2..decoder.config().layers {
                     x = decoder.advance(&batch, &Step::Attention(layer), &x).unwrap();
@@ -91,7 +91,7 @@ fn the_tail_gives_the_logits_of_the_engine() {
                 }
                 let theirs = decoder.logits(&x, &(0..batch.tokens()).collect::<Vec<_>>()).unwrap();
                 let off = relative_error(&flat(&ours), &flat(&theirs));
-                // This is the tolerance of the reference data `arch`.
+                // The reference data `arch` has the same tolerance.
                 assert!(off <= 1e-5, "{name}: {off:e}");
                 return;
             }

@@ -1,4 +1,4 @@
-//! Tests of text generation: decoding with a KV cache agrees with full forward passes, and results do not depend on
+//! Tests for text generation: decoding with a KV cache agrees with full forward passes, and results do not depend on
 //! batching.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 

@@ -1,6 +1,7 @@
-//! Compares every criterion, recovery and option on every engine and in every float type with numpy implementations of
-//! the formulas in f64. The expected values are in tests/fixtures/methods.json, which tools/method_oracles.py writes.
-//! That script's forward pass is checked against transformers. The tolerances are those of the engines ([`Tolerance`]).
+//! Checks every criterion, recovery and option, on every engine and in every float type, against numpy implementations
+//! of the formulas in f64. The expected values are in tests/fixtures/methods.json, which tools/method_oracles.py
+//! writes. That script's forward pass is checked against transformers. The tolerances are those of the engines
+//! ([`Tolerance`]).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeSet;
@@ -50,7 +51,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Asserts that the error of a result is within its bound: the engine's tolerance of activations times the factor
+    /// Asserts that the error of a result is within its bound: the engine's tolerance for activations, times the factor
     /// by which the problem amplifies errors (`moves` in the reference data).
     fn near(&self, what: &str, ours: &[f64], expected: &[f64], bounds: &Value) {
         let error = relative_error(ours, expected);
@@ -127,8 +128,8 @@ impl Case<'_> {
     }
 
     /// Trains an operator, starting from the identity, with one step per calibration sequence, and compares the result.
-    /// The matrix is most informative in f32. In half precision, steps of elements with near-zero gradients may have
-    /// either sign, which `moves` accounts for.
+    /// The comparison is most informative in f32. In half precision, steps of elements with near-zero gradients may
+    /// have either sign, which `moves` accounts for.
     fn training(&self, expected: &Value, folder: &Path, text: &Windows) {
         let removed = layers(&expected["removed"]);
         let config = self.engine.config();

@@ -1,5 +1,5 @@
-//! Compares iterative pruning of layers and sublayers, with repairs, with a plain PyTorch implementation in float64.
-//! The results are in `shared/oracles/beyond`, whose README documents formulas and tolerances.
+//! Compares iterative pruning and repair of layers and sublayers with a plain PyTorch implementation in float64. The
+//! results are in `shared/oracles/beyond`, whose README documents formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use crate::common::stories::{perplexities, recovery};
@@ -11,7 +11,7 @@ use ghostlab_core::model::{CPU, Engine, Program, Sublayer};
 use ghostlab_core::recovery::Recovery;
 use serde_json::{Value, json};
 
-/// Relative tolerance of factors, which is the tolerance that the reference data gives for norms.
+/// Relative tolerance for factors. It equals the tolerance for norms given in the reference data.
 const OPERATOR: f64 = 1e-5;
 /// Number of tokens per batch.
 const BATCH: usize = 1024;
@@ -55,7 +55,8 @@ impl<'a> Variant<'a> {
         Some(Self { name, expected, on_stream, criterion, options, recovery, unit, depth: depth.parse().unwrap() })
     }
 
-    /// Returns the expected numbers. If the factor is a scalar, they are those for a factor applied to the stream.
+    /// Returns the expected numbers. If the factor is a scalar, these are the numbers for a factor applied to the
+    /// stream.
     fn numbers(&self) -> &Value {
         self.on_stream.as_ref().unwrap_or(self.expected)
     }

@@ -1,4 +1,4 @@
-//! The loop of LaCo, compared with a plain PyTorch implementation in float64 (`shared/oracles/beyond`).
+//! Compares LaCo's selection loop with a plain PyTorch implementation in float64 (`shared/oracles/beyond`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use crate::common::assert_close;
@@ -11,7 +11,7 @@ use ghostlab_core::model::{CPU, Engine, Program};
 use ghostlab_core::recovery::merged_layers;
 use serde_json::{Value, json};
 
-/// A variant of the reference data, `laco:C=COMBINE:T=THRESHOLD:FORM`.
+/// Variant in the reference data, `laco:C=COMBINE:T=THRESHOLD:FORM`.
 struct Variant<'a> {
     name: &'a str,
     combine: usize,
@@ -35,12 +35,12 @@ impl<'a> Variant<'a> {
         variants.iter().filter_map(|(name, expected)| Self::parse(name, expected)).collect()
     }
 
-    /// Returns the layers that make up each remaining layer.
+    /// Returns, for each remaining layer, the original layers merged into it.
     fn groups(&self) -> Vec<Vec<usize>> {
         serde_json::from_value(self.expected["origin"].clone()).unwrap()
     }
 
-    /// Runs the loop for a depth. Returns the selection and the cosines of all trials.
+    /// Runs the selection loop to the given depth. Returns the selection and the cosines of all trials.
     fn select(&self, world: &World, engine: &dyn Engine, depth: usize) -> (Result<Selection>, Vec<f64>) {
         let options = json!({"combine": self.combine, "threshold": self.threshold, "form": self.form});
         let rule = criterion::build("laco", options.as_object().unwrap()).unwrap();
@@ -57,13 +57,13 @@ impl<'a> Variant<'a> {
         (selection, cosines)
     }
 
-    /// Compares trials with the leading ones of the reference.
+    /// Compares the cosines with those of the first trials in the reference data.
     fn compare_trials(&self, what: &str, cosines: &[f64]) {
         let trail = self.expected["trail"].as_array().unwrap();
         assert!(cosines.len() <= trail.len(), "{what}");
         for (found, step) in cosines.iter().zip(trail) {
             let expected = step["cosine"].as_f64().unwrap();
-            // Cosines near 0 have the absolute error of those near 1.
+            // The bound is absolute, because cosines near 0 are as inaccurate as those near 1.
             assert!((found - expected).abs() < SCORE, "{what} at {}: {found} and {expected}", step["at"]);
         }
     }
@@ -117,7 +117,8 @@ fn loop_on_the_real_backbone_equals_the_reference() {
     World::real().iter().for_each(compare);
 }
 
-/// A greater depth runs through all positions of the reference, and fails because no further merge is kept.
+/// At a greater depth than in the reference data, the loop tries every position, and fails because no further merge is
+/// kept.
 #[test]
 fn loop_without_enough_merges_tries_every_position() {
     let Some(world) = World::tiny("tiny-llama") else { return };

@@ -15,7 +15,7 @@ use ghostlab_core::model::{CPU, Cut, Engine, FloatType, Program, Tolerance, depl
 use ghostlab_core::recovery::{Boundary, Repair, RepairMetrics, Span, merged_layers, place_repairs};
 use serde_json::{Value, json};
 
-/// Relative tolerance of the norms of merged matrices.
+/// Relative tolerance for the norms of merged matrices.
 const MATRIX: f64 = 1e-5;
 
 /// Variant in the reference data, `merge:[FIRST,END):FORM`. All other layers in the range are merged into layer FIRST.

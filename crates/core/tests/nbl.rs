@@ -1,4 +1,4 @@
-//! Compares Neural Block Linearization, which replaces attention sublayers with affine maps, with a plain PyTorch
+//! Checks Neural Block Linearization, which replaces attention sublayers with affine maps, against a plain PyTorch
 //! implementation in float64. The results are in `shared/oracles/beyond`, whose README documents formulas and
 //! tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
@@ -17,7 +17,7 @@ use ghostlab_core::model::{CPU, Cut, Engine, Operator, Program, Repairs, Sublaye
 use ghostlab_core::recovery::{Boundary, spans};
 use serde_json::{Value, json};
 
-/// Relative tolerance of maps (in the Frobenius norm) and of their norms.
+/// Relative tolerance for maps (in the Frobenius norm) and for their norms.
 const OPERATOR: f64 = 1e-5;
 
 /// Variant in the reference data: `nbl:INPUT:BOUND:DEPTH`, or `nbl-dropped:BOUND:DEPTH` if the attention sublayers are
@@ -52,7 +52,7 @@ impl<'a> Variant<'a> {
     }
 }
 
-/// Engine, with the activations around all attention sublayers of a backbone.
+/// Engine, with its activations before and after each attention sublayer of a backbone.
 struct Setting<'a> {
     world: &'a World,
     engine: &'a dyn Engine,

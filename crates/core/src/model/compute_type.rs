@@ -9,9 +9,9 @@ pub enum ComputeType {
     F32,
     Bf16,
     F16,
-    /// f32 numbers as sums of two bf16 parts, multiplied in three products.
+    /// f32 numbers split into sums of two bf16 parts, and multiplied in three bf16 products.
     Bf16x3,
-    /// f32 numbers as sums of three bf16 parts, multiplied in six products.
+    /// f32 numbers split into sums of three bf16 parts, and multiplied in six bf16 products.
     Bf16x6,
 }
 

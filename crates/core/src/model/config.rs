@@ -366,7 +366,7 @@ fn refuse_unsupported(entries: &Entries<'_>, architecture: &Architecture) -> Res
     Ok(())
 }
 
-/// Creates the error for a folder without a config. The error lists the folder's content and suggests a subfolder.
+/// Creates the error for a folder without a config. The error lists the folder's contents and suggests a subfolder.
 fn no_backbone(folder: &Path) -> Error {
     let inside = files::entries(folder).unwrap_or_default();
     let some = inside

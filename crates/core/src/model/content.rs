@@ -165,8 +165,8 @@ fn later_properties(config: &Config) -> impl Iterator<Item = (&'static str, Opti
         ("logit_cap", config.logit_cap.map(|cap| json!(cap))),
         ("experts", experts),
         ("dropped", (!dropped.is_empty()).then(|| json!(dropped))),
-        // Before sequences in different RoPE length regimes were separated, backbones with several regimes gave other
-        // results. This entry invalidates the keys of those results.
+        // Before sequences in different RoPE length regimes were separated, backbones with several regimes produced
+        // different results. This entry invalidates the keys of those results.
         ("lengths", config.has_length_regimes().then(|| json!("apart"))),
     ]
     .into_iter()

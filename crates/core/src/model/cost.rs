@@ -40,8 +40,8 @@ impl Trie {
 }
 
 impl Config {
-    /// Returns the number of multiplications and additions in one step under the given load. The cost model uses this
-    /// number as its unit of cost.
+    /// Returns the number of multiplications and additions in one step under the given load. Costs are measured in this
+    /// unit.
     fn flops(&self, step: &Step, load: &Load) -> f64 {
         let Load { tokens, scored, length } = *load;
         let c = self.hidden as f64;
@@ -258,7 +258,8 @@ mod tests {
         let work = 32.0 * (attention + mlp) + head;
         // The estimate includes the products of queries and keys, and excludes the embedding, which is a lookup.
         assert!((work - 12_748e6).abs() < 20e6, "{work}");
-        // With loading on demand, a single expert is loaded at a time, instead of a layer with eight experts.
+        // When weights are loaded on demand, a single expert is loaded at a time instead of all eight experts of a
+        // layer.
         assert_eq!(mixtral.largest_part_bytes(Products::F32), 4 * 3 * 4096 * 14336);
         assert_eq!(mixtral.part_bytes(Products::Bf16, 1), 2 * 3 * 4096 * 14336);
     }

@@ -92,7 +92,7 @@ impl Engine for Decoder {
 }
 
 impl Decoder {
-    /// Runs batches through the layers, and reports how long this took to the planner `passes`.
+    /// Runs batches through the layers, and reports the elapsed time to the planner `passes`.
     fn pass<T>(&self, passes: &PassPlanner, batches: &[Batch], run: impl FnOnce() -> T) -> T {
         let started = Instant::now();
         let made = self.seconds_making();

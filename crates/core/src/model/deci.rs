@@ -50,7 +50,7 @@ impl Block {
     }
 }
 
-/// Layers in a file, and the head counts and MLP width that complete layers have.
+/// Layers in a file, and the head counts and MLP width of complete layers.
 pub(super) struct DeciLayers {
     pub(super) heads: u64,
     pub(super) kv_heads: u64,
@@ -62,7 +62,7 @@ pub(super) struct DeciLayers {
 pub(super) enum FolderName {
     Usual,
     Operator(String),
-    /// Placeholder for a missing sublayer, which is not read.
+    /// Placeholder for a missing sublayer. It is never read.
     Filler,
 }
 

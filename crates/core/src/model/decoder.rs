@@ -138,9 +138,9 @@ impl Decoder {
     /// Returns the backbone with `operator` folded into the last projection of a sublayer, which implements
     /// [`Step::Edited`].
     ///
-    /// Unchanged weights are shared with `self`. A diagonal scales the outputs of the projection, before the norm at
-    /// the end of the branch if there is one. The operator also transforms the bias of the projection. If the MLP has
-    /// experts, the operator is folded into each of them ([`super::experts`]).
+    /// Unchanged weights are shared with `self`. A diagonal operator scales the outputs of the projection, before the
+    /// norm at the end of the branch if there is one. The operator also transforms the bias of the projection. If the
+    /// MLP has experts, the operator is folded into each of them ([`super::experts`]).
     ///
     /// # Errors
     /// Fails if the operator has a bias or norm, or is dense while the branch ends in a norm, because no weight can
@@ -188,7 +188,7 @@ impl Decoder {
     }
 
     /// Returns the norm applied to the stream that enters a layer. It has no weight if the layer does not start with a
-    /// norm. The number of layers gives the final norm.
+    /// norm. If `layer` is the number of layers, this is the final norm.
     pub(super) fn stream_norm(&self, layer: usize) -> Result<RmsNorm> {
         if layer == self.config.layers {
             let weight = Some(elements(&self.final_norm)?.to_vec());
@@ -310,8 +310,8 @@ impl Decoder {
         Ok(out)
     }
 
-    /// Computes `x + branch(x)·T`. If the branch ends in a norm, a diagonal is applied before the norm and a dense map
-    /// after it.
+    /// Computes `x + branch(x)·T`. If the branch ends in a norm, a diagonal operator is applied before the norm and a
+    /// dense one after it.
     fn edited(&self, half: Sublayer, layer: usize, operator: &Operator, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
         let last = slices(part.layer()?.norm_after(half))?;

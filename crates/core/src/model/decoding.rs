@@ -27,8 +27,8 @@ pub struct Run {
     pub ids: Vec<u32>,
     /// Indices of the programs that run the tokens. There must be at least one.
     pub programs: Vec<usize>,
-    /// Blocks that precede `block`, each with the number of tokens used. They may belong to earlier runs of the same
-    /// call.
+    /// Blocks that precede `block`, each with the number of its tokens in use. They may belong to earlier runs of the
+    /// same call.
     pub before: Vec<(BlockId, usize)>,
     /// Block to which the keys and values of the new tokens are appended.
     pub block: BlockId,
@@ -136,7 +136,7 @@ impl Placed<'_> {
         self.first - self.run.before.iter().map(|(_, tokens)| tokens).sum::<usize>()
     }
 
-    /// Returns the blocks that are visible to the last row, and the number of tokens used from each.
+    /// Returns the blocks that are visible to the last row, each with the number of its visible tokens.
     pub(super) fn chain<'b, B>(&self, block: impl Fn(BlockId) -> Option<&'b B>) -> Result<Vec<(&'b B, usize)>> {
         let visible = self.place() + self.rows.len();
         let chain = self.run.before.iter().copied().chain([(self.run.block, visible)]);
@@ -272,7 +272,7 @@ impl<'a, M: Cached> TrieDecoding<'a, M> {
         Ok(Rc::new(Together { placed, runs: members, shared }))
     }
 
-    /// Removes and returns the next step in layer order, so that weights loaded on demand are loaded once.
+    /// Removes and returns the next step in layer order, so that weights loaded on demand are loaded only once.
     fn take<'r>(&self, ready: &mut Vec<Ready<'r, M::Shared>>) -> Option<Ready<'r, M::Shared>> {
         let next = (0..ready.len()).min_by_key(|&next| {
             let node = ready[next].node;

@@ -25,7 +25,8 @@ pub struct Deployed {
 }
 
 /// Converts a program to its deployed form by folding operators into the projection at the end of a branch where
-/// possible. If the branch ends in a norm, only a diagonal can be folded, because it is applied before the norm.
+/// possible. If the branch ends in a norm, only a diagonal operator can be folded, because it is applied before the
+/// norm.
 pub fn deployed(program: &Program, config: &Config) -> Deployed {
     let mut folds = BTreeMap::new();
     let steps = program.0.iter().map(|step| {
@@ -50,7 +51,7 @@ pub fn deployed(program: &Program, config: &Config) -> Deployed {
 /// weights before the cut instead would affect smaller streams, and the embedding, which may be tied to the head.
 ///
 /// Folding is not possible:
-/// - for a diagonal with different factors, because its inverse changes `mean z²`,
+/// - for a diagonal operator with unequal factors, because its inverse changes `mean z²`,
 /// - for `s ≤ 0`, because the norm preserves the sign,
 /// - before an operator with a bias or norm, and
 /// - if branches end in norms, which undo the scaling of a projection.
@@ -152,7 +153,7 @@ mod tests {
     }
 
     /// Compares the log-probabilities of two programs: one with the factors as steps, and a plain one with the factors
-    /// folded into the weights. They differ only by the ε of the norms, which matters most for small streams.
+    /// folded into the weights. They differ only because of the ε in the norms, which matters most for small streams.
     #[test]
     fn factors_of_the_stream_go_into_the_branches_behind_them() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa");

@@ -47,12 +47,13 @@ impl fmt::Display for EngineId {
 /// Allowed errors in an engine's results, by float type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
-    /// Relative tolerance of perplexities, for backbones that predict the text reasonably well.
+    /// Relative tolerance for perplexities, on backbones that predict the text reasonably well.
     pub perplexity: f64,
-    /// Absolute tolerance of accuracies.
+    /// Absolute tolerance for accuracies.
     pub answers: f64,
-    /// Relative tolerance of activations, and of results that do not amplify errors in the activations. It is 16 units
-    /// in the last place in f32 and bf16x6, but only 5 in other types, because sums are always accumulated in f32.
+    /// Relative tolerance for activations, and for results that do not amplify errors in the activations. It is 16
+    /// units in the last place in f32 and bf16x6, but only 5 in other types, because sums are always accumulated in
+    /// f32.
     pub activations: f64,
 }
 
@@ -156,7 +157,7 @@ pub trait Engine: Send + Sync {
     fn logits(&self, stream: &[f32], rows: &[usize]) -> Result<HostRows>;
 
     /// Returns the norm applied to the stream that enters a layer. It has no weight if the layer does not start with a
-    /// norm. The number of layers gives the final norm.
+    /// norm. If `layer` is the number of layers, this is the final norm.
     ///
     /// # Errors
     /// Fails if the engine does not expose its weights, or they cannot be loaded.
@@ -184,9 +185,9 @@ pub trait Engine: Send + Sync {
     }
 }
 
-/// Observer of all residual streams of several batches.
+/// Observer for the residual streams of several batches.
 pub trait BatchObserver {
-    /// Called with the stream after each step of a batch.
+    /// Called after each step of a batch, with the resulting stream.
     fn after(&mut self, batch: usize, node: usize, stream: &dyn ResidualStream) -> Result<()>;
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::merged_layer::MergedLayer;
 
-/// Merge of a layer with layers after it. Each layer stands for its current weights, which may be those of an earlier
+/// Merge of a layer with later layers. Each layer stands for its current weights, which may result from an earlier
 /// merge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerMerge {
@@ -32,7 +32,7 @@ pub enum MergeForm {
 }
 
 impl MergeForm {
-    /// Applies merges in order. Returns the layers that remain of them, in ascending order.
+    /// Applies the merges in order. Returns the resulting merged layers in ascending order.
     pub fn apply(self, merges: &[LayerMerge]) -> Vec<MergedLayer> {
         // Factors of the source layers, by merged layer.
         let mut merged: BTreeMap<usize, BTreeMap<usize, i64>> = BTreeMap::new();
@@ -63,7 +63,7 @@ impl MergeForm {
 mod tests {
     use super::*;
 
-    /// Expected factors are those of the formulas, expanded by hand.
+    /// The expected factors were obtained by expanding the formulas by hand.
     #[test]
     fn merges_of_merged_layers_expand_to_factors_of_the_sources() {
         let merges = [(7, vec![8, 9]), (3, vec![4]), (6, vec![7, 10])];

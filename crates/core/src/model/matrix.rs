@@ -1,4 +1,4 @@
-//! Weights of a linear layer or of the output projection packed as f32 or bf16 panels.
+//! Weights of a linear layer or of the output projection, packed as f32 or bf16 panels.
 
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ pub(super) enum LayerMatrix {
 
 impl LayerMatrix {
     /// Reads stored matrices `[outer, inner]` and concatenates them along `outer`. Each is given by its name and its
-    /// `outer`.
+    /// size along `outer`.
     ///
     /// # Errors
     /// See [`Weights::take`].

@@ -52,7 +52,7 @@ impl MergedLayer {
         MergedParts { layer, factors, norms }.into()
     }
 
-    /// Returns the layer that the merged layer replaces. Its norms are kept unless norms are merged.
+    /// Returns the layer that the merged layer replaces. Its norms are kept unless the norms are merged too.
     pub fn layer(&self) -> usize {
         self.parts.layer
     }

@@ -65,7 +65,7 @@ fn matrix(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<&LayerMatrix>) 
     LayerMatrix::weighted_sum(&matrices.collect::<Result<Vec<_>>>()?)
 }
 
-/// Merges one vector from the source layers. Returns `None` if they do not have it.
+/// Merges one vector across the source layers. Returns `None` if no source layer has it.
 fn vector(sources: &Sources<'_>, part: impl Fn(&Layer) -> Result<Option<&Tensor>>) -> Result<Option<Tensor>> {
     let mut vectors = Vec::new();
     for &(factor, layer) in sources {

@@ -26,7 +26,7 @@ pub struct Operator {
 pub(super) enum Matrix {
     /// `W = I`: the operator only adds a bias.
     Identity,
-    /// `W [C, C]`
+    /// Full matrix `W [C, C]`.
     Dense(Tensor),
     /// Diagonal of `W`, `[C]`: one multiplication per channel.
     Diagonal(Tensor),

@@ -31,7 +31,8 @@ pub enum Step {
     Mlp(usize),
     /// Sublayer whose branch is multiplied by an operator before the residual addition: `x ← x + branch(x)·T`.
     /// Equivalent to folding `T` into the weights ([`Decoder::folded`](super::Decoder::folded)). If the branch ends in
-    /// a norm, a diagonal is applied before the norm. A dense map, which cannot be folded, is applied after it.
+    /// a norm, a diagonal operator is applied before the norm. A dense one, which cannot be folded, is applied after
+    /// it.
     Edited(Sublayer, usize, Arc<Operator>),
     /// Sublayer in a layer with merged weights, including the residual addition.
     Merged(Sublayer, Arc<MergedLayer>),

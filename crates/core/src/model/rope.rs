@@ -140,7 +140,8 @@ impl Rotary {
         Ok((Arc::new(all), rows))
     }
 
-    /// Returns, for each segment, the common length of all sequences that contain it.
+    /// Returns, for each segment, the length of a sequence that contains it. All such sequences must be in the same
+    /// regime.
     fn sequence_lengths(&self, batch: &Batch) -> Result<Vec<usize>> {
         let ends = (0..batch.segments.len()).map(|s| batch.prefix(s).len() + batch.segments[s].len());
         let mut lengths: Vec<usize> = ends.collect();

@@ -1,5 +1,5 @@
 //! Rotary embedding settings in a config: base, rope type, layers and rotated channels. Both the old and the new config
-//! format are read in the same way as by transformers 5.
+//! format are read as in transformers 5.
 
 use std::ops::RangeInclusive;
 

@@ -18,7 +18,7 @@ use crate::files::stamp::Stamp;
 /// Maximum header size, as in the safetensors library.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// File length, modification time, and further metadata such as the status change time, which programs cannot forge.
+/// File length, modification time, and further metadata such as the status change time, which user code cannot forge.
 type Seen = (u64, Option<SystemTime>, Option<Stamp>);
 
 pub(super) struct Shard {

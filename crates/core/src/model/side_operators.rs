@@ -25,7 +25,7 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// Checks the operator's tensors, for streams of `hidden` channels. See [`check_weights`](super::check_weights).
+    /// Checks the operator's tensors for a stream with `hidden` channels. See [`check_weights`](super::check_weights).
     pub(super) fn check(self, hidden: usize, weights: &mut Weights) -> Result<()> {
         let module = self.place.module();
         if let Some(shape) = self.form.shape(hidden) {
@@ -61,7 +61,7 @@ impl Attachment {
     }
 }
 
-/// The config section that describes an export, in parsed form.
+/// Parsed config section that describes an export.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ExportEntries {
     pub(super) attachments: Vec<Attachment>,

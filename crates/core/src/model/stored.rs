@@ -1,7 +1,7 @@
 //! Reader that converts a stored tensor to f32. It can read the complete tensor, selected rows, or the transpose.
 //!
-//! All threads read, check and convert the data in blocks that fit into the cache, so they need no second copy of the
-//! whole tensor.
+//! All threads read, check and convert the data in blocks that fit into the cache, so no second copy of the whole
+//! tensor is needed.
 
 use candle_core::quantized::GgmlDType;
 use half::{bf16, f16};
@@ -89,7 +89,7 @@ impl Float {
 pub(super) struct Stored<'a> {
     pub(super) shard: &'a Shard,
     pub(super) name: &'a str,
-    /// Tensor info, whose shape is the one to read.
+    /// Tensor metadata, with the shape to read.
     pub(super) info: TensorInfo,
     /// Index of the first element, which is nonzero if only a part of the stored tensor is read.
     pub(super) first: usize,

@@ -148,8 +148,8 @@ fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part
     parts.push((part, shape.to_vec()));
 }
 
-/// Returns the matrices to quantize, keyed by the name under which they are requested, and their types. Routers are
-/// never quantized, as in llama.cpp.
+/// Returns the requested names of the matrices to quantize, each with its quantized type. Routers are never quantized,
+/// as in llama.cpp.
 fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
     let mut all = vec![(EMBEDDING.to_owned(), to.of(config.hidden, config.tied_embeddings))];
     all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.of(config.hidden, true))));

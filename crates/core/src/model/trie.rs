@@ -72,7 +72,7 @@ pub struct Trie {
     reference: Option<Vec<usize>>,
 }
 
-/// Cost of a batch with and without shared steps, in the same unit as the costs of single steps.
+/// Cost of a batch with and without sharing steps, in the same unit as the costs of single steps.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     pub shared: f64,
@@ -185,8 +185,8 @@ impl Trie {
         &self.nodes[node].children
     }
 
-    /// Divides a per-node quantity among the programs. Shared nodes are divided equally, and so is the reference
-    /// program.
+    /// Divides a per-node quantity among the programs. The quantity at a shared node is split equally among its
+    /// programs, and that of the reference program among all programs.
     pub fn shares(&self, by_node: &[f64]) -> Vec<f64> {
         let reference = self.reference.as_ref().map_or(0.0, |path| self.path_share(path, by_node));
         let each = reference / self.paths.len().max(1) as f64;
@@ -203,7 +203,7 @@ impl Trie {
         let mut shared = 0.0;
         let mut separate = 0.0;
         for node in &self.nodes {
-            // A comparison projects the streams of both programs.
+            // A comparison runs the output projection on the streams of both programs.
             let is_compared = node.step == Step::Head && self.reference.is_some();
             let times = if !is_compared {
                 1.0

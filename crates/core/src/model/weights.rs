@@ -102,7 +102,7 @@ impl Weights {
     }
 
     /// Makes rows of the tensor `stored`, which has the given shape, available as `name`. The rows start at row
-    /// `first`. Their number follows from the shape that is requested.
+    /// `first`. Their number follows from the requested shape.
     pub(super) fn alias_rows(&mut self, stored: &str, shape: &[usize], first: usize, name: &str) {
         let rows = Some(Rows { shape: shape.to_vec(), first });
         self.stored.insert(name.to_owned(), Place { stored: stored.to_owned(), rows });
@@ -182,7 +182,7 @@ impl Weights {
     }
 
     /// Reads stored matrices `[outer, inner]` as one f32 matrix `[inner, Σ outer]`. Each is given by its name and its
-    /// `outer`.
+    /// size along `outer`.
     ///
     /// # Errors
     /// See [`Self::take`].
@@ -198,7 +198,7 @@ impl Weights {
     }
 
     /// Reads stored matrices `[outer, inner]` as panels of one matrix `[inner, Σ outer]`. Each is given by its name and
-    /// its `outer`. Elements are converted or rounded to the panels' type.
+    /// its size along `outer`. Elements are converted or rounded to the panels' type.
     ///
     /// # Errors
     /// See [`Self::take`].

@@ -21,7 +21,7 @@ const LAYERS: &str = "layer_types";
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
-/// Returns the window for each layer. `rotated` tells which layers have a rotary embedding.
+/// Returns the window for each layer. `rotated` specifies which layers have a rotary embedding.
 ///
 /// # Errors
 /// Fails if transformers does not support such a window for the architecture, or an entry is invalid.

@@ -181,13 +181,13 @@ impl Boundary<'_> {
         self.activations.rows(self.span.output(), rows)
     }
 
-    /// Computes the stream `[rows, C]` that enters the span in the model in which all preceding spans are repaired.
+    /// Computes the stream `[rows, C]` that enters the span once all preceding spans are repaired.
     ///
     /// Starts with the dense model's stream at the first span. Then runs the repairs, and the layers between them, on
     /// one sequence.
     ///
     /// # Errors
-    /// Fails if a preceding repair changes the weights of a layer, because it cannot be run as a step.
+    /// Fails if a preceding repair changes the weights of a layer, because such a repair cannot be run as a step.
     pub fn repaired(&self, sequence: usize) -> Result<HostRows> {
         let rows = self.sequence(sequence);
         let Some((first, _)) = self.earlier.first() else { return HostRows::new(self.pre(rows)?.to_vec()) };
@@ -253,7 +253,7 @@ pub(super) fn add_magnitudes(sums: &mut [f64], x: &[f32]) {
     }
 }
 
-/// Largest range of values for which a channel counts as constant, in f32 rounding errors.
+/// Maximum range of values, in f32 rounding errors, for which a channel counts as constant.
 const CONSTANT_ROUNDINGS: f32 = 16.0;
 
 /// Returns the reasons why the activations cannot determine a repair: fewer tokens than channels, or constant channels.

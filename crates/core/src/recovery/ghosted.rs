@@ -120,7 +120,7 @@ impl Recovery for Ghosted {
         let cube = (channels as f64).powi(3);
         match (self.solver, self.ridge) {
             (Solver::Normal, Ridge::Fixed(_)) => least_squares_operations(channels, rows),
-            // Each candidate ridge is solved for on all windows except the held-out ones.
+            // The system is solved with each candidate ridge, on all windows except the held-out ones.
             (Solver::Normal, Ridge::Auto) => least_squares_operations(channels, rows) + 20.0 * F64_COST * cube,
             // Householder reflections of [X Δ], and the SVD of the triangular factor.
             (Solver::Svd, _) => F64_COST * (6.0 * rows as f64 * (channels as f64).powi(2) + 30.0 * cube),

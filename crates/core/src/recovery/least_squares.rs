@@ -24,7 +24,7 @@ pub(super) struct Solved {
 }
 
 impl Solved {
-    /// Converts to a solution in which `operator` is applied to the residual stream.
+    /// Converts the result into a solution in which `operator` is applied to the residual stream.
     pub(super) fn on_stream(self, operator: Arc<Operator>) -> Solution {
         let Self { system, notes, .. } = self;
         Solution { repair: Repair::Stream(operator), notes, system: Some(system), losses: Vec::new() }
@@ -130,7 +130,7 @@ impl JsonSchema for Ridge {
 /// the number of windows.
 ///
 /// # Errors
-/// Fails if there are fewer than two windows, every other window shares tokens with a held-out one, or the activations
+/// Fails if there are fewer than two windows, all remaining windows share tokens with held-out ones, or the activations
 /// are not finite.
 pub(super) fn cross_validated(boundary: &Boundary<'_>) -> Result<Solved> {
     let channels = boundary.channels();

@@ -46,7 +46,7 @@ fn fitted_sequences(case: &PruneCase<'_>) -> usize {
     if case.one_block { case.sequences } else { case.operator_sequences }
 }
 
-/// Epsilon that the reference code adds to the mean magnitude before a removed layer if it repairs layer by layer.
+/// Epsilon that the reference code adds to the mean magnitude before a removed layer when it repairs layer by layer.
 const MAGNITUDE_EPSILON: f64 = 1e-8;
 
 /// LinearPatch: one scale per channel of the stream (`linearpatch-diag`), or of the stream rotated by a Hadamard matrix

@@ -68,7 +68,7 @@ pub trait Recovery: Send + Sync {
         vec![span.input(), span.output()]
     }
 
-    /// Returns on which calibration sequences the repairs for a cut are fitted.
+    /// Returns the calibration sequences on which the repairs for a cut are fitted.
     ///
     /// `one_block` is set if the criterion removes one block
     /// ([`Criterion::one_block`](crate::criterion::Criterion::one_block)). The result is part of an operator's cache

@@ -115,13 +115,13 @@ fn tunable() -> impl Iterator<Item = &'static str> {
     ENTRIES.iter().filter(|entry| is_tunable(entry)).map(|entry| entry.shown.name)
 }
 
-/// Returns whether the method has an operator that can be fine-tuned if its options have their default values.
+/// Returns whether the method, with default options, has an operator that can be fine-tuned.
 fn is_tunable(entry: &RecoveryEntry) -> bool {
     entry.build(&Options::new()).is_ok_and(|recovery| recovery.tunable())
 }
 
-/// Builds a recovery. Returns it, its complete options including defaults, as they appear in cache keys, and the
-/// fine-tuning settings if the operator is to be trained.
+/// Builds a recovery. Returns the recovery, its complete options as used in cache keys, and the fine-tuning settings if
+/// the operator is to be trained.
 ///
 /// # Errors
 /// Fails like [`build`], or if the fine-tuning settings are invalid.
@@ -154,7 +154,7 @@ pub fn version(name: &str) -> u32 {
     ENTRIES.iter().find(|entry| entry.shown.name == name).map_or(1, |entry| entry.version)
 }
 
-/// Returns the cases in which the official code deviates from the paper and that apply to `case`.
+/// Returns the deviations of the official code from the paper that apply to `case`.
 pub fn deviations(name: &str, case: &PruneCase<'_>) -> Vec<&'static str> {
     options::deviations(name, ENTRIES, case)
 }
@@ -182,7 +182,8 @@ pub fn label(name: &str) -> &str {
     appearance(name).map_or(name, |shown| shown.label)
 }
 
-/// Returns the label used in tables. If the variant has no label, the option value follows in parentheses.
+/// Returns the label used in tables. If the variant has no label of its own, the method's label is followed by the
+/// option value in parentheses.
 pub fn heading(name: &str) -> String {
     match options::further(name, ENTRIES) {
         Some(word) => format!("{} ({word})", label(name)),

@@ -109,7 +109,7 @@ impl Recovery for PruneAndComp {
         let around = [HookPoint::Stream(span.start), HookPoint::Stream(span.end)];
         match self.granularity {
             Granularity::Scalar => around.to_vec(),
-            // To recompute the output of the layer whose weights change, its input is needed.
+            // Recomputing the output of the layer whose weights change requires its input.
             Granularity::Channel => {
                 span.start.checked_sub(1).map(HookPoint::Stream).into_iter().chain(around).collect()
             }

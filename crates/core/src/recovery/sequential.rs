@@ -65,9 +65,9 @@ mod tests {
 
     #[test]
     fn later_operator_is_solved_on_the_repaired_stream() {
-        // There are one channel and two tokens. Layer 1 doubles the stream, so W = 2 and (2, 4) enters layer 2. In the
-        // test engine, layer 2 adds 1 and 10, so (13, 15) enters layer 3 of the repaired model. In the dense model,
-        // (50, 70) enters it.
+        // The example has one channel and two tokens. Layer 1 doubles the stream, so W = 2 and (2, 4) enters layer 2.
+        // In the test engine, layer 2 adds 1 and 10, so (13, 15) enters layer 3 of the repaired model. In the dense
+        // model, (50, 70) enters it.
         let streams: [(usize, &[f32]); 4] =
             [(1, &[1.0, 2.0]), (2, &[2.0, 4.0]), (3, &[50.0, 70.0]), (4, &[26.0, 30.0])];
         let written = Written::new(1, 1, &streams);

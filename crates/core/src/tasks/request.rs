@@ -124,9 +124,10 @@ struct Coder<'a, E> {
 }
 
 impl<E: Encoder> Coder<'_, E> {
-    /// Encodes a context and its continuation as lm-eval does. The context is encoded on its own. The text that joins
-    /// both is then encoded, and as many ids as the context has are skipped. The remaining ids are the continuation. If
-    /// a token spans the boundary, the two parts together differ from the encoding of the joined text.
+    /// Encodes a context and its continuation as lm-eval does. The context is encoded on its own, and then both are
+    /// encoded as one text. The ids of the continuation are those of the joined text, without as many leading ids as
+    /// the context has. If a token spans the boundary, the two parts together differ from the encoding of the joined
+    /// text.
     fn pair(
         &self,
         context: &str,

@@ -44,10 +44,10 @@ pub struct DocumentResult {
     /// Index of the correct choice. An invalid index never matches.
     pub gold: i64,
     pub choices: Vec<ChoiceResult>,
-    /// Choice with the highest log-likelihood. If several are equal, it is the first of them.
+    /// Choice with the highest log-likelihood. Ties go to the first choice.
     pub pred: Option<usize>,
-    /// Choice with the highest log-likelihood per character. If several are equal, it is the first of them. The value
-    /// for an empty choice is −∞.
+    /// Choice with the highest log-likelihood per character. Ties go to the first choice. The value for an empty choice
+    /// is −∞.
     pub pred_norm: Option<usize>,
 }
 

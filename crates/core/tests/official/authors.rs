@@ -20,13 +20,13 @@ use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair, Solution, Span};
 use serde_json::{Map, Value, json};
 
-/// Absolute tolerance of mean cosines.
+/// Absolute tolerance for mean cosines.
 const COSINE_TOLERANCE: f64 = 1e-6;
-/// Relative tolerance of operators, in the Frobenius norm.
+/// Relative tolerance for operators, in the Frobenius norm.
 const OPERATOR_TOLERANCE: f64 = 5e-6;
-/// Relative tolerance of perplexities.
+/// Relative tolerance for perplexities.
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
-/// Relative tolerance of perplexities for backbones with a vocabulary of 49,152 tokens, for which torch sums the
+/// Relative tolerance for perplexities of backbones with a vocabulary of 49,152 tokens, for which torch sums the
 /// cross-entropy in f32.
 const LARGE_VOCABULARY_TOLERANCE: f64 = 1e-5;
 /// Fixed number of sequences by which the official code divides LinearPatch's sums.

@@ -42,7 +42,7 @@ pub(super) const NAME: &str = "candle";
 
 /// Number of tokens per piece on the CPU. Pieces run in parallel, because most of candle's kernels use a single core.
 const CPU_PIECE: usize = 512;
-/// Maximum number of elements of large intermediates on the CPU (attention scores and logits).
+/// Maximum number of elements in a large intermediate (attention scores or logits) on the CPU.
 const CPU_NUMBERS: usize = 1 << 22;
 
 /// Device and float type of an engine.
@@ -68,7 +68,7 @@ pub struct CandleEngine {
     parts: Parts,
     final_norm: Tensor, // [C]
     rotaries: Rotaries,
-    /// Distinct attention windows of the layers.
+    /// Distinct attention windows among the layers.
     windows: Vec<Option<usize>>,
     operators: Operators,
     merged: MergedLayers<TensorPart>,
@@ -80,7 +80,7 @@ pub struct CandleEngine {
     room: usize,
 }
 
-/// A residual stream with the layout of its rows for attention.
+/// A residual stream and the attention layout of its rows.
 #[derive(Clone)]
 pub struct Stream {
     x: Tensor, // [tokens, C], or [scored rows, C] after `narrow`
@@ -101,7 +101,7 @@ impl CandleEngine {
     ///
     /// # Errors
     /// Fails like [`Decoder::load_within`](crate::model::Decoder::load_within). Also fails if this build or machine
-    /// does not have the device, or a weight exceeds the range of f16.
+    /// does not support the device, or if a weight exceeds the f16 range.
     pub fn load(config: Config, folder: &Path, placement: Placement, memory: Option<u64>) -> Result<Self> {
         let device = placement.device.open()?;
         let weights = checked(&config, folder)?;
@@ -164,7 +164,7 @@ impl CandleEngine {
         if self.is_cpu() { CPU_NUMBERS } else { DEVICE_NUMBERS }
     }
 
-    /// Returns the layout of a stream that has either all rows of a batch or only the scored rows.
+    /// Returns the layout of a stream that holds either all rows of a batch or only its scored rows.
     fn layout(&self, batch: &Batch, rows: usize) -> Result<Arc<Layout>> {
         let most_scores = self.numbers() / self.config.heads;
         let tokens = self.piece_tokens.load(Relaxed);
@@ -255,7 +255,7 @@ impl CandleEngine {
             Step::Edited(half, layer, operator) => {
                 let part = self.parts.layer(*layer)?;
                 let layer = part.layer()?;
-                // A diagonal is applied before the norm at the end of a branch, and a dense map is applied after it.
+                // A diagonal operator is applied before the norm at the end of a branch, and a dense one after it.
                 let norm = layer.norm_after(*half).filter(|_| operator.is_diagonal());
                 let end = if norm.is_some() { End::Projection } else { End::Branch };
                 let mut branch = self.operators.apply(operator, &self.branch(*half, layer, piece, x, end)?)?;
@@ -400,7 +400,7 @@ impl Engine for CandleEngine {
     }
 
     fn part_tokens(&self) -> usize {
-        // On the CPU, a part has the size of a piece. Other devices process the whole chunk at once, because large
+        // On the CPU, a part is as large as a piece. Other devices process the whole chunk at once, because large
         // products are faster.
         if self.is_cpu() { CPU_PIECE } else { usize::MAX }
     }

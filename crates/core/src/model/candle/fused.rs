@@ -35,8 +35,8 @@ pub fn capped(x: Tensor, cap: Option<f32>) -> Result<Tensor> {
     }
 }
 
-/// Returns whether an operation on these inputs may be fused. All inputs must be f32 and need no gradient, because
-/// candle's fused operations silently cut the autograd graph.
+/// Returns whether an operation on these inputs may be fused. All inputs must be f32 and must not require gradients,
+/// because candle's fused operations silently cut the autograd graph.
 pub(super) fn supports(tensors: &[&Tensor]) -> bool {
     tensors.iter().all(|x| x.dtype() == DType::F32 && !x.track_op())
 }

@@ -105,8 +105,8 @@ impl GatedTensors {
     }
 }
 
-/// Computes the weighted sum of the outputs of each row's experts in f32, rounded once. Experts are selected on the
-/// host. The routing weights stay on the device and are differentiable.
+/// Computes the weighted sum of each row's expert outputs in f32, and rounds it once. Experts are selected on the host.
+/// The routing weights stay on the device and are differentiable.
 fn routed(
     config: &Config,
     experts_config: Experts,

@@ -21,8 +21,8 @@ pub(super) struct Ends<'a> {
     pub(super) cap: Option<f32>,
 }
 
-/// Computes the log-probability of each target with an f32 log-softmax over the vocabulary, and whether the target is
-/// the most likely token. A row with several targets is projected once.
+/// Computes the log-probability of each target with an f32 log-softmax over the vocabulary, and determines whether the
+/// target is the most likely token. A row with several targets is projected once.
 ///
 /// # Shapes
 /// `x [tokens, C]`, `weight [vocab, C]`; one value per target. Targets must be sorted by row. At most `most_rows` rows
@@ -91,8 +91,8 @@ pub(super) fn divergences(
     Ok(divergences)
 }
 
-/// Computes the logits of the given rows in f32. Half-precision products are accumulated in f32 and not rounded back,
-/// because the softmax would amplify the rounding errors.
+/// Computes the logits of the given rows in f32. Half-precision products are accumulated in f32 and are not rounded
+/// back, because the softmax would amplify the rounding errors.
 ///
 /// # Shapes
 /// Like [`predictions`]; result `[rows, vocab]`.
@@ -224,7 +224,7 @@ mod tests {
         let norm = Tensor::ones(1, DType::F32, &Device::Cpu).unwrap();
         let targets: Vec<ScoredRow> =
             [(0, 7), (0, 9), (0, 0), (2, 7)].map(|(row, token)| ScoredRow { row, token }).into();
-        // The norm turns each row into 1, which gives three logits of 1 and 61 of 0.
+        // The norm maps each row to 1, so three logits are 1 and the other 61 are 0.
         let denominator = (3.0 * 1f64.exp() + 61.0).ln();
         for most_rows in [1, 2, 100] {
             let ours =

@@ -45,7 +45,7 @@ pub(super) struct Piece {
 #[derive(Default)]
 struct Blocks {
     groups: Vec<Group>,
-    /// For each block, in query order: its group, and its index in the group.
+    /// Group of each block and its index in that group, in query order.
     order: Vec<(usize, usize)>,
 }
 

@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn memory_is_shared_between_weights_and_what_runs_at_a_time() {
-        // In these three cases, all weights fit next to the largest piece, next to a smaller one, or not at all.
+        // All weights fit alongside a pass of maximum size, alongside a smaller pass, or not even alongside the
+        // smallest.
         assert_eq!(share(100_000_000, 1_000_000, activation_bytes), (8192, 100_000_000 - 8_192_000));
         assert_eq!(share(5_000_000, 1_000_000, activation_bytes), (2048, 5_000_000 - 2_048_000));
         assert_eq!(share(5_000_000, 50_000_000, activation_bytes), (1024, 5_000_000 - 1_024_000));

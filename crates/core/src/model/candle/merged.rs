@@ -66,7 +66,7 @@ fn matrix(sources: &Sources<'_>, part: impl Fn(&LayerTensors) -> Result<&Tensor>
     weighted_sum(&tensors.collect::<Result<Vec<_>>>()?)
 }
 
-/// Merges the vectors that all source layers have. Vectors that no source layer has stay `None`.
+/// Merges each vector across the source layers. A vector that no source layer has stays `None`.
 fn vectors<const N: usize>(
     sources: &Sources<'_>,
     part: impl Fn(&LayerTensors) -> Result<&[Option<Tensor>; N]>,

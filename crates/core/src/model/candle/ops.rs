@@ -15,7 +15,7 @@ pub use super::fused::{Scores, capped};
 use crate::error::Result;
 use crate::model::architecture::Activation;
 
-/// Converts to the accumulation dtype: f32 for half precision, otherwise unchanged.
+/// Converts a tensor to the accumulation dtype: f32 for half precision, otherwise unchanged.
 pub fn wide(x: &Tensor) -> Result<Tensor> {
     Ok(match x.dtype() {
         DType::F16 | DType::BF16 => x.to_dtype(DType::F32)?,
@@ -29,7 +29,7 @@ pub fn wide(x: &Tensor) -> Result<Tensor> {
 /// `a [.., m, k]`, `b [.., k, n]`; result `[.., m, n]`.
 pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if matches!(a.device(), Device::Cpu) {
-        // candle's half-precision CPU kernels accumulate in half precision or do not exist.
+        // On the CPU, candle's half-precision kernels are missing or accumulate in half precision.
         return Ok(wide(a)?.matmul(&wide(b)?)?.to_dtype(a.dtype())?);
     }
     Ok(a.matmul(b)?)

@@ -1,5 +1,4 @@
-//! Models from candle-transformers, an independent implementation that `doctor --check` compares ghostlab's models
-//! with.
+//! Models from candle-transformers. `doctor --check` compares ghostlab's models with this independent implementation.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -80,7 +79,7 @@ impl CandleReference {
     }
 }
 
-/// Creates a function that runs a model. Each text uses a new model, because some models cannot clear their cache.
+/// Creates a function that runs a model. Each text gets a new model, because some models cannot clear their cache.
 fn own<C: DeserializeOwned + 'static, M: 'static>(
     (entries, tensors): (Map<String, Value>, HashMap<String, Tensor>),
     new: fn(&C, VarBuilder<'_>) -> Candle<M>,

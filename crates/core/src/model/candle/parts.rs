@@ -50,7 +50,7 @@ pub struct LayerTensors {
 /// The MLP of a layer.
 pub enum MlpTensors {
     Dense(GatedTensors),
-    /// Experts, with router `[E, C]`.
+    /// Mixture of experts: settings, router `[E, C]` and experts.
     Experts(Experts, Tensor, Vec<GatedTensors>),
 }
 
@@ -92,7 +92,7 @@ fn sizes(config: &Config, dtype: FloatType) -> Vec<u64> {
     sizes
 }
 
-/// Converts a size in f32 to the size in a float type.
+/// Converts the size of f32 values in bytes to their size in another float type.
 fn stored_bytes(bytes: u64, dtype: FloatType) -> u64 {
     bytes / 4 * dtype.bytes()
 }
@@ -152,7 +152,7 @@ impl Parts {
         self.table(self.place.config.layers)
     }
 
-    /// Returns the embeddings `[tokens, C]` of valid token ids.
+    /// Returns the embeddings `[tokens, C]` of the given token ids, which must be valid.
     pub(super) fn embeddings(&self, ids: &[u32]) -> Result<Tensor> {
         let WeightSource { config, weights, device, dtype } = &*self.place;
         if self.keeps_all {
@@ -270,7 +270,7 @@ impl WeightSource {
     }
 }
 
-/// Last layers of a backbone and the head, in f32 on a device, for passes with gradients.
+/// The last layers and the head of a backbone, in f32 on a device, for passes with gradients.
 pub struct FrozenWeights {
     pub layers: Vec<LayerTensors>,
     pub final_norm: Tensor, // [C]

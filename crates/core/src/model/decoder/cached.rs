@@ -80,7 +80,7 @@ impl Cached for Decoder {
         Ok(elements(&logits)?.chunks_exact(self.config.vocab).map(<[f32]>::to_vec).collect())
     }
 
-    /// Returns the size in f32 bytes, because keys and values are cached in f32 for every product type.
+    /// Returns the size in f32, because keys and values are cached in f32 whatever the product type.
     fn key_value_bytes(&self) -> u64 {
         8 * (self.config.kv_heads * self.config.head_dim) as u64
     }

@@ -122,8 +122,8 @@ impl EntryReader<'_> {
         count(self.file, &self.key(name))
     }
 
-    /// Returns the number of channels per head that RoPE rotates. Rejects values whose width differs from that of the
-    /// keys. RoPE must rotate the whole head unless `is_partial` is set (Phi-3).
+    /// Returns the number of channels per head that RoPE rotates. Rejects files in which keys and values differ in
+    /// width. RoPE must rotate the whole head unless `is_partial` is set (Phi-3).
     fn rotary_width(&self, head_dim: u64, is_partial: bool) -> Result<u64> {
         let file = self.file;
         let rotated = file.count(&self.key("rope.dimension_count"))?.unwrap_or(head_dim);

@@ -36,8 +36,8 @@ impl Model for Counting {
     }
 }
 
-/// Returns the dense program, and programs that omit layers 2 and 3 out of 6 and use different recoveries. One recovery
-/// occurs twice.
+/// Returns the dense program with 6 layers, and programs that omit layers 2 and 3 and use different recoveries. One
+/// recovery occurs twice.
 fn programs() -> Vec<Program> {
     let a = Operator::diagonal(vec![1.0]).unwrap();
     let b = Operator::diagonal(vec![2.0]).unwrap();

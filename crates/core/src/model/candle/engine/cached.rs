@@ -18,8 +18,8 @@ use crate::model::decoding::{BlockId, Cached, Past, Placed};
 use crate::model::program::Step;
 use crate::model::rope;
 
-/// Rotated keys and values of one block at all its steps, in the engine's dtype. They share one allocation because each
-/// allocation costs two driver calls.
+/// Rotated keys and values of one block for all of its steps, in the engine's dtype. They share one allocation because
+/// each allocation costs two driver calls.
 pub(in crate::model) struct KeyValues {
     all: Tensor, // [nodes, 2, room, K, D]
     /// Steps in ascending order.
@@ -47,7 +47,7 @@ impl KeyValues {
 #[derive(Default)]
 pub(in crate::model) struct Blocks {
     all: HashMap<BlockId, KeyValues>,
-    /// Addresses at each step, kept from the last call.
+    /// Block addresses for each step, as computed in the last call.
     #[cfg(feature = "cuda")]
     last: HashMap<usize, Places>,
 }

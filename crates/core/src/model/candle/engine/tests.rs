@@ -64,7 +64,7 @@ fn full_device_memory_reduces_tokens_and_is_noted_once() {
         assert!(all.iter().zip(&piecewise).all(|(a, b)| (a - b).abs() < 1e-5), "{name}");
         let notes = engine.notes();
         assert!(!notes.is_empty() && notes.iter().all(|note| note.contains("out of device memory")), "{notes:?}");
-        // The engine does not retry the larger size.
+        // The engine keeps the reduced piece size, so a second run adds no notes.
         assert_eq!(log_probabilities(&engine), piecewise);
         assert_eq!(engine.notes(), [""; 0]);
         engine.room = 89;
@@ -140,7 +140,7 @@ fn half_precision_is_near_f32_and_not_the_same() {
     }
 }
 
-/// Writes a backbone with a scaled MLP in layer 2.
+/// Writes a backbone whose MLP in layer 2 is scaled by `factor`.
 fn scaled(factor: f64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(fixture("llama-gqa").join("config.json"), folder.path().join("config.json")).unwrap();

@@ -1,4 +1,4 @@
-//! Tests that every row attends to the correct rows for any division of a batch.
+//! Tests that every row attends to the correct rows, however the batch is divided.
 
 use super::*;
 use crate::model::config::Config;
