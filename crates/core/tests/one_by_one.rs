@@ -27,7 +27,7 @@ struct Case {
     criterion: &'static str,
     options: Value,
     unit: DepthUnit,
-    /// Recovery for the comparison of repaired models.
+    /// Recovery used to compare repaired models.
     repair: &'static str,
 }
 
@@ -76,7 +76,7 @@ impl Case {
     }
 }
 
-/// Bundled backbone, with calibration windows.
+/// Bundled backbone with calibration windows.
 struct World {
     engine: Decoder,
     windows: Windows,

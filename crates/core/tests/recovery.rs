@@ -1,5 +1,5 @@
-//! Compares recoveries on a trained model with the reference implementations (reference data `stories260k`; its README
-//! gives the tolerances). Also checks properties that hold for any model.
+//! Compares recoveries on a trained model with the reference implementations, and checks properties that hold for any
+//! model. The README of the reference data `stories260k` gives the tolerances.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 mod map;
@@ -100,7 +100,7 @@ fn fewer_tokens_than_channels_are_said_and_still_repaired() {
     }
 }
 
-/// Runs a program, and returns the input of the head.
+/// Runs a program and returns the input to the head.
 fn run(decoder: &Decoder, program: &Program, batch: &Batch) -> Vec<f64> {
     let mut x = decoder.begin(batch).unwrap();
     for step in program.0.iter().filter(|step| !matches!(step, Step::Embed | Step::Head)) {
@@ -130,7 +130,7 @@ fn boundary_error_is_that_of_the_repaired_backbone() {
         ] {
             let solution = recovery(method, options).solve(&boundary).unwrap();
             let numbers = RepairMetrics::of(&boundary, &solution.repair).unwrap();
-            // Layers 2 and 3 are the last ones, so the boundary's output is the head's input.
+            // Layers 2 and 3 are the last layers, so the boundary's output is the head's input.
             let given = run(&world.decoder, &program(4, &[2, 3], &[(2, solution)]), &batch);
             let post = world.calibration.activations.rows(HookPoint::Stream(4), 0..128).unwrap();
             let mae = given.iter().zip(post).map(|(a, b)| (a - f64::from(*b)).abs()).sum::<f64>() / given.len() as f64;
@@ -228,7 +228,8 @@ fn matrix(operator: &Operator) -> Vec<f64> {
     operator.to_dense().unwrap().into_iter().map(f64::from).collect()
 }
 
-/// Returns the program without the layers in `removed`. Each solution repairs the span that begins at its layer number.
+/// Returns the program without the layers in `removed`. Each solution repairs the span that starts at the layer it is
+/// paired with.
 fn program(layers: usize, removed: &[usize], solutions: &[(usize, Solution)]) -> Program {
     let mut repairs = Repairs::default();
     for (start, solution) in solutions {

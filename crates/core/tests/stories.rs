@@ -46,7 +46,7 @@ struct Inputs(Vec<HostRows>);
 
 impl Observer<dyn ResidualStream> for Inputs {
     fn after(&mut self, node: usize, stream: Option<&dyn ResidualStream>, _: f64) -> Result<()> {
-        // Even nodes are the embedding and the MLPs, whose outputs are the inputs to the layers and to the head.
+        // Even trie nodes are the embedding and the MLPs, whose outputs are the inputs to the layers and to the head.
         if node.is_multiple_of(2) {
             self.0.push(stream.unwrap().rows()?);
         }

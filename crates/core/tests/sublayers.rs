@@ -14,17 +14,17 @@ use ghostlab_core::model::{CPU, Cut, Engine, Program, Sublayer, Trie};
 use ghostlab_core::options::Options;
 use serde_json::{Value, json};
 
-/// Relative tolerance of scores for f32 engines.
+/// Relative tolerance for scores for f32 engines.
 pub(crate) const SCORE: f64 = 1e-6;
-/// Relative tolerance of divergences, which is the tolerance that the reference data gives for damage metrics.
+/// Relative tolerance for divergences. The reference data specifies it for damage metrics.
 const DIVERGENCE: f64 = 1e-5;
-/// Relative tolerance of perplexities for f32 engines.
+/// Relative tolerance for perplexities for f32 engines.
 pub(crate) const PERPLEXITY: f64 = 2e-6;
 
 /// Names of the bundled backbones in the reference data.
 pub(crate) const TINY: [&str; 3] = ["tiny-llama", "tiny-qwen3", "tiny-olmo2"];
 
-/// Backbone in the reference data, with its texts.
+/// Backbone from the reference data, with its texts.
 pub(crate) struct World {
     pub(crate) name: &'static str,
     pub(crate) folder: PathBuf,
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// Measures the similarities around all sublayers.
+    /// Measures the similarity between the streams before and after each sublayer.
     fn similarities(&self, engine: &dyn Engine) -> Similarities {
         let candidates = DepthUnit::Sublayers.candidates(engine.config().layers);
         let pairs = candidates.into_iter().map(|(layer, kind)| Pair::around(layer, kind)).collect();

@@ -23,8 +23,8 @@ struct Golden {
     margins: Vec<f64>,
 }
 
-/// Largest difference between two logits that counts as a tie. For smaller differences, the order of f32 summation may
-/// decide which logit is larger.
+/// Logit difference below which two tokens count as tied, because the order of f32 summation may then decide which
+/// logit is larger.
 const TIE: f64 = 1e-4;
 const NEW: usize = 24;
 

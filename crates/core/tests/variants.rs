@@ -56,7 +56,7 @@ fn what_runs_on_scored_rows_only_scores_the_same() {
                 let all = all.unwrap();
                 let scored = scored.unwrap();
                 assert_eq!((all.len(), scored.len()), (batch.targets.len(), batch.targets.len()));
-                // On the CPU engine, the results for a row are bit-identical, whatever other rows are scored.
+                // On the CPU engine, the results for a row are bit-identical regardless of which other rows are scored.
                 let most = if engine.id() == CPU { 0.0 } else { 1e-6 };
                 for (a, b) in all.iter().zip(&scored) {
                     let a = a.log_probability;

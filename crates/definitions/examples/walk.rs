@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Statistics about the entries in a library.
+/// Statistics about the entries in a library of definitions.
 #[derive(Default)]
 struct Stats {
     tasks: u32,

@@ -61,7 +61,7 @@ pub enum Aggregation {
     BitsPerByte,
     /// F1 score for label 1.
     F1,
-    /// Mean of the F1 scores for all labels, weighted by label frequency. lm-evaluation-harness has no aggregation of
+    /// Mean of the F1 scores for all labels, weighted by label frequency. lm-evaluation-harness has no aggregation by
     /// this name.
     WeightedF1,
     /// Matthews correlation coefficient.
@@ -179,9 +179,9 @@ impl Aggregation {
     }
 
     /// Computes the standard error. Returns `None` where lm-evaluation-harness reports `N/A`. [`Mean`](Self::Mean) has
-    /// a closed form. The other aggregations use `draws` bootstrap samples, but at most 100 for BLEU, chrF and TER.
-    /// lm-evaluation-harness draws [`DRAWS`]. As there, each chunk of at most 1,000 samples has its own generator:
-    /// Python's `Random(i)` for chunk `i`.
+    /// a closed form. The other aggregations use `draws` bootstrap samples, but at most 100 for BLEU, chrF and TER. As
+    /// in lm-evaluation-harness, which draws [`DRAWS`] samples, each chunk of at most 1,000 samples has its own
+    /// generator: Python's `Random(i)` for chunk `i`.
     ///
     /// # Errors
     /// Fails if a bootstrap sample cannot be scored.
@@ -332,7 +332,7 @@ fn brier(items: &[&Item]) -> Result<f64> {
     Ok(sum / items.len() as f64)
 }
 
-/// Rule by which the scores of the tasks in a group are aggregated.
+/// Rule for aggregating the scores of the tasks in a group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupMetric {
     pub metric: String,

@@ -48,7 +48,7 @@ pub fn definition(task: &Known) -> Result<&'static Definition> {
     }
 }
 
-/// Reads the documents of a built-in task from `path`. This is a file, or a folder that contains the task's split.
+/// Reads the documents of a built-in task from `path`, which is a file or a folder that contains the task's split.
 /// Files that belong to other splits are never read.
 ///
 /// # Errors
@@ -58,7 +58,7 @@ pub fn task(known: &Known, path: &Path, limit: Option<DocumentLimit>) -> Result<
     Task::limited(definition(known)?.clone(), &files(known, path)?, limit)
 }
 
-/// Finds the files that contain a built-in task's split at `path`, which is a file or a folder.
+/// Finds the files at `path` (a file or a folder) that contain a built-in task's split.
 ///
 /// # Errors
 /// Fails if there are none, or if a file is named after another split.

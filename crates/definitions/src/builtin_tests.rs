@@ -1,4 +1,4 @@
-//! Tests the prompts of the built-in tasks, and which rows are rejected.
+//! Tests for the prompts of the built-in tasks and for the rejection of invalid rows.
 
 use serde_json::{Value, json};
 

@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(template.render(&messages, true).unwrap(), "[u]\n[The answer is");
     }
 
-    /// Compares with GNU `date -u -d @… +…`.
+    /// The expected strings are the output of GNU `date -u -d @… +…`.
     #[test]
     fn dates_are_written_as_c_writes_them() {
         assert_eq!(strftime("%d %b %Y, %A %H:%M:%S", 1_709_210_096).unwrap(), "29 Feb 2024, Thursday 12:34:56");

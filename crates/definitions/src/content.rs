@@ -12,7 +12,7 @@ use crate::value::Value;
 use crate::yaml::{Node, Place, Tree};
 
 /// Keys that affect neither requests nor scores: names, data locations and row checks. The number of few-shot examples
-/// is excluded because it is set separately.
+/// is also ignored, because it is set separately.
 const IGNORED_KEYS: [&str; 15] = [
     "task",
     "task_alias",
@@ -80,7 +80,7 @@ impl PartialEq for Definition {
 struct WrittenDefinition {
     file: String,
     line: usize,
-    /// Keys of the definition. They are written as a Python literal, because JSON keys cannot be numbers.
+    /// Keys and values of the definition, written as a Python literal because JSON keys cannot be numbers.
     #[serde(rename = "says")]
     source: String,
 }

@@ -133,7 +133,7 @@ impl Definition {
         }
     }
 
-    /// Parses a definition in which includes are already resolved.
+    /// Parses a definition whose includes are already resolved.
     ///
     /// # Errors
     /// Fails if a key is unknown or its value is unsupported.

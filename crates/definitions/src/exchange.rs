@@ -37,7 +37,7 @@ impl Object for Ordered {
     }
 }
 
-/// Python object that templates can only print and not otherwise use.
+/// Python object that templates can print but not otherwise use.
 #[derive(Debug)]
 struct Printed(PythonObject);
 
@@ -59,7 +59,7 @@ impl Object for Printed {
     }
 }
 
-/// Variables of a template, which are the columns in a document.
+/// Variables of a template: the columns of a document.
 #[derive(Debug)]
 struct Variables(Vec<(Value, Jinja)>);
 
@@ -151,7 +151,7 @@ pub(crate) fn text(value: &Jinja) -> Result<String, Error> {
     }
 }
 
-/// Formats a value like Python's `repr()`. This includes tuples, ranges and dict views, which [`Value`] cannot
+/// Formats a value like Python's `repr()`. Also handles tuples, ranges and dict views, which [`Value`] cannot
 /// represent.
 ///
 /// # Errors

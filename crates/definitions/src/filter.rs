@@ -77,7 +77,7 @@ impl Pipeline {
         Ok(Self { name: name.to_owned(), steps })
     }
 
-    /// Reduces the answers to a request to a single one.
+    /// Reduces the answers for a request to a single one.
     ///
     /// # Errors
     /// Fails if a filter cannot process its input, as in lm-evaluation-harness.
@@ -277,7 +277,7 @@ fn choice(
     })
 }
 
-/// Returns the letter of the matched choice in parentheses, or `text` itself if it is empty or matches no choice.
+/// Returns the parenthesized letter of the matched choice, or `text` itself if it is empty or matches no choice.
 fn lettered(text: String, choice: Option<usize>) -> String {
     match choice {
         Some(index) if !text.is_empty() => format!("({})", choice_letter(index)),
@@ -289,7 +289,7 @@ fn choice_letter(index: usize) -> String {
     char::from_u32('A' as u32 + u32::try_from(index).unwrap_or(0)).unwrap_or('?').to_string()
 }
 
-/// Options of a filter. Records which options are read, so that all others can be rejected.
+/// Options for a filter. Tracks which options have been read, so that all others can be rejected.
 struct FilterOptions<'a> {
     node: &'a Node,
     used: Vec<&'static str>,
@@ -361,7 +361,7 @@ mod tests {
         Ok(pipeline.apply(answers, &serde_json::from_str(document).unwrap())?.repr())
     }
 
-    /// Compares with the filters in lm-evaluation-harness at `4e7e0d4`.
+    /// The expected results are those of the filters in lm-evaluation-harness at commit `4e7e0d4`.
     #[test]
     fn filters_give_what_the_harness_gives() {
         let all = [

@@ -1,5 +1,5 @@
-//! Hash index of the keys in a mapping. Mappings store their pairs in a list, and building one by linear search would
-//! take quadratic time.
+//! Hash index of the keys in a mapping. Mappings store their pairs in a list, and building a long list with linear
+//! searches would take quadratic time.
 
 use std::collections::HashMap;
 use std::hash::RandomState;

@@ -1,4 +1,4 @@
-//! Task definitions of lm-evaluation-harness, without Python. The crate parses YAML, and provides documents, requests,
+//! Task definitions of lm-evaluation-harness, without Python. The crate parses YAML and provides documents, requests,
 //! filters, metrics and groups. It does not depend on models, tensors or downloads. Rows come from [`Rows`], and model
 //! outputs from [`Answer`].
 //!

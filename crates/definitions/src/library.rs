@@ -22,8 +22,8 @@ const MAX_MEMBERS: usize = 20_000;
 /// Definition to which a name in a library refers.
 #[derive(Debug, Clone)]
 pub enum Entry {
-    /// Task definition in which includes are resolved. A task that is a Python `class` is included too, but rejected
-    /// when it is requested.
+    /// Task definition with its includes resolved. A task that is a Python `class` is included too, but rejected when
+    /// it is requested.
     Task(Node),
     Group(Node),
     /// Names of the tasks that have the tag.
@@ -54,14 +54,14 @@ pub struct Group {
 pub struct Selection {
     /// Requested tasks, without duplicates.
     pub tasks: Vec<Definition>,
-    /// Groups, in which outer groups come before inner ones.
+    /// Groups, with outer groups before inner ones.
     pub groups: Vec<Group>,
 }
 
 impl Library {
-    /// Reads all definitions (`*.yaml`) in folders. If a name is defined several times, the first definition within a
-    /// folder wins, and the last folder wins. Unreadable files and files that are not standalone definitions are
-    /// skipped.
+    /// Reads all definitions (`*.yaml`) in folders. If a name is defined more than once, the first definition in a
+    /// folder wins. Definitions in later folders override those in earlier ones. Unreadable files and files that are
+    /// not standalone definitions are skipped.
     ///
     /// # Errors
     /// Fails if a folder cannot be read.
@@ -127,7 +127,7 @@ impl Library {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// Returns the reasons why files were skipped.
+    /// Returns the reason for each skipped file.
     pub fn unread(&self) -> &[String] {
         &self.unread
     }
@@ -210,7 +210,8 @@ fn read_error(error: &std::io::Error, folder: &Path) -> Error {
     Error::io("read", folder, error)
 }
 
-/// Reads a file and its includes. Key by key, later includes override earlier ones, and the file overrides all of them.
+/// Reads a file and its includes. For each key, later includes override earlier ones, and the file itself overrides all
+/// of them.
 ///
 /// # Errors
 /// Fails if a file cannot be read or is included twice.
@@ -242,7 +243,7 @@ fn with_includes(path: &Path, seen: &mut BTreeSet<PathBuf>) -> Result<Node> {
     Ok(merged)
 }
 
-/// Collector of groups, and of tasks with the settings that override theirs.
+/// Collector of tasks and groups. The settings of a group are applied to its tasks as they are added.
 struct Nodes<'a> {
     library: &'a Library,
     tasks: Vec<(String, Node)>,

@@ -234,7 +234,7 @@ impl LiteralReader<'_> {
             Some('\'') => "'",
             _ => "\"",
         };
-        // Three quotes open a long string, whereas two are an empty string.
+        // Three quotes open a triple-quoted string, whereas two are an empty string.
         let long = self.take(&quote.repeat(2));
         let close = if long { quote.repeat(3) } else { quote.to_owned() };
         loop {

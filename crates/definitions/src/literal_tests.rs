@@ -6,7 +6,7 @@ fn json_of(text: &str) -> serde_json::Value {
     json!(read(text).unwrap_or_else(|error| panic!("{text}: {error}")))
 }
 
-/// Compares with `ast.literal_eval(…)` in Python 3.11.
+/// The expected values are those of `ast.literal_eval(…)` in Python 3.11.
 #[test]
 fn literals_are_read_as_python_reads_them() {
     assert_eq!(literal_repr(r#" ["a", 'b' "c", 1, -2.5, None]"#).as_deref(), Some("['a', 'bc', 1, -2.5, None]"));

@@ -16,7 +16,7 @@ use letters::{
 };
 pub(crate) use letters::{decimal_digit, is_digit, is_lower, is_upper};
 
-/// Names of all methods that [`call`] or a callable Jinja object provides.
+/// Names of all methods that [`call`] or callable Jinja objects implement.
 pub(crate) const METHODS: [&str; 48] = [
     "strip",
     "lstrip",

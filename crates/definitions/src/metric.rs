@@ -30,7 +30,7 @@ pub enum Kind {
     AccNorm,
     /// Accuracy with log-likelihoods normalized by the number of bytes.
     AccBytes,
-    /// Accuracy with log-likelihoods from which those without the context are subtracted.
+    /// Accuracy with log-likelihoods minus the log-likelihoods without the context.
     AccMutualInfo,
     /// Rate at which generated texts are correct. For multiple choice, it is the rate at which a correct choice is the
     /// greedy output.

@@ -5,7 +5,7 @@ use ghostlab_core::error::{Error, Result, shortened};
 
 use crate::bounds::check_pattern;
 
-/// Maximum number of characters of a pattern that an error message shows.
+/// Maximum number of characters from a pattern that are shown in an error message.
 const MAX_SHOWN: usize = 200;
 
 /// Regular expression in the syntax of Python's `re`. Flags must be inline.
@@ -29,7 +29,7 @@ impl Pattern {
     }
 
     /// Implements Python's `findall`. For each match, returns the complete match if the pattern has no groups, and
-    /// otherwise all groups. An unmatched group gives an empty string.
+    /// otherwise all groups. An unmatched group yields an empty string.
     ///
     /// # Errors
     /// Fails if the backtracking limit is exceeded.
@@ -219,7 +219,7 @@ fn in_count(c: char) -> bool {
     c.is_ascii_digit() || c == ','
 }
 
-/// Returns whether the text inside braces makes a counted quantifier: `{2}`, `{2,}`, `{,3}` or `{2,3}`.
+/// Returns whether the text inside braces forms a counted quantifier: `{2}`, `{2,}`, `{,3}` or `{2,3}`.
 fn is_counted(inside: &[char]) -> bool {
     let commas = inside.iter().filter(|c| **c == ',').count();
     commas <= 1 && inside.len() > commas
@@ -293,7 +293,7 @@ fn class(chars: &[char], open: usize, out: &mut String) -> usize {
 mod tests {
     use super::*;
 
-    /// Compares with `re.findall` in Python 3.11.
+    /// The expected matches are those of `re.findall` in Python 3.11.
     #[test]
     fn patterns_find_what_python_finds() {
         assert_eq!(joined_groups(r"#### (\-?[0-9\.\,]+)", "#### 1,5. x #### -2"), "1,5.;-2");

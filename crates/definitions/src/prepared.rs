@@ -138,13 +138,14 @@ fn read_choice(field: &str, row: &Row) -> Result<String> {
     Ok(format!(" {lowered}"))
 }
 
-/// Prepares RACE 3.0. If an earlier question ends in a blank, the blank is removed and the text is kept.
+/// Adds the columns for version 3.0 of the RACE task. If an earlier question ends in a blank, the blank is removed and
+/// the text is kept.
 fn race(row: &Row) -> Result<Added> {
     passage(row, |question| &question[..question.len() - CUT])
 }
 
-/// Prepares RACE before version 3.0. If an earlier question ends in a blank, everything but the blank is removed. This
-/// bug affects all older published numbers.
+/// Adds the columns for versions of the RACE task before 3.0. If an earlier question ends in a blank, everything but
+/// the blank is removed. This bug affects all older published numbers.
 fn race_v2(row: &Row) -> Result<Added> {
     passage(row, |question| &question[question.len() - CUT..])
 }

@@ -43,7 +43,7 @@ pub fn ends_blank(text: &str) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub struct Turn<'a> {
     pub text: &'a Value,
-    /// Choices to which the answer may be an index, if there are any.
+    /// Choices into which the answer may be an index, if there are any.
     pub choices: Option<&'a [Value]>,
     pub answer: Option<&'a Value>,
     pub prefix: Option<&'a str>,
@@ -151,7 +151,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool of documents, which are in the order of the split. If `first` is set, examples are taken in order
+    /// Creates a pool from documents in the order of their split. If `first` is set, examples are taken in order
     /// instead of being sampled.
     pub fn new(documents: Vec<Value>, seed: u64, first: bool) -> Self {
         Self { documents, random: PythonRandom::new(seed), first }
@@ -195,7 +195,8 @@ mod tests {
         values.iter().filter_map(Value::as_int).collect()
     }
 
-    /// Compares with `random.Random(1234)` in Python 3.11. When a document is excluded, one extra example is drawn.
+    /// The expected samples are those of `random.Random(1234)` in Python 3.11. When a document is excluded, one extra
+    /// example is drawn.
     #[test]
     fn examples_are_drawn_as_the_harness_draws() {
         let mut drawn = pool(100, false);

@@ -101,7 +101,7 @@ fn is_universal(zone: &str) -> bool {
     ["UTC", "Etc/UTC", "+00:00", "Z"].contains(&zone)
 }
 
-/// Converts a time to microseconds, Python's resolution. Returns `None` if precision would be lost.
+/// Converts a time to microseconds, which is Python's resolution. Returns `None` if precision would be lost.
 fn microseconds(number: i64, unit: Unit) -> Option<i64> {
     match unit {
         Unit::Second => number.checked_mul(1_000_000),
@@ -111,7 +111,7 @@ fn microseconds(number: i64, unit: Unit) -> Option<i64> {
     }
 }
 
-/// Returns the date, or `None` if its year is outside 1 to 9999, Python's range.
+/// Returns the date, or `None` if its year is outside Python's range of 1 to 9999.
 fn python_year(date: NaiveDate) -> Option<NaiveDate> {
     (1..=9999).contains(&date.year()).then_some(date)
 }

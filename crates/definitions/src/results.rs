@@ -71,7 +71,7 @@ pub fn scores(task: &Task, requests: &[Request], answers: &[Answer], draws: usiz
 pub type StandardError<'a> = dyn Fn(Aggregation, &[Item]) -> Result<Option<f64>> + 'a;
 
 /// Computes the scores of a task, with per-document items. `documents` contains the answers for each document, in
-/// request order. `error` computes standard errors, so that callers can cache slow ones.
+/// request order. Standard errors come from the callback `error`, so that callers can cache slow ones.
 ///
 /// # Errors
 /// Fails in the same cases as [`scores`].
@@ -324,7 +324,7 @@ impl ScoredChoices<'_> {
     }
 }
 
-/// Returns the index of the gold choice, or -100 if it is not among the choices, which is scored as wrong.
+/// Returns the index of the gold choice, or -100, which is scored as wrong, if it is not among the choices.
 fn choice_number(task: &Task, texts: &[&str], gold: &Value) -> Result<i64> {
     match (gold.as_int(), gold.as_text()) {
         (Some(number), _) => Ok(if number < i64::try_from(texts.len()).unwrap_or(i64::MAX) { number } else { -100 }),

@@ -66,7 +66,7 @@ impl Row {
         if let Value::Int(number) = value { Ok(*number) } else { Err(self.wrong(path, "a whole number", value)) }
     }
 
-    /// Returns the integer in a field. Text is parsed as by Python's `int()`.
+    /// Returns the integer in a field. Text is parsed as in Python's `int()`.
     ///
     /// # Errors
     /// Fails if the field is missing or not an integer.

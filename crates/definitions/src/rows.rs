@@ -256,7 +256,7 @@ fn name_task(error: Error, definition: &Definition) -> Error {
     error.at(format!("task {}", definition.name))
 }
 
-/// Reads those rows of a split that pass the definition's filter.
+/// Reads the rows of a split that pass the definition's filter.
 ///
 /// # Errors
 /// Fails if the rows cannot be read or a filtered column is missing.

@@ -83,7 +83,8 @@ impl Numbers {
     }
 }
 
-/// Converts integers to floats at positions where another row has a float. `datasets` gives each column one type.
+/// Converts integers to floats at positions where another row has a float, because `datasets` gives each column a
+/// single type.
 pub(crate) fn unify_numbers(rows: &mut [Row]) {
     let mut numbers = Numbers::default();
     rows.iter().for_each(|row| numbers.add(&row.value));

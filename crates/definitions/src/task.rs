@@ -204,7 +204,8 @@ impl Task {
             Pool::new(if shots > 0 { self.pool(rows)? } else { Vec::new() }, setting.seed, definition.examples.first);
         let all: Vec<usize> = (0..self.documents.len()).collect();
         for some in all.chunks(BATCH_DOCUMENTS) {
-            // Sampling is sequential because documents share the random state. Rendering is independent per document.
+            // Sampling is sequential because documents share the random state, whereas each document is rendered
+            // independently.
             let drawn = some.iter().map(|at| {
                 // Exclude the document itself if the example split and the test split have the same name or are both
                 // unset.
@@ -268,8 +269,8 @@ impl Task {
             .collect()
     }
 
-    /// Rejects tasks without any labelled document. If only some labels are missing, those documents are scored as
-    /// wrong, as in lm-eval (see [`Task::unlabelled`]).
+    /// Rejects tasks without any labelled document. If only some labels are missing, the documents without one are
+    /// scored as wrong, as in lm-eval (see [`Task::unlabelled`]).
     fn check_labels(&self) -> Result<()> {
         let mut errors = self.label_errors();
         if errors.is_empty() || errors.len() < self.documents.len() { Ok(()) } else { Err(errors.swap_remove(0)) }
@@ -315,7 +316,7 @@ impl Task {
     /// Returns the choices of a document and the correct answer.
     ///
     /// # Errors
-    /// Fails if choices or answer cannot be evaluated, or if the task has no choices.
+    /// Fails if the choices or the answer cannot be evaluated, or if the task has no choices.
     pub fn solution(&self, document: usize) -> Result<(Vec<Value>, Value)> {
         let definition = &self.definition;
         let row = &self.documents[document];

@@ -18,9 +18,9 @@ use crate::method::{self, METHODS};
 use crate::value::{JsonStyle, Value};
 use crate::yaml::Place;
 
-/// Maximum number of steps per rendering. Stops long loops.
+/// Maximum number of steps per rendering. The limit stops long loops.
 const FUEL: u64 = 2_000_000;
-/// Lower bound of the step limit, which decreases with the size of the template. Real templates use far fewer steps.
+/// Lower bound on the step limit, which decreases with the size of the template. Real templates use far fewer steps.
 const MIN_FUEL: u64 = 100_000;
 /// Maximum factor by which assignments may lengthen a string. Each assignment can double the previous string.
 const MAX_GROWTH: f64 = 100_000.0;
@@ -223,7 +223,7 @@ fn known_names(environment: &Environment<'static>, source: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of the filters, tests and methods used in a template.
+/// Returns the filters, tests and methods used in a template, each as its kind and name.
 fn names(source: &str) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut rest = source;

@@ -93,7 +93,7 @@ pub fn chrf(pairs: &[(&str, &str)]) -> f64 {
         for (n, [all, wanted, matched]) in (1..).zip(&mut counts) {
             let expected = count_ngrams(&reference, n);
             let found = count_ngrams(&text, n);
-            // If the reference is too short for n-grams of this order, those of the text are not counted.
+            // If the reference is too short for n-grams of this order, the n-grams of the text are not counted.
             *all += if expected.is_empty() { 0 } else { found.values().sum() };
             *wanted += expected.values().sum::<usize>();
             *matched += found.iter().map(|(gram, count)| *count.min(expected.get(gram).unwrap_or(&0))).sum::<usize>();

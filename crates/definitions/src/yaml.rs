@@ -21,7 +21,7 @@ use scalar::scalar;
 const MAX_VALUES: usize = 2_000_000;
 /// Maximum nesting depth of a file.
 const MAX_DEPTH: usize = 100;
-/// Maximum total length of the strings in a file in bytes, with aliases expanded.
+/// Maximum total length in bytes of the strings in a file, with aliases expanded.
 const MAX_TEXT_BYTES: usize = 64_000_000;
 /// Maximum number of lines per file that continue a quoted string without indentation.
 const MARGINS: usize = 200;
@@ -266,7 +266,7 @@ struct EventReader {
     file: Arc<str>,
     anchors: HashMap<usize, Node>,
     count: usize,
-    /// Total length of the strings so far in bytes, with aliases expanded.
+    /// Total length in bytes of the strings so far, with aliases expanded.
     text_bytes: usize,
 }
 

@@ -1,5 +1,5 @@
-//! Compares requests byte for byte with those of lm-evaluation-harness. Uses the task definitions in its package and
-//! synthetic rows from `tools/golden_requests.py`.
+//! Compares requests byte for byte with those of lm-evaluation-harness. Uses the task definitions from the `lm_eval`
+//! package and synthetic rows from `tools/golden_requests.py`.
 //!
 //! The tests are skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter with `lm_eval`. `.ci/run` creates
 //! one.

@@ -10,7 +10,7 @@ use crate::name::FileName;
 use crate::repo::{Repo, Source};
 use crate::token::Token;
 
-/// Reason why a request failed.
+/// Reason for the failure of a request.
 #[derive(Debug)]
 pub(crate) enum RequestFailure {
     /// Temporary failure. A retry may succeed after the delay that the Hub requested in `after`.
@@ -63,8 +63,8 @@ impl Asked<'_> {
         printable(&hidden.chars().take(SHOWN).collect::<String>()).replace('\n', " ")
     }
 
-    /// Classifies the response at the end of a redirect chain. `at_hub` tells whether the Hub itself sent it, rather
-    /// than another host.
+    /// Classifies the response at the end of a redirect chain. `at_hub` indicates whether the Hub itself sent it,
+    /// rather than another host.
     pub(crate) fn judge(&self, status: StatusCode, headers: &HeaderMap, at_hub: bool) -> Result<(), RequestFailure> {
         if status.is_success() {
             return Ok(());

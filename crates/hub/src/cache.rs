@@ -106,8 +106,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Rejects folders that lead through a symlink inside a snapshot. File names come from the network, so they could
-    /// otherwise leave the cache.
+    /// Rejects folders whose path passes through a symlink inside a snapshot. File names come from the network, so they
+    /// could otherwise lead outside the cache.
     fn stays_below(&self, repo: &Repo, folder: &Path) -> Result<()> {
         let repo_dir = self.root.join(repo.folder());
         let inside = folder.strip_prefix(&repo_dir).unwrap_or(Path::new(""));

@@ -26,7 +26,7 @@ const MAX_HOPS: usize = 10;
 pub struct Hub {
     pub(crate) settings: HubSettings,
     pub(crate) cache: Cache,
-    /// Connection, created on the first request, because cached files need no network.
+    /// Connection, created on the first request because cached files need no network.
     connection: OnceLock<Connection>,
     /// Repositories for which the Hub refuses every request.
     pub(crate) closed: Mutex<BTreeSet<Source>>,
@@ -302,7 +302,7 @@ pub(crate) fn display_name(source: &Source, name: &crate::FileName) -> Arc<str> 
 /// Polling interval for the interruption flag.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Reason why a wait ended without a result.
+/// Reason for ending a wait without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitEnd {
     Stopped,

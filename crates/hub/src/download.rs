@@ -98,8 +98,8 @@ impl Hub {
         Ok(FileHead { etag: blob, bytes: bytes.and_then(|bytes| bytes.parse().ok()) })
     }
 
-    /// Takes the lock that prevents concurrent downloads of the same file. The lock only saves work, because each
-    /// process writes its own partial file.
+    /// Takes the lock that prevents concurrent downloads of the same file. The lock only avoids duplicate work. It is
+    /// not needed for correctness, because each process writes its own partial file.
     async fn locked(&self, path: &Path, shown: &str, watch: Watch<'_>) -> Result<Option<File>> {
         make_folder(path.parent().unwrap_or(path))?;
         let file =
@@ -261,7 +261,7 @@ impl Hub {
     }
 }
 
-/// Reason why a response does not continue the partial file.
+/// Reason for rejecting a response as a continuation of the partial file.
 enum Unfit {
     /// The response contains the file from its beginning, which is still usable.
     WholeFile,

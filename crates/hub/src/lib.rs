@@ -2,8 +2,8 @@
 //! `huggingface_hub`.
 //!
 //! A request ([`RepoFiles`]) is resolved into a [`FetchPlan`] of files, from the lock file ([`Lock`]) if it pins the
-//! repository, otherwise from the Hub. [`Hub::fetch`] downloads the files that are not cached. If all are cached, no
-//! network request is made. The layout of the [`Cache`], its environment variables ([`HubSettings`]) and its locks
+//! repository, and from the Hub otherwise. [`Hub::fetch`] downloads the files that are not cached. If all are cached,
+//! no network request is made. The layout of the [`Cache`], its environment variables ([`HubSettings`]) and its locks
 //! follow `huggingface_hub`.
 //!
 //! This crate never prints. Progress goes to a [`Reporter`]. The token is sent only to the Hub itself and never appears

@@ -67,7 +67,7 @@ impl Hub {
         Ok(self.json::<Revision>(source, url, watch).await?.0.sha)
     }
 
-    /// Lists the files in a folder of a commit, recursively if `deep`. The empty path is the root.
+    /// Lists the files in a folder of a commit, recursively if `deep` is set. The empty path is the root.
     pub(crate) async fn files(
         &self,
         source: &Source,
@@ -100,8 +100,8 @@ impl Hub {
         Err(self.no_hub(source, "an endless list of files"))
     }
 
-    /// Requests a JSON document. Also returns the URL of the next page, if any. Names that become paths are validated
-    /// by the deserialization of `T`.
+    /// Requests a JSON document, and returns it with the URL of the next page, if any. Deserializing `T` validates all
+    /// names that become paths.
     async fn json<T: DeserializeOwned>(&self, source: &Source, url: Url, watch: Watch<'_>) -> Result<(T, Option<Url>)> {
         let asked = self.request_context(source, None);
         let request = HubRequest { method: Method::GET, url: url.clone(), from: 0, etag: None, elsewhere: None, asked };

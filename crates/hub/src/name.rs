@@ -67,8 +67,8 @@ checked!(
 
 checked!(
     /// Name of a blob in the cache. This is the Hub's ETag, i.e. the SHA-256 or the Git hash. Mirrors may send other
-    /// values. It is a single path component without an extension, because auxiliary files of the cache have
-    /// extensions.
+    /// values. The name is always a single path component without an extension, because auxiliary files of the cache
+    /// have extensions.
     BlobName,
     |text| {
         let good = !text.is_empty() && text.len() <= 128 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
@@ -83,7 +83,7 @@ fn passed(what: &str, expected: &str, text: &str, good: Option<String>) -> Resul
     good.ok_or_else(|| Error::bad_input(format!("invalid {what}")).expected(expected).found(format!("`{text}`")))
 }
 
-/// Converts `digits` hexadecimal digits to lower case. Returns `None` for any other string.
+/// Converts `digits` hexadecimal digits to lowercase. Returns `None` for any other string.
 fn hexadecimal(text: &str, digits: usize) -> Option<String> {
     (text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| text.to_ascii_lowercase())
 }
@@ -101,8 +101,8 @@ impl BlobName {
         Self::new(bare(etag))
     }
 
-    /// Returns the cache name of a file with this ETag. Several files may share an ETag that is not a hash, so it is
-    /// combined with the file name.
+    /// Returns the cache name of a file with this ETag. An ETag that is not a hash is combined with the file name,
+    /// because several files may share it.
     pub(crate) fn of_file(&self, file: &FileName) -> Self {
         match self.sha256().is_some() || self.git().is_some() {
             true => self.clone(),
@@ -154,8 +154,8 @@ impl FileName {
 /// Maximum length of a path component in bytes on most file systems.
 const MAX_PART_BYTES: usize = 255;
 
-/// Returns the reason why a name is rejected, or `None` if it is valid. Rejected names are absolute, leave the folder,
-/// or have a component with a special meaning to a file system.
+/// Returns why a name is rejected, or `None` if it is valid. Rejected names are absolute, leave the folder, or have a
+/// component with a special meaning to a file system.
 fn fault(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         return Some("it is empty");

@@ -210,8 +210,9 @@ pub(crate) fn abandoned_bytes(blobs: &Path, blob: &BlobName) -> u64 {
     abandoned(blobs, blob).iter().map(|(bytes, _)| *bytes).max().unwrap_or(0)
 }
 
-/// Lists abandoned partial files of a blob with their sizes, i.e. unowned ones and those of dead processes. Partial
-/// files from other programs have other names and are ignored, because they may not start at the beginning.
+/// Lists abandoned partial files of a blob with their sizes. A file is abandoned if no process owns it or its owner is
+/// dead. Partial files from other programs have other names and are ignored, because they may not start at the
+/// beginning.
 fn abandoned(blobs: &Path, blob: &BlobName) -> Vec<(u64, PathBuf)> {
     let listing = fs::read_dir(blobs).into_iter().flatten().flatten();
     let found = listing.filter_map(|entry| {

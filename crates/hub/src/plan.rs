@@ -1,4 +1,4 @@
-//! Resolution of requested files, from the lock if the repository is pinned, otherwise from the Hub.
+//! Resolution of requested files, from the lock if the repository is pinned, and from the Hub otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

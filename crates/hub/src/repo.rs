@@ -96,7 +96,7 @@ impl fmt::Display for Repo {
 }
 
 impl Source {
-    /// Creates a source at `revision`, or at the main branch if `None`.
+    /// Creates a source at `revision`, or at the main branch if `revision` is `None`.
     ///
     /// # Errors
     /// Fails if the revision is not a valid branch name, tag name or commit hash.

@@ -23,7 +23,7 @@ use ghostlab_core::error::Error;
 use ghostlab_hub::{Event, Hub, HubSettings, Lock};
 use tempfile::TempDir;
 
-/// Returns the requests for the content of a file on any host.
+/// Returns the requests to any host for the content of a file.
 fn gets(server: &FakeHub, file: &Served) -> Vec<Request> {
     server
         .requests()

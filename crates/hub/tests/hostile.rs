@@ -51,7 +51,7 @@ fn resolving(r: &Request) -> bool {
     !r.elsewhere && r.path.contains("/resolve/")
 }
 
-/// All response fields that the program reads, and related ones that it may read later.
+/// All response fields that the crate reads, and related ones that it may read later.
 const FIELDS: &[(&str, Alter)] = &[
     ("revision: sha", |r, a, v| if r.path.contains("/revision/") { replaced(a, COMMIT, v) } else { a }),
     ("revision: id", |r, a, v| if r.path.contains("/revision/") { replaced(a, REPO, v) } else { a }),

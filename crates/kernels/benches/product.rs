@@ -1,7 +1,7 @@
 //! Benchmark of matrix products with prepacked weights of each storage type, at the shapes of real layers.
 //!
 //! Run with `cargo bench -p ghostlab-kernels --bench product [-- THREADS]`. As in a forward pass, each thread
-//! multiplies its own block of rows by the same weights. The program reports the fastest repetition, because other
+//! multiplies its own block of rows by the same weights. The benchmark reports the fastest repetition, because other
 //! processes can only slow a run down.
 #![allow(clippy::disallowed_macros, reason = "a benchmark prints")]
 

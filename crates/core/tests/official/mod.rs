@@ -1,4 +1,4 @@
-//! Comparison with published implementations. The results are in the reference data `official`, whose README lists
+//! Comparisons with published implementations. Their results are in the `official` reference data, whose README lists
 //! commits, settings and tolerances.
 
 mod authors;

@@ -1,4 +1,4 @@
-//! Comparison with the repositories of other methods: LinearPatch, ReplaceMe, and the scores of LLM-Streamline,
+//! Comparisons with the repositories of other methods: LinearPatch and ReplaceMe, and, for scores only, LLM-Streamline,
 //! ShortGPT and NBL.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -19,16 +19,16 @@ use ghostlab_core::options::Options;
 use ghostlab_core::recovery::{Recovery, Repair};
 use serde_json::{Value, json};
 
-/// Absolute tolerance of mean cosines, and of scores computed from them.
+/// Absolute tolerance for mean cosines and for scores computed from them.
 const COSINE_TOLERANCE: f64 = 1e-6;
-/// Relative tolerance of operators, in the Frobenius norm.
+/// Relative tolerance for operators, in the Frobenius norm.
 const OPERATOR_TOLERANCE: f64 = 5e-6;
-/// Relative tolerance of bounds, which are computed in f64 from f32 streams.
+/// Relative tolerance for bounds, which are computed in f64 from f32 streams.
 const BOUND_TOLERANCE: f64 = 1e-7;
-/// Relative tolerance of perplexities.
+/// Relative tolerance for perplexities.
 const PERPLEXITY_TOLERANCE: f64 = 2e-6;
 
-/// Reference data for all repositories, with the stored operators.
+/// Reference data for all repositories, including the stored operators.
 struct Others {
     settings: Value,
     official: Value,
@@ -44,14 +44,14 @@ fn others() -> Option<Others> {
     })
 }
 
-/// Backbone, with the calibration windows of a setting.
+/// Backbone with the calibration windows for a setting.
 struct Backbone {
     decoder: Decoder,
     tokenizer: Tokenizer,
     calibration: Windows,
 }
 
-/// Loads a backbone. Prints the reason and returns `None` if it or its calibration text is missing.
+/// Loads a backbone. If it or its calibration text is missing, prints the reason and returns `None`.
 fn backbone(folder: &str, calibration: &Value) -> Option<Backbone> {
     if !available(&[folder, text(calibration, "file")]) {
         return None;
@@ -100,8 +100,9 @@ fn assert_near(what: &str, ours: f64, theirs: f64) {
     assert!(error <= COSINE_TOLERANCE, "{what}: ours {ours}, theirs {theirs}, error {error:e}");
 }
 
-/// Returns the evaluation windows for a LinearPatch setting. The text is that of the official settings for the same
-/// backbone, but LinearPatch has its own rule and limit. Returns `None` if the text is not available.
+/// Returns the evaluation windows for a LinearPatch setting. The text is the one that the official settings use for the
+/// same backbone, but the windowing rule and the limit are LinearPatch's own. Returns `None` if the text is not
+/// available.
 fn perplexity_windows(tokenizer: &Tokenizer, others: &Others, setting: &Value, name: &str) -> Option<Windows> {
     let real = text(setting, "backbone").starts_with("shared/");
     let official = if real { "A.dense" } else { "D-tiny-qwen3.dense" };
@@ -195,7 +196,7 @@ fn replaceme_equals_its_own_repository() {
     assert_eq!(compared, 4, "expected least squares on two backbones, with a ridge, and with the cosine objective");
 }
 
-/// Returns the backbones for a repository that only computes scores, each with its expected numbers.
+/// Returns the backbones for a repository that only computes scores, each with its expected results.
 fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
     let settings = &others.settings[repository];
     [("real", "shared/real/backbone"), ("tiny", "data/tiny/llama")]
@@ -207,8 +208,8 @@ fn scored(others: &Others, repository: &str) -> Vec<(Backbone, Value)> {
         .collect()
 }
 
-/// The official code compares the hidden states that transformers returns. The last of them includes the final norm, so
-/// the last candidate is not compared.
+/// The official code compares the hidden states that transformers returns. The last of these has already passed through
+/// the final norm, so the last candidate is not compared.
 #[test]
 fn streamline_scores_equal_their_own_repository() {
     let Some(others) = others() else { return };

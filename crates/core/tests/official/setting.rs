@@ -14,7 +14,8 @@ use ghostlab_core::model::{Cut, Engine, Operator, Program, Repairs, Trie};
 use ghostlab_core::recovery::{Boundary, Recovery, Repair, Solution, Span};
 use serde_json::Value;
 
-/// Resolves a path from the reference data, which is relative to the checkout or to the shared folder next to it.
+/// Resolves a path from the reference data, which is relative to the checkout, or to its parent folder if the path
+/// starts with `shared/`.
 pub(crate) fn input(path: &str) -> PathBuf {
     let root = checkout();
     if path.starts_with("shared/") { root.join("..").join(path) } else { root.join(path) }
@@ -88,7 +89,7 @@ pub(crate) fn pairs_only(pairs: impl IntoIterator<Item = Pair>) -> PassRequest {
     PassRequest { pairs: pairs.into_iter().collect(), sites: BTreeSet::new() }
 }
 
-/// Returns the spans of removed layers. Each of them gets one operator.
+/// Returns the spans of removed layers, each of which gets one operator.
 pub(crate) fn spans(method: &dyn Recovery, removed: &[usize]) -> Vec<Span> {
     let regions = removed.chunk_by(|a, b| a + 1 == *b);
     regions.flat_map(|region| method.spans(Span::layers(region[0], region[region.len() - 1] + 1))).collect()
@@ -102,7 +103,7 @@ impl Calibrated {
     }
 }
 
-/// Returns the program of a pruned backbone with operators on the stream.
+/// Returns the program of a pruned backbone, with the solved operators applied to the stream.
 pub(crate) fn pruned(layers: usize, removed: &[usize], solved: &[(Span, Solution)]) -> Program {
     let mut repairs = Repairs::default();
     for (span, solution) in solved {
@@ -118,12 +119,12 @@ pub(crate) fn values(operator: &Operator) -> Vec<f64> {
     operator.parts().unwrap().1.into_iter().map(f64::from).collect()
 }
 
-/// Returns whether all required files exist. If one is missing, panics in CI, and prints the reason elsewhere.
+/// Returns whether all required files exist. If one is missing, panics in CI and prints the reason elsewhere.
 pub(crate) fn available(paths: &[&str]) -> bool {
     paths.iter().filter_map(|path| path.strip_prefix("shared/")).all(|path| shared(path).is_some())
 }
 
-/// Returns the window losses of each program.
+/// Returns the losses of each program on the windows.
 pub(crate) fn losses(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Vec<Losses> {
     let trie = Trie::new(programs);
     let mut seconds = vec![0.0; trie.len()];

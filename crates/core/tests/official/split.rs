@@ -1,4 +1,4 @@
-//! Compares the losses for f32 products that are split into bf16 products with those of the official code in f32.
+//! Compares the official code's f32 losses with losses computed by splitting f32 products into bf16 products.
 #![allow(
     clippy::disallowed_macros,
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ fn split_products_hold_the_losses_of_the_official_code() {
     }
 }
 
-/// Compares the losses on all windows of a setting without repairs.
+/// Compares the losses for a setting without repairs on all of its windows.
 fn compare(engine: &dyn Engine, id: &str, setting: &Value, tokenizer: &Tokenizer, tolerance: f64) {
     let removed = setting.get("removed").map_or_else(Vec::new, layers);
     let program = Program::pruned(engine.config().layers, &removed, |_| None);

@@ -1,4 +1,4 @@
-//! Tests of linear maps, and of folding them into weights.
+//! Tests for linear maps and for folding them into weights.
 
 use super::*;
 

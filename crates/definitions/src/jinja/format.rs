@@ -1,5 +1,5 @@
-//! Python's `"…" % values` and `"…".format(…)`. minijinja formats each value. Cases that it formats differently from
-//! Python are handled or rejected here.
+//! Python's `"…" % values` and `"…".format(…)`. minijinja formats the individual values. Where its output differs from
+//! Python's, this module formats the value itself or rejects it.
 
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};

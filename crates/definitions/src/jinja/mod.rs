@@ -1,4 +1,5 @@
-//! Filters, tests and globals of Jinja that minijinja omits or implements differently. They behave as in Python.
+//! Jinja filters, tests and globals that minijinja lacks or implements differently. Those defined here behave as in
+//! Python.
 
 mod checks;
 mod format;

@@ -11,8 +11,8 @@ use minijinja::{Environment, Error, State, Value as Jinja};
 use super::names::{DICT_METHODS, OWNER};
 use crate::refusal::refused;
 
-/// Adds the filter that rejects a method that is not called, such as `x.upper`. In Python, the expression is a method
-/// object, whereas in minijinja it is undefined.
+/// Adds the filter that rejects uncalled methods, such as `x.upper`. In Python, such an expression is a method object,
+/// whereas in minijinja it is undefined.
 pub(super) fn add_owner(environment: &mut Environment<'static>) {
     environment.add_filter(OWNER, |value: Jinja, method: String| match value.kind() {
         ValueKind::Map if !DICT_METHODS.contains(&method.as_str()) => Ok(value),
@@ -33,7 +33,7 @@ impl Lazy {
     }
 }
 
-/// Remaining items in a [`Lazy`]. Their exact number defines `loop.last` and `loop.length`.
+/// Remaining items in a [`Lazy`]. `loop.last` and `loop.length` depend on their exact number.
 struct LazyItems(Arc<Lazy>);
 
 impl Iterator for LazyItems {
@@ -112,7 +112,7 @@ impl Range {
         Ok(Jinja::from_object(Self { bounds, items }))
     }
 
-    /// Slices the range like Python's `range[start:stop:step]`. The arguments must be normalized as by Python's
+    /// Slices the range like Python's `range[start:stop:step]`. The arguments must be normalized as in Python's
     /// `slice.indices`.
     pub(crate) fn sliced(&self, start: i64, stop: i64, step: i64) -> Result<Jinja, Error> {
         let [first, _, width] = self.bounds;

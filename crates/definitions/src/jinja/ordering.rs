@@ -16,7 +16,7 @@ use super::sequences::by_path;
 use crate::exchange::is_lazy;
 use crate::refusal::refused;
 
-/// Maximum number of saved operands. Operands are only left behind by comparisons that are short-circuited.
+/// Maximum number of saved operands. Only short-circuited comparisons leave operands behind.
 const MAX_KEPT: usize = 1_000;
 
 thread_local! {

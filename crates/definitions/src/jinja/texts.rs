@@ -1,4 +1,4 @@
-//! Jinja's string filters. Values of other types are first converted as by Python's `str()`.
+//! Jinja's string filters. Values of other types are first converted to strings, as with Python's `str()`.
 
 use std::sync::LazyLock;
 

@@ -22,8 +22,8 @@ static TITLED: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Lt}$"
 static HAN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\p{Han}$").ok());
 static HIDDEN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").ok());
 
-/// Returns the ASCII digit that corresponds to a decimal digit of any script. The ten digits of a script are
-/// contiguous.
+/// Returns the ASCII digit that corresponds to a decimal digit of any script. In every script, the ten digits have
+/// contiguous code points.
 pub(crate) fn decimal_digit(character: char) -> Option<char> {
     if character.is_ascii_digit() {
         return Some(character);
@@ -33,7 +33,7 @@ pub(crate) fn decimal_digit(character: char) -> Option<char> {
     }
     let code = u32::from(character);
     let before = (1..10).take_while(|step| char::from_u32(code - step).is_some_and(|c| is_in(&DECIMAL, c))).count();
-    // Mathematical digits (from U+1D7CE) are the only ones that have adjacent blocks of ten.
+    // Only the mathematical digits (from U+1D7CE) come in adjacent blocks of ten.
     let value = if (0x1D7CE..=0x1D7FF).contains(&code) { (code - 0x1D7CE) % 10 } else { u32::try_from(before).ok()? };
     char::from_digit(value, 10)
 }
@@ -152,7 +152,7 @@ pub(super) fn swapcase(text: &str) -> String {
     swapped
 }
 
-/// Returns the lower case of the character at `position`. A sigma at the end of a word gets its final form.
+/// Returns the lowercase form of the character at `position`. A sigma at the end of a word gets its final form.
 fn lowered(text: &str, position: usize, c: char) -> String {
     if c != 'Σ' {
         return c.to_lowercase().collect();
@@ -162,8 +162,8 @@ fn lowered(text: &str, position: usize, c: char) -> String {
     if has_letter_before && !has_letter_after { "ς" } else { "σ" }.to_owned()
 }
 
-/// Implements Python's `str.casefold`. Each letter becomes the lower case of its upper case, except that Turkish `ı` is
-/// unchanged and Cherokee letters fold to upper case.
+/// Implements Python's `str.casefold`. Each letter is converted to uppercase and then to lowercase, except that Turkish
+/// `ı` is unchanged and Cherokee letters fold to uppercase.
 pub(super) fn casefold(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     for c in text.chars() {

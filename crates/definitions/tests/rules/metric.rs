@@ -1,4 +1,4 @@
-//! Tests of the metrics computed from answers.
+//! Tests for the metrics computed from answers.
 
 use super::*;
 

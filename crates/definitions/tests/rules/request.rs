@@ -1,4 +1,4 @@
-//! Tests of the requests built for a task.
+//! Tests for the requests built for a task.
 
 use super::*;
 

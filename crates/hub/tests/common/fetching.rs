@@ -85,7 +85,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns the error of the call or, if it succeeded, of the first file that failed.
+    /// Returns the error from the call or, if it succeeded, from the first file that failed.
     pub fn error(&self) -> Option<&Error> {
         match &self.fetched {
             Ok(fetched) => fetched.failures.first().map(|(_, error)| error),

@@ -28,7 +28,7 @@ fn full_disk_is_refused_upfront_and_named_during_a_run() {
     assert!(output.contains("0.10 GB free: 0.03 GB to download and 0.07 GB in reserve"), "{output}");
     assert!(gets(&server, &file).is_empty());
 
-    // There is enough space at first, until another process fills it.
+    // At first there is enough space, but another process fills it during the download.
     let fault = of_content(&file, |_, _, answer| Answer { stall: Some((1 << 20, Duration::from_secs(3))), ..answer });
     let server = FakeHub::start(REPO, vec![file], fault);
     let filler = "{ (sleep 1; cat /dev/zero > \"$HUB_TEST_CACHE/filler\" 2> /dev/null) & }";

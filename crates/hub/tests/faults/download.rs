@@ -1,4 +1,4 @@
-//! Tests of connection faults during a download.
+//! Tests with connection faults during a download.
 
 use super::*;
 

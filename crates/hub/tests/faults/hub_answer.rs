@@ -1,4 +1,4 @@
-//! Tests of unexpected responses from the Hub.
+//! Tests with unexpected responses from the Hub.
 
 use super::*;
 

@@ -148,7 +148,7 @@ fn attend(projections: &Projections<'_>, block: Block<'_>) {
     }
 }
 
-/// Replaces scores by softmax numerators and masked scores by 0, and writes the sum of each row.
+/// Replaces scores with softmax numerators and masked scores with 0, and writes the sum of each row.
 ///
 /// # Shapes
 /// `scores [rows, before + visible]`, where the first `before` columns are the prefix.

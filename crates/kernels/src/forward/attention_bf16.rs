@@ -283,7 +283,7 @@ impl<'a> LaidBatch<'a> {
         &self.laid[segment * self.heads.keys..(segment + 1) * self.heads.keys]
     }
 
-    /// Replaces `queries` by the packed queries of a head in the given rows.
+    /// Replaces `queries` with the packed queries of a head in the given rows.
     #[inline]
     fn push_queries(&self, head: usize, rows: Range<usize>, queries: &mut Vec<u32>) {
         let head_dim = self.heads.head_dim;
@@ -315,7 +315,7 @@ impl BlockMask<'_> {
         self.seen.first().filter(|run| run.more == 0)
     }
 
-    /// Replaces the scores of a segment's rows by softmax numerators, and writes the sum of each row to `parts`.
+    /// Replaces the scores of a segment's rows with softmax numerators, and writes the sum of each row to `parts`.
     ///
     /// # Shapes
     /// `scores [rows, stride]`.

@@ -1,7 +1,7 @@
 //! Attention of new rows over cached keys and values, one query at a time.
 //!
 //! Each query sums over its keys in order, so its result does not depend on the cache blocks or on other queries. With
-//! few rows, the memory bandwidth for reading the keys limits the speed.
+//! few rows, the speed is limited by reading the keys from memory.
 
 use std::ops::Range;
 
@@ -24,8 +24,8 @@ impl KeyValues {
     }
 }
 
-/// New rows of a sequence and its cache blocks. `first` is the position of the first new row. `blocks` are all blocks
-/// of the sequence, starting at its first token, each with its number of tokens.
+/// New rows of a sequence and its cache blocks. `first` is the position of the first new row. `blocks` holds all blocks
+/// of the sequence from its first token on, each with its number of tokens.
 pub struct SeenRun<'a> {
     pub rows: Range<usize>,
     pub first: usize,

@@ -8,11 +8,11 @@ use crate::linalg::gemm::{MatrixView, Update, profile, second_level_cache};
 use crate::linalg::panels::{Kind, Panels, columns};
 use crate::linalg::simd;
 
-/// Number of tokens per tile of logits. A tile fits into a core's cache whatever the vocabulary size.
+/// Number of tokens per tile of logits. A tile fits into a core's cache regardless of the vocabulary size.
 pub(super) const TILE_VOCAB: usize = 1024;
 
 /// Returns the number of rows per tile of logits. With more rows, the weights are read less often. Results do not
-/// depend on the number.
+/// depend on this number.
 pub(super) fn tile_rows() -> usize {
     const LARGE_SECOND_LEVEL: usize = 2 << 20;
     if second_level_cache() >= LARGE_SECOND_LEVEL { 256 } else { 128 }

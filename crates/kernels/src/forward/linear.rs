@@ -70,7 +70,7 @@ pub struct Linear<'a> {
 }
 
 impl<'a> From<Weight<'a>> for Linear<'a> {
-    /// Creates a linear layer without bias.
+    /// Creates a linear layer without a bias.
     fn from(weight: Weight<'a>) -> Self {
         Self { weight, bias: None }
     }

@@ -73,7 +73,7 @@ impl Activation {
 
 impl Mlp<'_> {
     /// Computes `act(x·G) * (x·U)` in pieces of columns, so that the inputs of the activation stay in the L2 cache.
-    /// Returns `None` if they are small enough for one piece, or the weights cannot be divided.
+    /// Returns `None` if they are small enough for one piece or if the weights cannot be divided.
     ///
     /// # Shapes
     /// `x [rows, C]`, result `[rows, F]`.

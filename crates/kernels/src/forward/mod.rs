@@ -53,7 +53,7 @@ pub enum PackedWeights<'a> {
     Bf16x6(&'a Panels<Bf16Split<3>>),
 }
 
-/// Evaluates an expression with the panels of [`PackedWeights`], whatever their type.
+/// Evaluates an expression with the panels of [`PackedWeights`], regardless of their type.
 macro_rules! with_panels {
     ($weights:expr, |$panels:ident| $body:expr) => {
         match $weights {

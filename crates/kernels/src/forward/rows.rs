@@ -38,7 +38,7 @@ pub fn rotate_rows(x: &[f32], heads: usize, head_dim: usize, [cos, sin]: [&[f32]
     });
 }
 
-/// Replaces scores by attention weights: the softmax of the scaled, capped and masked scores.
+/// Replaces scores with attention weights: the softmax of the scaled, capped and masked scores.
 ///
 /// # Shapes
 /// `scores [.., q, k]`, `mask [q, k]` with entries 0 and −∞.
@@ -59,7 +59,7 @@ pub fn weigh(scores: &mut [f32], mask: &[f32], keys: usize, scale: f32, cap: Opt
     });
 }
 
-/// Computes `x ← x + y`. Panics if lengths differ.
+/// Computes `x ← x + y`. Panics if the lengths differ.
 pub fn add_rows(x: &mut [f32], y: &[f32]) {
     assert!(x.len() == y.len(), "shape mismatch in a sum");
     x.par_chunks_mut(NUMBERS).zip(y.par_chunks(NUMBERS)).for_each(|(x, y)| super::add(x, y));

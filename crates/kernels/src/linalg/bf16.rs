@@ -104,7 +104,7 @@ impl Bf16Kernels {
     }
 
     /// Multiplies rows by panels. `out` is the output and its row stride. The products are added to the output if
-    /// `adds` is set. Panics if shapes do not match.
+    /// `adds` is set. Panics if the shapes do not match.
     ///
     /// # Shapes
     /// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]`.

@@ -10,7 +10,7 @@ use super::simd;
 /// Marker type for bf16 weights with the layout of [`Bf16`], multiplied on tile registers.
 pub struct Bf16Amx;
 
-/// Rows of bf16 pairs. A pair contains the same part of two consecutive numbers.
+/// Rows of bf16 pairs. A pair contains the same bf16 part of two consecutive numbers.
 pub struct PairRows {
     pub(super) words: Vec<u32>,
     pub(super) row_words: usize,

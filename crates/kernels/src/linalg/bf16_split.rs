@@ -1,8 +1,8 @@
 //! f32 weights as sums of two or three bf16 parts, for products on AMX tile registers.
 //!
 //! A number `x` is split into `bf16(x)`, the remainder rounded to bf16, and so on. Two parts keep 16 bits of the
-//! significand, three parts keep all 24. A product of two numbers is the sum of three or six products of parts, as in
-//! XLA's algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6`. Products below the rounding error are omitted. If an
+//! significand, and three parts keep all 24. A product of two numbers is the sum of three or six products of parts, as
+//! in XLA's algorithms `BF16_BF16_F32_X3` and `BF16_BF16_F32_X6`. Products below the rounding error are omitted. If an
 //! operand is not finite, the result can be NaN where f32 gives infinity.
 
 use super::amx::Parts;
@@ -26,8 +26,8 @@ impl<const PARTS: usize> Bf16Split<PARTS> {
         _ => panic!("a number has two or three parts"),
     };
 
-    /// Splits a row into words, and passes each word to `put` with its position. A word contains the same part of two
-    /// consecutive numbers.
+    /// Splits a row into words, and passes each word to `put` with its position. A word contains the same bf16 part of
+    /// two consecutive numbers.
     #[inline(always)]
     fn split(row: &[f32], mut put: impl FnMut(usize, u32)) {
         for (step, numbers) in row.chunks(STEP).enumerate() {

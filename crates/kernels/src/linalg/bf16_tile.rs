@@ -16,7 +16,7 @@ pub(super) enum Bf16Tile {
     Plain,
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// AVX-512 with operands widened to f32 and fused multiply-adds.
+    /// AVX-512 with fused multiply-adds on operands widened to f32.
     #[cfg(target_arch = "x86_64")]
     Avx512,
     /// AVX-512 with `VDPBF16PS`.
@@ -235,11 +235,11 @@ mod avx2 {
         _mm256_fmadd_ps(x[1], weights[1], _mm256_fmadd_ps(x[0], weights[0], sum))
     }
 
-    /// Computes `C` registers of columns of `R` rows, starting at `column`.
+    /// Computes `C` registers of columns for `R` rows, starting at `column`.
     ///
     /// # Safety
     /// The processor must have AVX2 and FMA. `words [R, row_words]` and `panel [width, 32]` must be complete, and the
-    /// columns must end by column 32. `out` must point to `R` rows of 32 sums with row stride `stride`.
+    /// columns must end at or before column 32. `out` must point to `R` rows of 32 sums with row stride `stride`.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn rows<const R: usize, const C: usize>(
@@ -254,7 +254,7 @@ mod avx2 {
         let width = panel.len() / LANES;
         let mut parts = [[_mm256_setzero_ps(); C]; R];
         for k in 0..width {
-            // SAFETY: `k` is below `width` and the columns end by 32, so loads stay inside the panel.
+            // SAFETY: `k` is below `width` and the columns end at or before 32, so loads stay inside the panel.
             let weights =
                 |index: usize| unsafe { _mm256_loadu_si256(weights.add(k * LANES + column + WIDTH * index).cast()) };
             // SAFETY: `row` is below `R`, and `k` is below `width`.
@@ -320,7 +320,7 @@ mod avx512 {
         adds: bool,
     ) {
         let bf16 = |bits: __m512i| {
-            // SAFETY: both types are 512 bits without invalid values.
+            // SAFETY: both types have 512 bits and no invalid values.
             unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
         };
         let x = words.as_ptr();

@@ -53,7 +53,7 @@ mod private {
 /// Computes `destination ← a·b` or `destination ← destination + a·b`.
 ///
 /// # Shapes
-/// `a [m, k]`, `b [k, n]`, `destination [m, n]`. Panics if shapes do not match.
+/// `a [m, k]`, `b [k, n]`, `destination [m, n]`. Panics if the shapes do not match.
 ///
 /// Runs on the calling thread. Callers distribute the rows themselves, so that one set of threads computes the product
 /// and the operations fused with it.
@@ -136,7 +136,7 @@ fn run<T: Element>(
     }
 }
 
-/// Multiplies with the `gemm` crate.
+/// Multiplies matrices with the `gemm` crate.
 pub(super) fn run_crate<T: Element>(
     destination: &mut MatrixViewMut<'_, T>,
     into: Update,

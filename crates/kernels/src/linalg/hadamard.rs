@@ -11,9 +11,9 @@ use super::simd;
 /// Base matrices as rows of `+` and `-`, in order of preference. The first base whose order divides the matrix order is
 /// used.
 ///
-/// The order divided by its base must be a power of two, so both have the same odd part. The bases are sorted by odd
-/// part (15, 13, 9, 7, 5, 5, 3). If the first match has too small an odd part, so do all later bases. Base 40 precedes
-/// 20, so that 80 is 40·2 and not 20·4.
+/// The order divided by its base must be a power of two, so the order and the base have the same odd part. The bases
+/// are sorted by odd part (15, 13, 9, 7, 5, 5, 3). If the odd part of the first match is too small, so is that of every
+/// later base. Base 40 precedes 20, so that 80 is 40·2 and not 20·4.
 const BASES: [(usize, &str); 7] = [
     (60, include_str!("hadamard/base60.txt")),
     (52, include_str!("hadamard/base52.txt")),
@@ -26,7 +26,7 @@ const BASES: [(usize, &str); 7] = [
 
 /// Number of f32 lanes per vector register.
 const LANES: usize = 16;
-/// Number of terms added at a time in the base product, a divisor of every base order.
+/// Number of terms that the base product adds at a time. It must divide every base order.
 const TERMS: usize = 4;
 
 /// Returns whether a Hadamard matrix of this order is supported.

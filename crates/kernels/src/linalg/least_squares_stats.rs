@@ -99,7 +99,7 @@ impl NormalEquations {
         Ok((0..c).map(|i| (0..c).map(|j| there[i * c + j] * back[j * c + i]).sum::<f64>()).sum())
     }
 
-    /// Computes the solution without ridge, which has minimum norm if the system is singular.
+    /// Computes the solution without a ridge, which has minimum norm if the system is singular.
     fn least_norm(&self) -> Result<Vec<f64>> {
         if self.spectrum()?.rank == self.channels
             && let Ok(solution) = self.solve(0.0)

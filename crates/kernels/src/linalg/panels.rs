@@ -2,9 +2,9 @@
 //!
 //! A panel contains up to 32 columns of the weights. A line of a panel contains one word from each column.
 //!
-//! A product of unpacked matrices repacks the weights for each block of rows, which takes a fifth of its time. Results
-//! are bitwise equal to those of [`super::gemm`]. Both sum pieces of about 512 products along `inner` with fused
-//! multiply-adds, each starting from zero, and then add the sums of the pieces.
+//! A product of unpacked matrices repacks the weights for each block of rows, which takes a fifth of the product's
+//! time. Results are bitwise equal to those of [`super::gemm`]. Both split `inner` into pieces of about 512 products,
+//! sum each piece from zero with fused multiply-adds, and then add up the sums of the pieces.
 
 use std::ops::Range;
 
@@ -113,7 +113,7 @@ pub trait Kind: Sized {
     const JOINS_PANELS: bool = false;
 
     /// Returns the number of weights along `inner` per sweep. A sweep multiplies this part of the rows by all panels,
-    /// so that a short part stays in cache. The default is a single sweep. Results do not depend on the number.
+    /// so that a short part stays in cache. The default is a single sweep. Results do not depend on this number.
     fn sweep(height: usize, inner: usize) -> usize {
         let _ = height;
         inner
@@ -271,7 +271,7 @@ pub(super) fn pack_panel<K: Kind>(columns: &[f32], inner: usize, panel: &mut [K:
 /// not depend on other rows.
 ///
 /// # Shapes
-/// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`. Panics if shapes do not match.
+/// `x [rows, inner]`, `weights [inner, outer]`, `destination [rows, outer]`. Panics if the shapes do not match.
 pub fn product<K: Kind>(destination: &mut [f32], into: Update, x: MatrixView<'_, f32>, weights: &Panels<K>) {
     assert!(destination.len() == x.height() * weights.outer, "shape mismatch in a matrix product");
     let started = profile::start();

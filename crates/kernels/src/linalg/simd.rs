@@ -117,8 +117,8 @@ pub fn sum_exp(xs: &[f32], shift: f32) -> f32 {
     sum_of(xs, |x| exp(x - shift))
 }
 
-/// Replaces `xs` by the softmax numerators `e^(x − max)` and returns their sum. Callers divide their output by the sum,
-/// because their output has fewer elements than `xs`.
+/// Replaces `xs` with the softmax numerators `e^(x − max)` and returns their sum. Callers divide their output by the
+/// sum, because their output has fewer elements than `xs`.
 #[inline(always)]
 pub fn numerators(xs: &mut [f32]) -> f32 {
     let shift = max(xs);
@@ -165,8 +165,8 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// Computes `gate ← gelu(gate) · up` in the tanh form, `gelu(g) = g/2·(1 + tanh y) = g / (1 + e^−2y)`,
-/// `y = √(2/π)·(g + 0.044715·g³)`.
+/// Computes `gate ← gelu(gate) · up` in the tanh form, `gelu(g) = g/2·(1 + tanh y) = g / (1 + e^−2y)` with `y =
+/// √(2/π)·(g + 0.044715·g³)`.
 #[inline(always)]
 pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
     // 2·√(2/π).
@@ -177,7 +177,7 @@ pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// Computes `tanh x` to a few ulp (Cephes `tanhf`), branch-free. NaN stays NaN.
+/// Computes `tanh x` to a few ulp without branches (Cephes `tanhf`). NaN stays NaN.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     let size = x.abs();

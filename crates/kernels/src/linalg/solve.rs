@@ -1,5 +1,5 @@
 //! Normal equations in f64, accumulated block by block. They are solved by Cholesky factorization, or by
-//! eigendecomposition if singular.
+//! eigendecomposition if they are singular.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt;

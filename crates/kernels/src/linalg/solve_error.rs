@@ -1,9 +1,9 @@
-//! Errors of linear solvers.
+//! Errors from linear solvers.
 
-/// Reason why a linear system has no solution.
+/// Reason for the failure to solve a linear system.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Unsolved {
-    /// A value is infinite or NaN, at the given location.
+    /// The value at the given location is infinite or NaN.
     NotFinite(String),
     /// `XᵀX + ridge·I` is not positive definite in f64.
     Singular {

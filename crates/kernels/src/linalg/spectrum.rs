@@ -4,7 +4,7 @@ use faer::Mat;
 
 /// Maximum number of Lanczos steps. From a random start, the mean relative error of an extreme eigenvalue after `k`
 /// steps is below `0.103·(ln(C·(k − 1)⁴) / (k − 1))²` for any spectrum (Kuczyński and Woźniakowski 1992). At C = 4096
-/// this is below 0.6 %, and half of that for the condition number.
+/// this is below 0.6 %, and half that for the condition number.
 const STEPS: usize = 120;
 /// Number of steps between convergence tests.
 const STRIDE: usize = 6;

@@ -75,7 +75,7 @@ impl Parts {
 }
 
 /// Computes `out ← rows·panels`, or `out ← out + rows·panels` if `adds` is set. Without AMX, a slow scalar model
-/// computes bitwise equal results. Panics if shapes do not match.
+/// computes bitwise equal results. Panics if the shapes do not match.
 ///
 /// # Shapes
 /// `rows [count, lines]` pairs, `panels [panels, lines, 32]` pairs, `out [count, panels * 32]` with row stride
@@ -108,7 +108,7 @@ fn assert_shapes(rows: &RowWords<'_>, panels: &PairPanels<'_>, (length, stride):
     assert!(columns <= stride && (rows.count - 1) * stride + columns <= length);
 }
 
-/// Computes [`product`] on tile registers. Steps of 16 pairs are summed in order, a shorter step last.
+/// Computes [`product`] on tile registers. Steps of 16 pairs are summed in order, with any shorter step last.
 ///
 /// # Safety
 /// The processor must have AMX-TILE and AMX-BF16, the process must have permission to use them, and the shapes must be

@@ -1,6 +1,6 @@
 //! Configuration of tile registers, and the product of one block.
 //!
-//! The compiler never allocates tile registers. During a call of [`configured`], only its closure accesses them.
+//! The compiler never allocates tile registers. During a call to [`configured`], only its closure accesses them.
 
 use std::arch::asm;
 
@@ -171,7 +171,7 @@ macro_rules! products {
     };
 }
 
-/// Instructions of one step with four or two tiles of sums, in the order of [`Parts::products`].
+/// Instructions for one step with four or two tiles of sums, in the order of [`Parts::products`].
 macro_rules! step {
     (1, $sums:tt) => {
         concat!(load_left!($sums, 0), load_right!($sums, 0), products!($sums))
