@@ -1,6 +1,6 @@
-//! Ghostlab's part of the benchmarks in `tools/peers`. It replaces the `ghostlab` program where a command would also
-//! time other work, such as loading the weights. Each line of standard input starts a round. The round prints a line of
-//! JSON with its duration in seconds and its result.
+//! Ghostlab's part of the benchmarks in `tools/peers`. It replaces the `ghostlab` program where timing a command would
+//! include other work, such as loading the weights. Each line of standard input starts a round. The round prints a line
+//! of JSON with its duration in seconds and its result.
 //!
 //! - `peers forward BACKBONE WINDOWS.json DTYPE THREADS`, with a float type of the engine `cpu`
 //! - `peers halves BACKBONE WINDOWS.json DTYPE THREADS`
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         }
         ["solve", system, solution, threads] => run_on(threads, &|| solve(system.as_ref(), solution.as_ref())),
         ["grid", grid, threads] => run_on(threads, &|| cells(grid.as_ref())),
-        // Succeed without arguments, so that running all examples does not stop here.
+        // Succeed without arguments so that running all examples does not stop here.
         [] => {
             println!("run tools/bench_peers.sh, which starts this example with arguments");
             Ok(())
@@ -79,7 +79,7 @@ fn start(threads: &str) -> Result<()> {
     built.map_err(|error| Error::job("cannot start threads").found(error.to_string()))
 }
 
-/// Runs one round per input line, and prints the result of each.
+/// Runs one round per input line and prints the result of each.
 fn rounds(mut round: impl FnMut(&str) -> Result<Value>) -> Result<()> {
     for line in stdin().lock().lines() {
         let line = line.map_err(|error| Error::job("cannot read standard input").found(error.to_string()))?;

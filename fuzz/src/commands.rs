@@ -17,7 +17,7 @@ use super::{checkout, watch};
 /// Number of calls after which the store is cleared, because it keeps each grid's tokens.
 const CALLS_PER_CLEAR: usize = 500;
 
-/// Temporary folder, and the number of calls that used it. Calls are serialized, because limits apply to the whole
+/// Temporary folder, and the number of calls that have used it. Calls are serialized, because limits apply to the whole
 /// process.
 static WORK_DIR: Mutex<Option<(TempDir, usize)>> = Mutex::new(None);
 
@@ -68,7 +68,7 @@ fn path_in(name: &str, folder: &Path) -> PathBuf {
 
 pub static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls a command in the temporary folder, and checks the invariants of every command's output.
+/// Runs a command in the temporary folder, and checks the invariants of every command's output.
 fn answer(line: &[&str], prepare: impl FnOnce()) {
     let mut work_dir = WORK_DIR.lock().unwrap_or_else(PoisonError::into_inner);
     let (_folder, calls) = work_dir.get_or_insert_with(|| (create_work_dir(), 0));

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::{assert_user_error, checkout};
 
-/// Returns a folder with all files that the grids of [`grid_seeds`] name. It exists until the process exits.
+/// Returns a folder with all files named in the grids of [`grid_seeds`]. It exists until the process exits.
 fn house() -> &'static Path {
     static HOUSE: OnceLock<TempDir> = OnceLock::new();
     let made = HOUSE.get_or_init(|| {

@@ -1,5 +1,6 @@
-//! Fuzz targets for all parsers of external input. Each target is a function that takes bytes. They check that parsers
-//! do not panic, that messages contain no raw control characters, and that accepted input satisfies its invariants.
+//! Fuzz targets for all parsers of external input. Each target is a function that takes bytes. The targets check that
+//! parsers do not panic, that messages contain no raw control characters, and that accepted input satisfies its
+//! invariants.
 //!
 //! `tests/hostile.rs` runs them on seeded mutations in every build. cargo-fuzz runs them indefinitely (`just fuzz
 //! grid`). An input that breaks a target becomes a seed here.

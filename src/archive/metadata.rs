@@ -168,7 +168,7 @@ fn refer(id: &str) -> Value {
     json!({"@id": id})
 }
 
-/// Returns the element of a one-element list, or else the whole list, as RO-Crate recommends.
+/// Unwraps a list with a single element, as RO-Crate recommends. Any other list is kept as it is.
 fn one_or_all(mut all: Vec<Value>) -> Value {
     match all.len() {
         1 => all.remove(0),

@@ -39,7 +39,7 @@ pub fn read_checksums(path: &Path) -> Result<Option<Vec<(String, String)>>> {
     Ok(Some(lines.map(|(hash, name)| (hash.to_owned(), name.to_owned())).collect()))
 }
 
-/// Reads hashes and names of the files in a results directory.
+/// Reads the hashes and names of the files in a results directory.
 ///
 /// # Errors
 /// Fails if the checksum file is missing or cannot be read.
@@ -58,7 +58,7 @@ pub fn listed_in(folder: &Path) -> Result<Vec<(String, String)>> {
 pub fn is_inside(name: &str) -> bool {
     !name.is_empty()
         && !name.contains(['\\', '\0'])
-        // Windows drive letter.
+        // Reject Windows drive letters.
         && name.as_bytes().get(1) != Some(&b':')
         && Path::new(name).components().all(|part| matches!(part, Component::Normal(_)))
 }
@@ -93,7 +93,7 @@ pub fn pack(folders: &[PathBuf], license: Option<&str>) -> Result<Packed> {
         .iter()
         .flat_map(|folder| folder.files.iter().map(move |file| (format!("{}/{}", folder.name, file.name), file)));
     let all: Vec<(String, &PackedFile)> = all.collect();
-    // Each line has 67 bytes in addition to the name: 64 digits, two spaces and a newline.
+    // Each line takes 67 bytes in addition to the name: 64 digits, two spaces and a newline.
     let manifest_bytes = all.iter().map(|(name, _)| name.len() + 67).sum::<usize>() + METADATA.len() + 67;
     let metadata = format!("{:#}\n", metadata(&packed, license, manifest_bytes));
     let hashes = all.iter().map(|(name, file)| format!("{}  {name}\n", file.hash));

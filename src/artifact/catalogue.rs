@@ -37,7 +37,7 @@ impl Artifact {
         Grid::profiles(&self.file).is_ok_and(|names| names.iter().any(|name| name == profile))
     }
 
-    /// Builds the artifact's grid. Omits scores that the artifact does not show, so that their data need not exist.
+    /// Builds the artifact's grid. Omits scores that the artifact does not show so that their data need not exist.
     /// Omits the dense cells if the grid measures neither scores nor latency.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ fn scores(grid: &Grid) -> bool {
     !grid.evaluate.perplexity.is_empty() || grid.evaluate.builtin().next().is_some()
 }
 
-/// Reason why a figure without scores needs evaluation texts.
+/// Explanation shown when a figure without scores needs evaluation texts.
 const NEEDED: &str =
     "the dense backbone must reproduce the paper's perplexities before it is pruned (skip this check with --no-gate)";
 

@@ -1,4 +1,4 @@
-//! Tests of the comparison with the paper and of the gate.
+//! Tests for the comparison with the paper and for the gate.
 
 use super::*;
 use crate::corpus::ShardOrder;
@@ -208,7 +208,7 @@ fn ours(paper: &[Record; 2], metric: &str, change: impl Fn(&mut Setup)) -> Strin
     comparison.other_protocol().unwrap_or_default()
 }
 
-/// Reason why the settings for repairs between removals are not checked separately.
+/// Reason for not checking the settings for repairs between removals separately.
 const ITERATIVE: &str = "only with `iterative: true`, an option that no row of the paper has";
 
 /// Settings that the comparison ignores, with the reason for each.

@@ -248,8 +248,8 @@ impl Drawer<'_> {
         boundary.map(|boundary| boundary.numbers.boundary_mae_by_channel.as_slice()).unwrap_or_default()
     }
 
-    /// Draws the sorted channel errors for each recovery. They are relative to the unrepaired errors if the figure has
-    /// them.
+    /// Draws the sorted channel errors for each recovery. If the unrepaired errors are known, the others are shown
+    /// relative to them.
     fn channels(&self, backbone: &str) -> Figure {
         let baseline = self.channel_errors(backbone, recovery::NONE);
         let (ours, others): (Vec<String>, Vec<String>) =

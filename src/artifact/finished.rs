@@ -1,7 +1,7 @@
 //! Up-to-date check: a command whose inputs and outputs are unchanged reports its earlier result.
 //!
-//! All inputs, including stored objects, and all outputs must have the same contents as before. Only for large files
-//! may the hash come from the store's cache, which is valid while the file is unchanged.
+//! All inputs, including stored objects, and all outputs must have the same contents as before. The hash of a large
+//! file may come from the store's cache, which is valid while the file is unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ impl<'a> UpToDateCheck<'a> {
     }
 }
 
-/// Size in bytes from which a file's hash may come from the store's cache. Smaller files are hashed every time.
+/// Minimum size in bytes of a file whose hash may come from the store's cache. Smaller files are hashed every time.
 const SMALL: u64 = 1 << 20;
 
 /// Hashes the files in `places` and, recursively, those in its folders. Returns `None` if a file cannot be read.

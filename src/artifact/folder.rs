@@ -1,4 +1,4 @@
-//! Results folders. There is one for each run description.
+//! Results folders, one for each run description.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub struct ResultsFolder {
     record: Record,
 }
 
-/// How a run relates to the recorded run, which is kept in the repository.
+/// Relation of a run to the recorded run, which is kept in the repository.
 #[derive(Debug, Clone)]
 enum Record {
     /// No recorded run exists at this path.
@@ -42,7 +42,7 @@ pub struct Published {
 
 /// Kind of output folder, stored in its marker file.
 const KIND: &str = "results";
-/// Maximum number of characters of the settings that are included in a folder's name.
+/// Maximum number of characters that the settings contribute to a folder's name.
 const SHOWN: usize = 48;
 
 impl ResultsFolder {
@@ -124,7 +124,7 @@ impl ResultsFolder {
         self.as_described
     }
 
-    /// Checks that the files can be written, so that a run does not lose its results at the end.
+    /// Checks that the files can be written so that a run does not lose its results at the end.
     ///
     /// # Errors
     /// Fails with exit code 2 if one of the names belongs to a file that ghostlab did not write. Fails with exit code 3
@@ -136,7 +136,7 @@ impl ResultsFolder {
     /// Checks the folder without writing to it.
     ///
     /// # Errors
-    /// Fails like [`Self::check`].
+    /// Fails in the same cases as [`Self::check`].
     pub fn precheck(&self, names: &[String]) -> Result<()> {
         self.filled().precheck(names)
     }
@@ -189,7 +189,7 @@ impl ResultsFolder {
     /// the large untracked files whose hashes are in the record.
     ///
     /// # Errors
-    /// Fails like [`Draft::publish`], or if a record would identify the machine.
+    /// Fails in the same cases as [`Draft::publish`], or if a record would identify the machine.
     pub fn publish(&self, draft: Draft, files: &[PathBuf]) -> Result<Published> {
         let staged = draft.path().to_owned();
         let plain = self.path();
@@ -265,7 +265,7 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    /// Returns the paths that the files have once they are in `folder`.
+    /// Returns the paths that the files will have once they are in `folder`.
     fn in_folder(&self, folder: &Path) -> Vec<PathBuf> {
         self.files
             .iter()

@@ -85,7 +85,7 @@ fn files_of(kind: EntryKind, path: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.into_iter().filter(|file| file.is_file()).collect())
 }
 
-/// Compares the backbones of the `paper` profile with their pins. An unpinned backbone is marked, so that its numbers
+/// Compares the backbones of the `paper` profile with their pins. An unpinned backbone is marked so that its numbers
 /// are not judged against the paper.
 ///
 /// # Errors
@@ -111,7 +111,7 @@ pub fn identify(grid: &mut Grid, hash: HashOf<'_>) -> Result<()> {
     check_pins(grid, hash)
 }
 
-/// Compares a folder with its pin. Starts with the small files, to detect a different model early.
+/// Compares a folder with its pin. Starts with the small files to detect a different model early.
 fn held_against(name: &str, folder: &Path, pinned: &LockedRepo, hash: HashOf<'_>) -> Result<()> {
     let mut files: Vec<(&str, &LockedFile)> =
         pinned.files.iter().map(|(file, pin)| (file.as_str(), pin)).filter(|(file, _)| is_relevant(file)).collect();

@@ -120,7 +120,7 @@ impl RowsBuilder<'_> {
         Ok(())
     }
 
-    /// Adds a row unless it has no numbers.
+    /// Adds a row unless it would contain no numbers.
     fn add_row(&mut self, backbone: usize, dense: bool, numbers: &[&Arc<Measurement>]) -> Result<()> {
         let Self { table, columns, depth_groups, .. } = *self;
         let cells = columns
@@ -236,7 +236,7 @@ fn columns_of(table: &TableEntry, numbers: &[Arc<Measurement>]) -> Result<(Vec<L
     Ok((wanted, over))
 }
 
-/// Returns other metrics for the same text or task, whose columns are placed next to the metric's own.
+/// Returns the other metrics for the same text or task, whose columns are placed next to the metric's own.
 fn neighbours(table: &TableEntry, numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<Metric> {
     let others = metric.others().into_iter().filter(|other| !table.metrics.contains(&other.id));
     others.filter_map(|other| found_column(numbers, &other.id)).collect::<Vec<_>>()
@@ -258,7 +258,7 @@ fn found_column(numbers: &[Arc<Measurement>], id: &str) -> Option<Metric> {
     numbers.iter().find(|number| number.metric.id == id).map(|number| number.metric.clone())
 }
 
-/// Adds to equal labels the smallest set of settings that distinguishes their rows.
+/// Distinguishes rows with equal labels by adding the smallest sufficient set of settings to their labels.
 fn distinguish_rows(table: &TableEntry, rows: &mut [Laid]) {
     let headed: Vec<_> =
         rows.iter().filter(|row| row.first.record.condition.recovery == recovery::NONE).map(head_of).collect();
@@ -312,8 +312,8 @@ fn depth_head(depth: Depth) -> String {
     if depth.is_in_layers() { format!("{depth}-layer") } else { depth.to_string() }
 }
 
-/// Finds the number in a row that belongs to a column. If columns repeat for each depth, it must have the depth
-/// `depth`.
+/// Finds the number in a row that belongs to a column. If columns repeat for each depth, the number
+/// must also be for `depth`.
 fn find<'n>(
     row: &[&'n Arc<Measurement>],
     column: &LaidColumn,
@@ -374,7 +374,7 @@ fn lead_text(lead: RowHeader, measurement: &Measurement, table: &TableEntry) -> 
     }
 }
 
-/// Returns the label of a variant, made from its criterion and its recovery: `LLM-Streamline + Mean change`.
+/// Returns the label for a variant, composed of its criterion and its recovery: `LLM-Streamline + Mean change`.
 pub(super) fn cut_and_repair(condition: &Condition) -> String {
     let cut = criterion::label(&condition.criterion);
     match condition.recovery.as_str() {

@@ -67,8 +67,8 @@ fn recovery_of(cell: &Cell) -> &str {
     cell.recovery.as_ref().map_or("", |method| method.name.as_str())
 }
 
-/// Returns the labels of the curves. Each is the recovery, extended by the settings in which curves with the same label
-/// differ.
+/// Returns the labels of the curves. Each consists of the recovery and the settings that distinguish the curve from
+/// others for the same recovery.
 fn trained_labels(cells: &[&Cell]) -> Vec<String> {
     let settings: Vec<_> = cells.iter().map(|cell| settings::of_cell(cell)).collect();
     let called: Vec<&str> = cells.iter().map(|cell| recovery_of(cell)).collect();

@@ -47,7 +47,7 @@ impl PagePart {
                 note.makers.clear();
                 note.lines.retain(|(name, _)| name != SECONDS);
             }
-            // Parts written by earlier versions have no `computed` field. They count as different, so that it is added.
+            // Parts written by earlier versions have no `computed` field. They count as different so that it is added.
             (artifact, part.artifact.computed.is_empty(), cells)
         }
         page_artifact(self) == page_artifact(other)
@@ -110,7 +110,7 @@ pub(super) fn sheet(
     PagePart { artifact, cells }
 }
 
-/// Converts the table of an artifact. Marks the columns that the description does not request.
+/// Converts the table of an artifact into its saved form. Marks the columns that the description does not request.
 fn saved(artifact: &Artifact, table: &Table) -> SavedTable {
     let mut saved = SavedTable::from(table);
     if let Some(entry) = &artifact.description.table {

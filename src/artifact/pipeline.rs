@@ -1,4 +1,5 @@
-//! Reproduces an artifact: runs the grid, gates the dense backbones, and writes the tables, figures and record.
+//! Reproduces an artifact: checks the dense backbones against the paper, runs the grid, and writes the tables, figures
+//! and provenance record.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -40,7 +41,7 @@ pub trait Executor {
     /// Runs a grid that precedes another one. Does not evict objects that the next grid may need.
     ///
     /// # Errors
-    /// Fails like [`Self::run`].
+    /// Fails in the same cases as [`Self::run`].
     fn run_before(&self, grid: &Grid, results: &Path) -> Result<GridOutcome> {
         self.run(grid, results)
     }
@@ -317,7 +318,7 @@ fn put_drawing(staging: &Draft, base: &str, drawing: &Drawing) -> Result<Vec<Pat
     drawing.forms().map(|(ending, bytes)| put(&staging.path().join(format!("{base}.{ending}")), bytes)).collect()
 }
 
-/// Returns the lines about provenance in the page section of an artifact.
+/// Returns the provenance lines for the page section of an artifact.
 pub(super) fn provenance_lines(record: &Provenance, cells: usize) -> Vec<(String, String)> {
     let dirty = if record.dirty { ", with uncommitted changes" } else { "" };
     let machine = &record.machine;

@@ -73,8 +73,8 @@ fn of_columns(entry: &TableEntry, table: &Table, keep: impl Fn(&NumberColumn) ->
     Table { scope: scope_text(entry, &found), ..found }
 }
 
-/// Describes the backbone and the number of removed layers. Leaves out each that varies or is already shown by the
-/// table.
+/// Describes the backbone and the number of removed layers. Leaves out either one if it varies or is already shown in
+/// the table.
 fn scope_text(entry: &TableEntry, table: &Table) -> String {
     let conditions: Vec<&Condition> = table.numbers().map(|(_, shown)| &shown.measurement.record.condition).collect();
     let backbones = distinct(conditions.iter().map(|condition| &condition.backbone));
@@ -99,7 +99,7 @@ fn is_said_by(table: &Table, kind: RowHeaderKind) -> bool {
     table.lead.iter().any(|lead| lead.kind == kind)
 }
 
-/// Transposes a latency table, so that it has one row per prompt. Returns any other table unchanged.
+/// Transposes a latency table so that it has one row per prompt. Returns any other table unchanged.
 fn turned(table: Table) -> Table {
     let metrics =
         distinct(table.columns.iter().map(|column| column.metric.whatever_prompt()).collect::<Vec<_>>().iter());

@@ -151,7 +151,7 @@ fn names_first(rows: &mut [(String, Vec<String>)]) {
     }
 }
 
-/// Names that the paper or this program uses, and the common name that replaces them in the comparison.
+/// Names that the paper or this program uses, each with the common name that replaces it in the comparison.
 const SAME: [(&str, &str); 15] = [
     ("prunecomp", "pruneandcomp"),
     ("linearpatchd", "linearpatchdiag"),

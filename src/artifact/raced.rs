@@ -31,7 +31,7 @@ pub struct Raced<'a> {
 }
 
 impl<'a> Raced<'a> {
-    /// Creates the view. `results` contains the artifact that scores all cells on all items.
+    /// Creates the search report. `results` contains the results of the artifact that scores all cells on all items.
     pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], results: Option<&'a StoredResults>) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
         let better = Metric::find(metric).ok();
@@ -131,7 +131,7 @@ impl<'a> Raced<'a> {
         self.found.iter().map(part).sum()
     }
 
-    /// Formats `4 of 16`, or the budget itself if it does not count layers.
+    /// Formats the number of removed layers, such as `4 of 16`, or the budget itself if it does not count layers.
     fn removed(&self, found: &Found) -> String {
         match found.budget.strip_prefix("layers=").filter(|layers| !layers.contains(',')) {
             Some(layers) => format!("{layers} of {}", found.layers),

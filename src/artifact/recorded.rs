@@ -34,7 +34,7 @@ pub(super) enum RecordComparison {
     Different(String),
 }
 
-/// Contents of `run.json` and `numbers.json`, as far as they are compared.
+/// The parts of `run.json` and `numbers.json` that are compared.
 struct ComparedRun {
     run: Value,
     /// Numbers of the run. `None` for races, whose files are compared instead.
@@ -226,7 +226,7 @@ fn unequal(one: &Value, other: &Value) -> BTreeSet<String> {
     names.filter(|name| one.get(*name) != other.get(*name)).cloned().collect()
 }
 
-/// Returns the `cells` of `run.json` without the fields in [`ASIDE`], at any nesting depth.
+/// Returns the `cells` of `run.json` without the fields in [`IGNORED_FIELDS`], at any nesting depth.
 fn findings(run: &Value) -> Value {
     fn bare(full: &Value) -> Value {
         match full {

@@ -204,7 +204,7 @@ fn method_label(recovery: &str, criterion: &str) -> String {
     }
 }
 
-/// Counts for how many seeds each method is first, for example `Ghost Layer (Ours) under 5 of 5 seeds`.
+/// Formats the number of seeds for which each method comes first, for example `Ghost Layer (Ours) under 5 of 5 seeds`.
 fn count_first(metric: &Metric, methods: &[(String, SeedValues)], criterion: &str) -> String {
     let seeds = distinct(methods.iter().flat_map(|(_, values)| values.keys()));
     let mut counts = grouped(seeds.iter().filter_map(|seed| {

@@ -117,7 +117,7 @@ fn one_setting_distinguishes_cells_in_every_table_view() {
     for (axis, setting) in axes() {
         // Every cell has a different value.
         let fake = Fake::new(|cell| Some(10.0 + cell.to_string().bytes().map(f64::from).sum::<f64>()));
-        // Write to a folder that is shown on the report page.
+        // Write to a folder that is shown on the results page.
         let overrides = [setting.clone()];
         let target = bench.target(&[]);
         let grid = bench.grid(&overrides);

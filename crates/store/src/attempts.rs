@@ -55,7 +55,7 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 /// Records an attempt.
 pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) -> io::Result<()> {
     static NOTED: AtomicU64 = AtomicU64::new(0);
-    // The file name includes the pid and a counter of this process, which also records attempts by dead processes.
+    // The attempt may be that of a dead process, so the pid and a counter of this process make the name unique.
     let number = NOTED.fetch_add(1, Relaxed);
     let file_name = format!("{}.{}.{number}.json", attempt.process, std::process::id());
     let folder = folder(root, name);
@@ -78,7 +78,7 @@ pub(super) fn of(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
     attempts
 }
 
-/// Returns all attempts by job name.
+/// Returns all attempts, keyed by job name.
 pub(super) fn all(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>> {
     let names = disk.list(&root.join("attempts")).into_iter();
     names
@@ -95,7 +95,8 @@ pub(super) fn clear(disk: &dyn Disk, root: &Path, name: &str) {
     }
 }
 
-/// Removes recorded deaths. Called after progress, because the deaths were not caused by the remaining work.
+/// Removes the recorded deaths of processes that worked on a job. Called once the job makes progress, because the
+/// remaining work did not cause these deaths.
 pub(super) fn clear_deaths(disk: &dyn Disk, root: &Path, name: &str) {
     remove(disk, &folder(root, name), |attempt| attempt.died);
 }
@@ -135,8 +136,8 @@ impl Store {
         self.unwritten_attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the recorded crashes of a job. Called after progress, because earlier crashes were not caused by the
-    /// remaining work.
+    /// Removes the recorded deaths of processes that worked on a job. Called once the job makes progress, because the
+    /// remaining work did not cause these deaths.
     pub fn forgive_deaths(&self, name: &str) {
         clear_deaths(&*self.disk, &self.root, name);
     }
@@ -148,7 +149,7 @@ impl Store {
         all
     }
 
-    /// Returns all failed attempts by job name.
+    /// Returns all failed attempts, keyed by job name.
     pub fn all_attempts(&self) -> BTreeMap<String, Vec<Attempt>> {
         all(&*self.disk, &self.root)
     }

@@ -1,4 +1,4 @@
-//! Abstraction of the file system, clock and process identity that a store uses. Tests replace it with a simulated
+//! Abstraction over the file system, clock and process identity that a store uses. Tests replace it with a simulated
 //! network file system, which caches, loses replies and delays the visibility of changes, and with a simulated clock.
 //!
 //! There is no lock operation. Some file systems grant the same lock to every process, and the store could not detect
@@ -64,7 +64,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Fails if the path is missing or cannot be flushed.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
-    /// Overwrites a file in place, so that all its hard links see the change. Returns once the change has reached the
+    /// Overwrites a file in place, so all its hard links see the change. Returns once the change has reached the
     /// file server.
     ///
     /// # Errors
@@ -84,13 +84,13 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Creates a hard link under an unused name.
     ///
     /// # Errors
-    /// Fails if the name exists or the file system has no hard links.
+    /// Fails if the name exists or the file system does not support hard links.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Renames a file or folder. An existing folder is replaced only if it is empty.
+    /// Renames a file or folder. An existing file is replaced, and an existing folder only if it is empty.
     ///
     /// # Errors
-    /// Fails if the source is missing or the destination exists.
+    /// Fails if the source is missing or the destination cannot be replaced.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
@@ -137,7 +137,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn operations(&self) -> u64;
 }
 
-/// Content of a file, mapped or in memory.
+/// Content of a file, either memory-mapped or read into a buffer.
 pub enum Mapped {
     File(Mmap),
     Memory(Vec<u8>),
@@ -289,7 +289,7 @@ impl Disk for SystemDisk {
     }
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
-        // Count one listing plus the removal of two or three files, as for most folders.
+        // Assume one listing and two or three removals, because most folders contain that many files.
         self.count(4);
         match fs::remove_dir_all(path) {
             // The path is not a folder.
@@ -327,7 +327,7 @@ impl Disk for SystemDisk {
 
     fn now(&self) -> Duration {
         static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        // Add an offset, so that times before the start of this process are positive too.
+        // Add an offset so that times before the start of this process are positive too.
         ORIGIN.get_or_init(Instant::now).elapsed() + Duration::from_secs(1 << 20)
     }
 

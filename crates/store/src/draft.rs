@@ -186,7 +186,7 @@ fn is_number(text: &str) -> bool {
 pub struct LeftDraft {
     pub folder: PathBuf,
     pub bytes: u64,
-    /// Whether the writing process has died.
+    /// Whether the process that wrote the draft has died.
     pub dead: bool,
 }
 

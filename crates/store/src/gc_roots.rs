@@ -54,7 +54,7 @@ impl GcRoots {
         Self { disk, noted: Mutex::default(), pinned: Arc::default() }
     }
 
-    /// Adds hashes that are not yet in the list of this process.
+    /// Adds hashes to the list of this process, except those that it already contains.
     pub(super) fn note<'k>(&self, root: &Path, process: &str, hashes: impl IntoIterator<Item = &'k str>) -> Result<()> {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let new: BTreeSet<&str> = hashes.into_iter().filter(|&hash| !noted.hashes.contains(hash)).collect();
@@ -63,7 +63,7 @@ impl GcRoots {
         }
         let path = file(root, process);
         let lines: String = new.iter().map(|hash| format!("{hash}\n")).collect();
-        // The file is closed after each write, so that other machines see it.
+        // The file is closed after each write so that other machines see it.
         self.disk.append(&path, lines.as_bytes()).map_err(|error| Error::io("write", &path, &error))?;
         noted.hashes.extend(new.into_iter().map(str::to_string));
         noted.file = path;
@@ -127,8 +127,8 @@ pub(super) fn of(disk: &dyn Disk, root: &Path, processes: &[String]) -> BTreeSet
     lists.flat_map(|list| String::from_utf8_lossy(&list).lines().map(str::to_string).collect::<Vec<_>>()).collect()
 }
 
-/// Returns the hashes that none of the processes reserves. Stops reading once no hash is left, because each worker of a
-/// grid reserves everything the grid needs.
+/// Returns the hashes that none of the processes has reserved. Stops reading once no hash is left, because each worker
+/// of a grid reserves everything the grid needs.
 pub(super) fn noted_by_none<'h>(
     disk: &dyn Disk,
     root: &Path,

@@ -1,8 +1,8 @@
 //! Cached hashes of large input files, and detection of inputs that change after hashing.
 //!
 //! The cache only saves time. A touched file is hashed again, and it counts as changed only if its hash differs. A
-//! cached hash is trusted only if the file was unmodified for some time before hashing, because the timestamps do not
-//! show a change within one tick of the file system's clock.
+//! cached hash is trusted only if the file was unmodified for some time before hashing. Otherwise, the timestamps might
+//! not show a change made within the same tick of the file system's clock.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ use ghostlab_core::error::{Error, Result};
 use ghostlab_core::files::stamp::{Stamp, grain};
 use ghostlab_core::files::{regular, sha256};
 
-/// Minimum size in bytes for caching a hash.
+/// Minimum size in bytes of a file whose hash is cached.
 const LARGE: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -27,7 +27,7 @@ struct IndexEntry {
     /// File stamp, limited to fields that all machines sharing the store agree on.
     stamp: Stamp,
     sha256: String,
-    /// Checksum of the preceding fields, so that a damaged entry never gives a wrong hash.
+    /// Checksum of the preceding fields so that a damaged entry never yields a wrong hash.
     check: String,
 }
 
@@ -37,7 +37,7 @@ fn check(stamp: &Stamp, sha256: &str) -> String {
     )
 }
 
-/// Input file with its hash and its state at hashing time.
+/// Hash of an input file, and the file's stamp when it was hashed.
 #[derive(Debug, Clone)]
 pub struct Input {
     sha256: String,
@@ -132,9 +132,9 @@ fn is_large(stamp: &&Stamp) -> bool {
     stamp.bytes >= LARGE
 }
 
-/// Hashes a file. Also returns its stamp if a later change would be visible in the stamp.
+/// Hashes a file. Also returns its stamp, provided that any later change would be visible in it.
 fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
-    // Flush first, so that later writes through a shared mapping change the modification time. If that fails, the file
+    // Flush first so that later writes through a shared mapping change the modification time. If that fails, the file
     // is hashed anyway.
     file.sync_all().ok();
     let before = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| read_error(&error, path))?;
@@ -224,7 +224,7 @@ fn checksum(input: &Input, what: &str, found: &Value) -> String {
 }
 
 /// Returns the path of an index entry. The name includes the inode number, because each machine may have its own disk
-/// under the same path.
+/// mounted at the same path.
 fn place(folder: &Path, path: &Path, stamp: &Stamp) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let name = [path.as_os_str().as_encoded_bytes(), b"\0", stamp.file.1.to_string().as_bytes()].concat();
@@ -298,8 +298,8 @@ mod tests {
         let of_server = place(&index, &path, &here).unwrap();
         remember(&SystemDisk::default(), &of_server, &there, "hashed there").unwrap();
         assert_eq!(sha256_of(&index, &path), "hashed there");
-        // Simulate a local disk on another machine under the same path. Its inode numbers differ, and both entries are
-        // kept.
+        // Simulate a local disk mounted at the same path on another machine. Its inode numbers differ, and both entries
+        // are kept.
         let other_mount = Stamp { file: (here.file.0, here.file.1 + 1), ..here };
         remember(&SystemDisk::default(), &place(&index, &path, &other_mount).unwrap(), &other_mount, "another disk")
             .unwrap();
@@ -351,7 +351,7 @@ mod tests {
         let path = folder.path().join("weights");
         fs::write(&path, "as hashed").unwrap();
         let hashed = input(&SystemDisk::default(), Some(folder.path()), &path, false).unwrap();
-        // Simulate a file that has not changed for a long time, so that its timestamps are trusted.
+        // Simulate a file that has not changed for a long time, so its timestamps are trusted.
         let settled = Input::new(hashed.sha256.clone(), Stamp::at(&path).unwrap());
         let read = |input: &Input, during: &dyn Fn()| {
             guarded(&[(path.as_path(), input)], || {

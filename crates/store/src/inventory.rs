@@ -18,7 +18,7 @@ use ghostlab_core::error::{Error, Result};
 /// Object in a store listing, intact or damaged.
 #[derive(Debug)]
 pub struct InventoryItem {
-    /// Folder name of the stage, such as `scores-v1`. Versions that this program does not write are included.
+    /// Folder name of the stage, such as `scores-v1`. The version may be one that this program does not write.
     pub stage: String,
     /// Hash of the object's key.
     pub hash: String,
@@ -47,8 +47,8 @@ impl Found {
 }
 
 impl InventoryItem {
-    /// Returns whether the current program version can use the object, which requires that the stage versions of the
-    /// object and its inputs are current.
+    /// Returns whether the current program version can use the object. The stage versions of the object and of its
+    /// inputs must be current.
     pub fn current(&self) -> bool {
         fn current(key: &Value, words: StoreWords) -> bool {
             let is_key = key.get("kind").is_some() && key.get("of").is_some();
@@ -138,7 +138,7 @@ impl Store {
             for group in self.folders(&stage) {
                 let many = name_of(&group) == Packs::FOLDER;
                 for path in self.folders(&group) {
-                    // Skip names that this program does not write, so that foreign files are never removed.
+                    // Skip names that this program does not write so that foreign files are never removed.
                     let hash = name_of(&path);
                     let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
                     match many {
@@ -186,7 +186,7 @@ impl Store {
         }
     }
 
-    /// Returns the number of objects from older stage versions. Reads only directory listings and pack headers.
+    /// Returns the number of objects written by older stage versions. Reads only directory listings and pack headers.
     pub fn of_older_stages(&self) -> usize {
         self.folders(&self.root)
             .iter()
@@ -261,7 +261,7 @@ impl Store {
     }
 }
 
-/// Treats a missing path as success. Another process removed the path, or the reply to the rename was lost.
+/// Treats a missing path as success, because another process has removed it or the reply to the rename was lost.
 fn ignore_missing(result: std::io::Result<()>, folder: &Path) -> Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

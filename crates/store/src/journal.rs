@@ -1,4 +1,4 @@
-//! Journals of unfinished work. Chunk results are appended as they are computed, so that a killed run can resume.
+//! Journals of unfinished work. Chunk results are appended as they are computed so that a killed run can resume.
 //!
 //! Each writer appends to its own file and reads all files in the folder, so no process or job modifies another's
 //! files. A line is a JSON record and a prefix of its hash. Truncated or damaged lines are ignored.
@@ -48,7 +48,7 @@ impl Journal {
         Self { disk, folder, own: path, buffer: Vec::new(), read: BTreeMap::new() }
     }
 
-    /// Returns new records, and errors for damaged ones.
+    /// Returns the records added since the last call, and an error for each damaged one.
     pub fn read(&mut self) -> (Vec<JournalRecord>, Vec<Error>) {
         let mut records = Vec::new();
         let mut damages = Vec::new();
@@ -105,15 +105,16 @@ impl Journal {
         self.disk.remove_empty(&self.folder).ok();
     }
 
-    /// Removes this process's journal for a finished job, and the journals of dead processes whose records are all
-    /// stored.
+    /// Removes this process's journal for a finished job. Also removes journals that belong to dead processes and
+    /// contain only stored records.
     pub(super) fn retire(self, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
         self.disk.remove(&self.own).ok();
         clear(&*self.disk, &self.folder, &gone, &stored);
     }
 }
 
-/// Removes journals of dead processes whose work is all stored, and the folder if it becomes empty.
+/// Removes the journals that belong to dead processes and contain only stored records. Removes the folder if it becomes
+/// empty.
 fn clear(disk: &dyn Disk, folder: &Path, gone: &dyn Fn(&str) -> bool, stored: &dyn Fn(&str) -> bool) {
     for path in files(disk, folder) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -134,7 +135,7 @@ fn owner_of(name: &str) -> Option<&str> {
     (Process::is_id(owner) && number.parse::<u64>().is_ok()).then_some(owner)
 }
 
-/// Removes all journals of dead processes whose records are stored.
+/// Removes all journals that belong to dead processes and contain only stored records.
 pub(super) fn sweep(disk: &dyn Disk, journals: &Path, gone: impl Fn(&str) -> bool, stored: impl Fn(&str) -> bool) {
     files(disk, journals).iter().for_each(|folder| clear(disk, folder, &gone, &stored));
 }

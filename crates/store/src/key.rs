@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use ghostlab_core::files::sha256;
 
 /// Kind of object, and the version of the stage that computes it. The version is bumped when the output of the stage
-/// changes, so that objects from older versions are no longer found.
+/// changes so that objects from older versions are no longer found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKind {
     name: &'static str,
@@ -41,7 +41,7 @@ pub struct StoreWords {
     pub kinds: &'static [ObjectKind],
     /// Kind of small objects that are stored together in pack files.
     pub packed: ObjectKind,
-    /// Whether the death of a process that held the lease counts as a failed attempt at its job.
+    /// Returns whether the death of a process that held the given lease counts as a failed attempt at the job.
     pub counts_death: fn(claim: &str) -> bool,
 }
 
@@ -50,7 +50,7 @@ impl StoreWords {
         self.kinds.iter().copied().find(|kind| kind.name == name)
     }
 
-    /// Parses a folder name into kind and version. The version need not be the current one.
+    /// Splits a folder name into kind and version. The version need not be the current one.
     pub(super) fn of_folder(self, name: &str) -> Option<(ObjectKind, u32)> {
         let (kind, version) = name.rsplit_once("-v")?;
         Some((self.kind(kind)?, version.parse().ok()?))

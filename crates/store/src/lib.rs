@@ -106,7 +106,7 @@ pub struct Store {
     unwritten_attempts: Arc<Mutex<BTreeMap<String, Vec<Attempt>>>>,
     /// Overlay for new objects of a read-only store. Removed when the store closes.
     scratch: Option<Arc<Scratch>>,
-    /// Whether the folder is already a store, so that caches may be written to it.
+    /// Whether the folder is already a store. Only then may caches be written to it.
     is_store: bool,
 }
 
@@ -243,7 +243,7 @@ impl Store {
         self.root.join(kind.folder()).join(hash.get(..2).unwrap_or_default()).join(hash)
     }
 
-    /// Tries to take the lease of a job, so that no other process works on the job at the same time.
+    /// Tries to take the lease on a job so that no other process works on the job at the same time.
     pub fn lease(&self, name: &str) -> Result<LeaseResult> {
         Ok(self.worker()?.lease(name))
     }
@@ -253,12 +253,13 @@ impl Store {
         self.worker().is_ok_and(|worker| worker.is_still_leased(name))
     }
 
-    /// Returns whether a lease appears in the listing of all leases.
+    /// Returns whether a lease appears in the listing of all leases. Also returns false from time to time for a listed
+    /// lease, to make the caller check its owner.
     pub fn is_listed_as_leased(&self, name: &str) -> bool {
         self.worker().is_ok_and(|worker| worker.is_listed_as_leased(name))
     }
 
-    /// Returns a number below `count` that usually differs between processes, so that they start at different items.
+    /// Returns a number below `count` that usually differs between processes, so they start at different items.
     pub fn start_offset(&self, count: usize) -> usize {
         self.worker().map_or(0, |worker| worker.start_offset(count))
     }
@@ -284,8 +285,8 @@ impl Store {
         Ok(Journal::open(Arc::clone(&to.disk), to.root.join("journals").join(name), to.worker()?.id()))
     }
 
-    /// Removes this process's journal for a finished job, and the journals of dead processes whose records are all
-    /// stored.
+    /// Removes this process's journal for a finished job. Also removes journals that belong to dead processes and
+    /// contain only stored records.
     pub fn retire(&self, journal: Journal, stored: impl Fn(&str) -> bool) {
         let living = self.living();
         journal.retire(|owner| !living.iter().any(|id| id == owner), stored);
@@ -330,7 +331,7 @@ impl Store {
     /// # Errors
     /// Fails if the file cannot be read or is not a regular file.
     pub fn input(&self, path: &Path) -> Result<Input> {
-        // A folder that is not a store yet stays unmodified.
+        // Leave a folder that is not a store yet unmodified.
         let index = self.cache_dir();
         self.inputs.input(path, || index::input(&*self.disk, index.as_deref(), path, self.rehash))
     }

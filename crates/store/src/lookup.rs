@@ -46,7 +46,7 @@ impl Store {
         self.made_here().is_some_and(|made| made.has(key))
     }
 
-    /// Returns the temporary overlay of a read-only store, if it has objects.
+    /// Returns the temporary overlay of a read-only store, if it has been created.
     pub(crate) fn made_here(&self) -> Option<&Self> {
         self.scratch.as_deref()?.created()
     }

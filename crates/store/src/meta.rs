@@ -13,7 +13,7 @@ use ghostlab_core::files::sha256;
 
 pub(super) const META: &str = "meta.json";
 
-/// Content of `meta.json`. The file includes a checksum of its other fields, so that a record that lost a payload entry
+/// Content of `meta.json`. The file includes a checksum of its other fields so that a record that lost a payload entry
 /// is detected as damaged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

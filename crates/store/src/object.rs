@@ -146,7 +146,7 @@ impl StoredObject {
     /// Returns the file that contains a payload, without checking it.
     ///
     /// # Errors
-    /// Fails if there is no payload of that name.
+    /// Fails if there is no payload with that name.
     pub fn path(&self, name: &str) -> Result<PathBuf> {
         self.stored_file(name).map(|_| match &self.place {
             ObjectPlace::Folder(folder) => folder.join(name),
@@ -157,7 +157,7 @@ impl StoredObject {
     /// Maps a payload into memory. The hash is not checked if the payload is a separate file.
     ///
     /// # Errors
-    /// Fails if there is no payload of that name or it cannot be read.
+    /// Fails if there is no payload with that name or it cannot be read.
     pub fn map(&self, name: &str) -> Result<Mapped> {
         if matches!(self.place, ObjectPlace::File(..)) {
             return self.read(name).map(Mapped::Memory);

@@ -22,7 +22,7 @@ pub(super) const MAX_PACK_MEMBERS: usize = 400;
 /// Maximum size of a pack in bytes.
 const MAX_PACK_BYTES: usize = 16 << 20;
 
-/// Number of bytes in the first read of a pack.
+/// Number of bytes that are read first from a pack. They include all member lines.
 const NEAR: u64 = 1 << 16;
 
 pub(super) const FORMAT: &str = "ghostlab-pack 1 ";
@@ -86,7 +86,7 @@ impl Packing {
     }
 }
 
-/// Splits members into groups of one pack each.
+/// Splits members into groups, one per pack.
 pub(super) fn in_files(all: Vec<Packing>) -> Vec<Vec<Packing>> {
     let mut files: Vec<Vec<Packing>> = Vec::new();
     let mut bytes = 0;
@@ -180,7 +180,7 @@ pub(super) fn only(disk: &dyn Disk, path: &Path) -> io::Result<Result<(PackMembe
     }))
 }
 
-/// Member with its record, or a description of the record's damage.
+/// Pack member and its record. A description of the damage takes the place of a damaged record.
 pub(super) type Read = (PackMember, Result<Meta, String>);
 
 /// Reads all members of a pack. Also returns whether its member lines are intact.
@@ -202,7 +202,7 @@ pub(super) fn all(disk: &dyn Disk, path: &Path) -> Result<(Vec<Read>, bool), Str
     ))
 }
 
-/// Returns the intact members of a pack other than `hashes`.
+/// Returns the intact members of a pack, except those with the given hashes.
 pub(super) fn without(disk: &dyn Disk, path: &Path, hashes: &[&str]) -> io::Result<Vec<Packing>> {
     let pack = PackPart { start: 0, bytes: disk.read(path)? };
     let members = index(&pack.bytes).map_or_else(|_| Vec::new(), |(members, _)| members);

@@ -1,4 +1,4 @@
-//! Tests of packs: objects stay readable, damage is reported, and objects from older stores are kept.
+//! Tests for packs: objects stay readable, damage is reported, and objects from older stores are kept.
 
 use std::fs;
 use std::path::Path;
@@ -80,7 +80,7 @@ fn packed_scores_are_found_by_every_process() {
     put(&store, 0..101);
     assert_eq!((packs(folder.path()).len(), store.entries().len()), (2, 101));
     assert_eq!(fs::read_dir(folder.path().join("drafts")).unwrap().count(), 0);
-    // Write too many members for one pack.
+    // Write more members than fit into one pack.
     put(&store, 200..1100);
     assert!(packs(folder.path()).len() == 5 && (200..1100).all(|value| whole(&before, value)));
 }

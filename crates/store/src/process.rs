@@ -30,7 +30,7 @@ impl Process {
         Self { id, owner, beat: 0 }
     }
 
-    /// Serializes the record with a fixed length, so that each heartbeat can overwrite the previous one.
+    /// Serializes the record with a fixed length so that each heartbeat can overwrite the previous one.
     pub(super) fn record(&self) -> Vec<u8> {
         let Owner { pid, system, started } = &self.owner;
         let mut text = serde_json::json!({"id": self.id, "pid": pid, "system": system, "started": started});

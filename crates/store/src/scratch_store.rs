@@ -18,7 +18,7 @@ pub struct ScratchStore {
 
 impl ScratchStore {
     /// Creates a mirror of a store, which need not exist. Objects and cached hashes are symbolic links to those of the
-    /// store. Objects of the kinds in `made` are linked one by one, so that new objects can be added.
+    /// store. Objects of the kinds in `made` are linked one by one so that new objects can be added.
     ///
     /// # Errors
     /// Fails if temporary files cannot be written.
@@ -66,7 +66,7 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(from, to)
 }
 
-/// Does nothing on systems without symlinks, so that all objects are computed again.
+/// Does nothing on systems without symlinks, so all objects are computed again.
 #[cfg(not(unix))]
 fn link(_: &Path, _: &Path) -> io::Result<()> {
     Ok(())
@@ -81,12 +81,12 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Returns the overlay, if it was created.
+    /// Returns the overlay if it has been created.
     pub(super) fn created(&self) -> Option<&Store> {
         self.made.get().map(|(store, _)| store)
     }
 
-    /// Returns the overlay, and creates it if necessary.
+    /// Returns the overlay, creating it if necessary.
     ///
     /// # Errors
     /// Fails if the folder for temporary files is not writable.

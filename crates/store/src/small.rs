@@ -1,4 +1,4 @@
-//! Storage of small objects, either in one file each or in packs.
+//! Storage of small objects, each in its own file or in a pack.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ use ghostlab_core::error::{Error, Result};
 pub(super) enum ObjectPlace {
     /// Path of a separate folder or file.
     Separate(PathBuf),
-    /// Pack and position in it.
+    /// Pack and the object's position in it.
     Packed(PathBuf, PackMember),
 }
 
@@ -157,7 +157,7 @@ impl Store {
         Ok(path)
     }
 
-    /// Removes members from a pack, or from the packs to which they moved in the meantime.
+    /// Removes members from a pack, or from the packs to which they have moved in the meantime.
     pub(super) fn drop_members(&self, file: &Path, hashes: &[&str]) -> Result<()> {
         if self.drop_from(file, hashes)? {
             return Ok(());
@@ -174,8 +174,7 @@ impl Store {
         moved.into_iter().try_for_each(|(file, hashes)| self.drop_members(&file, &hashes))
     }
 
-    /// Removes members, and any damaged ones, from a pack by rewriting it with the remaining members. Returns whether
-    /// the pack existed.
+    /// Rewrites a pack without the given members and without damaged ones. Returns whether the pack existed.
     fn drop_from(&self, file: &Path, hashes: &[&str]) -> Result<bool> {
         let folder = file.parent().unwrap_or(file);
         let kept = match packed::without(&*self.disk, file, hashes) {

@@ -8,7 +8,7 @@ use ghostlab_core::error::{Error, Result};
 use crate::Store;
 
 impl Store {
-    /// Writes a small file into the store atomically, replacing an existing one.
+    /// Writes a small file into the store atomically, replacing any existing one.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
@@ -34,12 +34,12 @@ impl Store {
         self.disk.exists(path)
     }
 
-    /// Reads a small file in the store.
+    /// Reads a small file in the store. Returns `None` if it cannot be read.
     pub fn file(&self, path: &Path) -> Option<Vec<u8>> {
         self.disk.read(path).ok()
     }
 
-    /// Reads all small files in a folder of the store.
+    /// Reads all small files in a folder of the store. Unreadable files are skipped.
     pub fn files(&self, folder: &Path) -> Vec<Vec<u8>> {
         self.disk.list(folder).into_iter().filter_map(|name| self.disk.read(&folder.join(name)).ok()).collect()
     }

@@ -169,7 +169,7 @@ fn write_error(error: &std::io::Error, path: &Path) -> Error {
     Error::io("write", path, error)
 }
 
-/// Formats the beginning of a damaged marker for messages.
+/// Formats the beginning of a damaged marker for an error message.
 fn preview(text: &[u8]) -> String {
     match text.len() {
         0 => "an empty file".to_owned(),
@@ -183,7 +183,7 @@ fn names(root: &Path) -> Result<Vec<String>> {
         Ok(entries) => {
             let mut names: Vec<String> =
                 entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-            // Ignore temporary files of an unfinished start, and `lost+found` at the root of a disk.
+            // Ignore temporary files, such as an unfinished marker, and `lost+found` at the root of a disk.
             names.retain(|name| !atomic::is_temporary(name) && name != "lost+found");
             names.sort();
             Ok(names)
@@ -225,7 +225,7 @@ fn has_store_content(root: &Path, words: StoreWords) -> bool {
     objects.any(|folder| holds_object(&folder, OBJECT_DEPTH)) || holds_process(&root.join("processes"))
 }
 
-/// Number of folder levels between a kind and an object record: hash prefix and object.
+/// Number of folder levels between the folder of a kind and an object record: hash prefix and object.
 const OBJECT_DEPTH: usize = 2;
 
 fn holds_object(folder: &Path, depth: usize) -> bool {
@@ -256,7 +256,7 @@ fn holds_process(folder: &Path) -> bool {
 }
 
 fn no_store(root: &Path, words: StoreWords, missing: &str) -> Error {
-    /// Maximum number of names listed in the message.
+    /// Maximum number of names listed in the error message.
     const TOLD: usize = 3;
     let names = names(root).unwrap_or_default();
     let shown: Vec<String> = names.iter().take(TOLD).map(|name| format!("`{name}`")).collect();

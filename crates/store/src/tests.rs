@@ -1,4 +1,4 @@
-//! Tests of the store's guarantees: written objects are found complete, and leftovers from dead processes are removed.
+//! Tests for the store's guarantees: written objects are found complete, and leftovers from dead processes are removed.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn key(value: u32) -> Key {
 }
 
 fn write(store: &Store, key: &Key, bytes: &[u8]) -> StoredObject {
-    // Use a draft, so that the object gets its own folder like a large one.
+    // Use a draft so that the object gets its own folder like a large one.
     let mut draft = store.draft().unwrap();
     draft.write("a.bin", bytes).unwrap();
     store.commit(draft, key, 1.5).unwrap()
@@ -148,7 +148,7 @@ fn drafts_of_dead_processes_are_swept_living_ones_stay() {
     let draft = store.draft().unwrap();
     let (_, killed) = plant(folder.path(), "99999999-0123456789ab", &here, 99_999_999);
     let (record, far) = plant(folder.path(), "5-0123456789ab", "another boot", 5);
-    // The owner is unknown, because the record of a remote process may not be visible yet.
+    // The owner of this draft has no record. It may be a remote process whose record is not visible yet.
     let nobodys = folder.path().join("drafts/77-0123456789ab.3");
     fs::create_dir(&nobodys).unwrap();
     assert_eq!(store.drafts_left().iter().map(|left| (left.dead, left.bytes)).filter(|left| left.0).count(), 1);

@@ -25,8 +25,8 @@ use ghostlab_core::files::atomic::STALE_AFTER;
 /// Interval between heartbeats. It is shorter in tests.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 15 });
 
-/// Time for which a listed lease of another process counts as held without checking its owner. Waiting for many leases
-/// then costs one listing instead of two or three operations each.
+/// Time for which a listed lease of another process is assumed to be held, without checking its owner. Waiting for many
+/// leases then costs one listing in total instead of two or three operations per lease.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Maximum number of lease owners checked per listing. The limit exists because hundreds of workers may wait for
@@ -53,7 +53,8 @@ pub(crate) struct Worker {
     /// Leases of this process. The record in a lease does not identify the thread that holds it.
     held: Arc<Mutex<HashSet<PathBuf>>>,
     seen: Mutex<HashMap<String, (u64, Duration)>>,
-    /// For each lease held by another process, when it was last found contended, or else first seen.
+    /// For each lease held by another process, the time it was last found contended, or first seen if it has not been
+    /// contended yet.
     tried: Mutex<HashMap<String, Duration>>,
     listed: Mutex<Option<ClaimListing>>,
     /// Hashes reserved by this process. They are removed together with the process record.
@@ -77,7 +78,7 @@ pub enum LeaseResult {
     Theirs(Process),
 }
 
-/// Lease of a job. It is released on drop if this process still holds it.
+/// Lease on a job. It is released on drop if this process still holds it.
 pub struct Lease {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -119,7 +120,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Release the name only after removing the file, so that other threads of this process cannot mistake the file
+        // Release the name only after removing the file so that other threads of this process cannot mistake the file
         // for an older lease.
         if self.marked && self.is_own() {
             self.disk.remove(&self.path).ok();
@@ -212,7 +213,7 @@ impl Worker {
         (digits.unwrap_or_default() % count.max(1) as u64) as usize
     }
 
-    /// Tries to take a lease that no running process holds.
+    /// Tries to take a lease. Succeeds if no running process holds it.
     pub(crate) fn lease(&self, name: &str) -> LeaseResult {
         let path = self.leases.join(name);
         if !lock(&self.held).insert(path.clone()) {
@@ -266,7 +267,8 @@ impl Worker {
         lately && self.with_leases(|leases| leases.contains(name))
     }
 
-    /// Returns whether a lease exists, using only the listing. Does not check whether the owner is alive.
+    /// Returns whether the listing contains a lease. To make the caller check the owners of long-held leases, returns
+    /// false for up to [`PROBES`] of them per listing.
     pub(crate) fn is_listed_as_leased(&self, name: &str) -> bool {
         let now = self.disk.now();
         if !self.with_leases(|leases| leases.contains(name)) {
@@ -394,7 +396,7 @@ pub(super) fn sweep_claims(disk: &dyn Disk, root: &Path, words: StoreWords, know
 /// Records that a process died during its job, if deaths count for that job.
 fn died(disk: &dyn Disk, leases: &Path, words: StoreWords, name: &str, process: &Process) {
     if let Some(root) = leases.parent().filter(|_| (words.counts_death)(name)) {
-        // If this cannot be written, the job may be tried once too often.
+        // If the record cannot be written, the job may be tried one time too many.
         attempts::note(disk, root, name, &Attempt::of_the_dead(process)).ok();
     }
 }

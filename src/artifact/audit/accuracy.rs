@@ -53,7 +53,7 @@ pub(super) fn check_counts(entries: &[PaperNumber], columns: &AuditColumns, find
     }
 }
 
-/// Returns the likely reason why a value matches no count of correct answers.
+/// Returns the most likely explanation for a value that matches no count of correct answers.
 fn explanation(entry: &PaperNumber, value: f64, near: &[(usize, f64)]) -> (Severity, &'static str) {
     let unit = entry.unit();
     if near.iter().any(|(_, accuracy)| ((accuracy / unit + EPSILON).floor() * unit - value).abs() < EPSILON) {
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn no_accuracy_is_halfway_between_two_values_of_two_decimals() {
         for task in columns() {
-            // The value is exactly between two numbers with two decimals if it is an odd multiple of 1/20000.
+            // The value is exactly halfway between two numbers with two decimals if it is an odd multiple of 1/20000.
             assert_eq!(
                 (0..=task.documents).find(|count: &usize| {
                     let parts = 20_000 * count;

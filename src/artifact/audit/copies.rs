@@ -7,10 +7,10 @@ use crate::artifact::paper::PaperNumber;
 use crate::recovery;
 use crate::results::record::Condition;
 
-/// Minimum number of equal scores that is unlikely to be a coincidence.
+/// Minimum number of equal scores that indicates a copy. Fewer may be a coincidence.
 const MIN_EQUAL_SCORES: usize = 3;
 
-/// Minimum number of equal four-digit perplexities that is unlikely to be a coincidence.
+/// Minimum number of equal four-digit perplexities that indicates a copy. Fewer may be a coincidence.
 const MIN_EQUAL_PERPLEXITIES: usize = 2;
 
 /// Compares every row with the earlier rows of all tables and reports the first match. Equal latencies, speedups and

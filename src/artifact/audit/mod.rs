@@ -249,7 +249,7 @@ pub fn run_with(entries: &[PaperNumber], columns: &AuditColumns) -> Vec<Finding>
     copies::check_duplicates(&rows, &mut findings);
     costs::check_speedup(&rows, &mut findings);
     costs::check_memory(&rows, &mut findings);
-    // The sort is stable and keeps the table order within a check.
+    // The sort is stable, so the findings of a check remain in table order.
     findings.sort_by_key(|finding| (finding.severity, finding.check));
     findings
 }

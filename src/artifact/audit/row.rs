@@ -57,18 +57,18 @@ impl<'a> AuditRow<'a> {
         rows
     }
 
-    /// Returns the first cell of a metric and its value.
+    /// Returns the first cell for a metric, with its value.
     pub(super) fn get(&self, metric: &str) -> Option<(&'a PaperNumber, f64)> {
         let cell = *self.first.get(metric)?;
         Some((cell, cell.record.value?))
     }
 
-    /// Returns the cells of several metrics and their values, or `None` if one is missing.
+    /// Returns the first cell for each metric, with its value. Returns `None` if one is missing.
     pub(super) fn all(&self, metrics: &[&str]) -> Option<Vec<(&'a PaperNumber, f64)>> {
         metrics.iter().map(|metric| self.get(metric)).collect()
     }
 
-    /// Returns a pair of scores for each metric that both rows have.
+    /// Returns a pair of scores for each metric present in both rows.
     pub(super) fn shared_scores(&self, other: &AuditRow<'a>) -> Vec<(&'a PaperNumber, &'a PaperNumber)> {
         self.scores.iter().zip(&other.scores).filter_map(|(one, two)| (*one).zip(*two)).collect()
     }

@@ -25,7 +25,7 @@ const SVD: &str = "ghosted:svd";
 const SOLVE: &str = "ghosted:solve";
 const DIAG: &str = "linearpatch-diag";
 const ROTATE: &str = "linearpatch-rotate";
-/// Methods that the paper compares with.
+/// Existing methods with which the paper compares its own.
 const EXISTING: [&str; 5] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE];
 /// All methods that repair a pruned model.
 const REPAIRS: [&str; 6] = ["prune-and-comp", "replaceme-ls", "replaceme-cos", DIAG, ROTATE, GHOSTED];

@@ -117,7 +117,7 @@ pub fn claims_about<'j>(artifact: &str, judged: &'j [JudgedClaim<'static>]) -> V
     judged.iter().filter(|entry| entry.claim.artifacts.contains(&artifact)).collect()
 }
 
-/// Formats the contents of [`CLAIMS`].
+/// Formats the contents of the [`CLAIMS`] file.
 pub fn format_claims(judged: &[&JudgedClaim<'_>]) -> String {
     if judged.is_empty() {
         return "The paper has no claim about this that is checked.\n".to_owned();

@@ -1,4 +1,4 @@
-//! Tests of the report that lists the verdicts on the paper's numbers and on ours.
+//! Tests for the report that lists the verdicts on the paper's numbers and on ours.
 
 use super::super::ClaimAxis::Depth;
 use super::super::Needed;

@@ -18,7 +18,7 @@ pub const SEEDS: &str = "seeds";
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClaimVerdict {
     pub outcome: Judgement,
-    /// Reason why the verdict is unknown, if it is.
+    /// Explanation of an unknown verdict.
     pub reason: Option<String>,
     /// Number of settings in which the check holds.
     pub held: usize,
@@ -83,7 +83,7 @@ impl Claim {
         ClaimVerdict { outcome: Judgement::NotApplicable, ..self.unknown_verdict(reason) }
     }
 
-    /// Judges the check in every setting that all artifacts share.
+    /// Runs the check in every setting that all artifacts share.
     fn settings(&self, artifacts: &[(&str, &ArtifactNumbers)]) -> Vec<SettingVerdict> {
         let key =
             |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.of(&record.condition)).collect() };
@@ -108,7 +108,7 @@ impl Claim {
         record.condition.criterion != DENSE && (self.only)(&record.condition)
     }
 
-    /// Judges the check in one setting.
+    /// Runs the check in one setting.
     fn setting_verdict(
         &self,
         artifacts: &[(&str, &ArtifactNumbers)],
@@ -134,7 +134,7 @@ impl Claim {
         SettingVerdict { setting: self.over.iter().copied().zip(key).collect(), outcome, cut_of, shown }
     }
 
-    /// Merges settings whose criteria have equal scores, so that each measurement counts only once.
+    /// Merges settings whose criteria have equal scores so that each measurement counts only once.
     fn by_measurement<'a>(&self, groups: Vec<ClaimGroup<'a>>) -> Vec<ClaimGroup<'a>> {
         let Some(axis) = self.over.iter().position(|axis| *axis == ClaimAxis::Criterion) else { return groups };
         let mut cuts: Vec<ClaimGroup<'a>> = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests of settings and verdict counts.
+//! Tests for settings and verdict counts.
 
 use super::super::ClaimAxis::{Backbone, Criterion, Depth};
 use super::super::run::ClaimRun;

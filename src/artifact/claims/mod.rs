@@ -5,7 +5,7 @@
 //! add an entry to `claims.yaml` and a function to `checks`.
 //!
 //! Numbers are compared as printed. A missing number makes the result of a check unknown. A claim lists the methods
-//! that ours is compared with, so that a missing one is noticed. A claim is unknown if the settings with unknown
+//! with which ours is compared, so that a missing one is noticed. A claim is unknown if the settings with unknown
 //! results could change the outcome.
 
 mod checks;
@@ -48,7 +48,7 @@ pub struct Claim {
     pub says: &'static str,
     /// Section of the paper that contains the sentence.
     pub section: &'static str,
-    /// Interpretation of an imprecise word, such as "competitive" as "first or second".
+    /// Interpretation of an imprecise word, such as "first or second" for "competitive".
     pub reading: Option<&'static str>,
     /// Axes that distinguish the settings of the claim. Each combination among the pruned cells is one setting.
     pub over: &'static [ClaimAxis],
@@ -63,7 +63,7 @@ pub struct Claim {
     check: Checked,
 }
 
-/// Dimension in which the settings of a claim differ.
+/// Dimension along which the settings of a claim differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClaimAxis {
@@ -174,7 +174,7 @@ pub fn claims() -> impl Iterator<Item = &'static Claim> {
 }
 
 impl Sentence {
-    /// Converts the sentence to claims. Leaks its strings to give them a static lifetime.
+    /// Converts the sentence into claims. Leaks its strings to give them a static lifetime.
     fn claims(self) -> impl Iterator<Item = Claim> {
         let (says, section): (&str, &str) = (self.says.leak(), self.section.leak());
         let artifacts: Vec<&str> = self.artifacts.into_iter().map(|name| &*name.leak()).collect();

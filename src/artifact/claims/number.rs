@@ -1,6 +1,6 @@
 //! Numbers that may be unknown, and the results of checks on them.
 //!
-//! A known number carries its origin, and an unknown one the reason why it is unknown. Any operation on an unknown
+//! A known number records its origin, and an unknown number records why it is unknown. Any operation on an unknown
 //! number yields an unknown number.
 
 use std::cmp::Ordering;
@@ -8,7 +8,7 @@ use std::ops::{Mul, Sub};
 
 use crate::results::distinct;
 
-/// Number with its origin, such as `0.33 (ghosted 60.01 over replaceme-ls 59.68)`, or the reason why it is unknown.
+/// Number with its origin, such as `0.33 (ghosted 60.01 over replaceme-ls 59.68)`, or the reason it is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Quantity(Result<(f64, String), String>);
 
@@ -130,7 +130,7 @@ pub(super) fn short(value: f64) -> String {
 
 pub use crate::artifact::page::Judgement;
 
-/// Result of a check in one setting, with the numbers that it used or missed.
+/// Result of a check in one setting, with the numbers that it used or found missing.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ClaimCheck {
     pub(super) outcome: Judgement,

@@ -1,4 +1,4 @@
-//! Tests of the claims against the paper's own tables.
+//! Tests the claims against the paper's own tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +53,7 @@ fn these_are_the_counts_on_the_papers_own_tables() {
         ("table3-margin-widens", 8, 9, false),
         ("table4-saturates", 1, 1, true),
         ("table4-perplexity-improves", 1, 1, true),
-        // Going from 64 to 128 sequences lowers the perplexity by 1.34, going from 32 to 64 by only 0.58.
+        // Going from 64 to 128 sequences lowers the perplexity by 1.34, but going from 32 to 64 by only 0.58.
         ("table4-returns-diminish", 0, 1, false),
         ("table5-linearpatch", 2, 2, true),
         ("tableA4-highest", 4, 4, true),

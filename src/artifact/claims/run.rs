@@ -114,7 +114,7 @@ pub(super) fn incompatibility(
     unlike.map(|what| format!("{a} and {b} differ in {what}"))
 }
 
-/// Returns the first difference between the settings that two runs have under the same name.
+/// Describes the first difference between settings that have the same name in both runs.
 fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNumbers) -> Option<String> {
     let one = settings_by_name(level, first);
     let other = settings_by_name(level, second);
@@ -129,7 +129,7 @@ fn first_difference(level: &Level, first: &ArtifactNumbers, second: &ArtifactNum
     })
 }
 
-/// Returns the settings that a run has under each name.
+/// Returns the settings of a run, grouped by name.
 fn settings_by_name((is_of, name): &Level, numbers: &ArtifactNumbers) -> BTreeMap<String, BTreeSet<FlatSettings>> {
     let mut all: BTreeMap<String, BTreeSet<FlatSettings>> = BTreeMap::new();
     for KnownNumber { record, identity } in numbers.known_numbers() {

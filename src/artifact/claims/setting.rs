@@ -103,7 +103,7 @@ impl<'a> ClaimSetting<'a> {
         distinct(known.map(|record| &record.metric).filter(|id| of_family(family, id)))
     }
 
-    /// Returns the combined standard deviation of two recoveries: the square root of the sum of the squares.
+    /// Returns the combined standard deviation of two recoveries: the square root of the sum of their squares.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let both = self.deviation(metric, one).and_then(|a| Ok(a.hypot(self.deviation(metric, other)?)));
         Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
@@ -190,7 +190,7 @@ impl<'a> ClaimSetting<'a> {
         names.iter().map(|&name| Ok((name, self.read(metric, name)?))).collect()
     }
 
-    /// Returns the value for a recovery. It is an error if there is not exactly one record.
+    /// Returns the value for a recovery. Fails unless there is exactly one record.
     fn read(&self, metric: &str, recovery: &str) -> Result<f64, String> {
         let found: Vec<&Record> = self
             .records
@@ -229,7 +229,7 @@ fn usable(record: &Record, method: &str) -> Result<f64, String> {
     }
 }
 
-/// Prefix for the reason why a value is too noisy.
+/// Prefix of messages that explain why a value is too noisy.
 pub(super) const NOISY: &str = "noise: ";
 
 /// Comparison function that returns `Greater` if the first value is better.

@@ -1,4 +1,4 @@
-//! Tests of queries on a setting and of missing numbers.
+//! Tests for queries on a setting, including missing numbers.
 
 use super::super::number::Judgement;
 use super::super::samples::{record, with_metric};

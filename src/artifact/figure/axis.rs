@@ -98,7 +98,7 @@ impl Range {
         Self { low: invert(low, scale), high: invert(high + room, scale), scale }
     }
 
-    /// Makes the range end exactly at the lowest and highest value. Adds a margin only if they are equal.
+    /// Makes the range extend exactly from the lowest to the highest value. Adds a margin only if they are equal.
     pub(super) fn exactly(self) -> Self {
         if self.high > self.low { self } else { self.with_room(false) }
     }

@@ -50,7 +50,7 @@ pub struct Curves {
     pub levels: Vec<Level>,
 }
 
-/// Horizontal offset between two lines at the same x, in points (1/72 inch).
+/// Maximum horizontal offset between two lines at the same x, in points (1/72 inch).
 const MAX_LINE_OFFSET: f64 = 3.6;
 /// Size of a marker. Small enough to keep the caps of an error bar visible.
 const MARKER: f64 = 1.8;

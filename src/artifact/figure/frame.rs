@@ -154,7 +154,7 @@ impl Frame {
         self.left + xs.fraction(value) * (self.right - self.left)
     }
 
-    /// Draws an error bar. The caps are wider than a marker, so that short bars stay visible.
+    /// Draws an error bar. The caps are wider than a marker so that short bars stay visible.
     pub(super) fn whisker(&self, scene: &mut Scene, x: f64, (lower, upper): (f64, f64), colour: Colour) {
         let low = self.y(lower);
         let high = self.y(upper);

@@ -8,10 +8,10 @@
 //! | none, one value per calibration seed | [`Dots`] |
 //! | none, quality against size, with the Pareto frontier | [`Pareto`] |
 //!
-//! A figure is converted to a `scene` of shapes, measured in points. The scene is written as SVG and PDF and rasterized
-//! by plotters, so all formats have the same proportions. Text is set at 8 points at the printed width. A method has
-//! the same style in every figure ([`palette`]). The SVG follows the reader's light or dark theme and has an accessible
-//! title and description. Non-finite numbers count as missing. Equal data yields equal bytes.
+//! A figure is converted into a `scene` of shapes, measured in points. The scene is written as SVG and PDF and
+//! rasterized by plotters, so all formats have the same proportions. Text is set at 8 points at the printed width. A
+//! method has the same style in every figure ([`palette`]). The SVG follows the reader's light or dark theme and has an
+//! accessible title and description. Non-finite numbers count as missing. Equal data yields equal bytes.
 //!
 //! ```
 //! use ghostlab::artifact::figure::{Axis, BarChart, Figure, Plot, Series, Surroundings};

@@ -279,7 +279,7 @@ mod tests {
                 for (i, a) in methods.iter().enumerate() {
                     for b in &methods[..i] {
                         let apart = distance(rgb(of(a).colour), rgb(of(b).colour), matrix);
-                        // The threshold is far above 2.3, the CIELAB distance that is just noticeable.
+                        // The threshold is far above 2.3, the just-noticeable difference in CIELAB.
                         assert!(apart >= 12.0, "{a} and {b}, {name}, {theme:?}: {apart:.1}");
                     }
                 }

@@ -47,13 +47,13 @@ pub struct PageArtifact {
     pub status: String,
     pub tables: Vec<SavedTable>,
     pub figures: Vec<FigureView>,
-    /// Lines about the provenance, as pairs of a name and a value.
+    /// Lines about the provenance, as name-value pairs.
     pub provenance: Vec<(String, String)>,
     /// Origins of the stored results that the artifact is based on.
     pub computed: Vec<ComputedBy>,
     /// SHA-256 of each input file, keyed by path.
     pub inputs: BTreeMap<String, String>,
-    /// Links to files, as pairs of a text and a path relative to the folder of the page.
+    /// Links to files, each with its text and a path relative to the folder of the page.
     pub files: Vec<(String, String)>,
 }
 
@@ -82,11 +82,11 @@ pub struct CellNote {
     pub title: String,
     /// Settings of the cell. Null if the cell was never planned.
     pub identity: Value,
-    /// Lines about the cell, as pairs of a name and a value.
+    /// Lines about the cell, as name-value pairs.
     pub lines: Vec<(String, String)>,
     /// Shell commands to copy, such as `ghostlab explain …`.
     pub commands: Vec<String>,
-    /// Origins of the parts: program, commit, command and machine. Usually there is only one.
+    /// Origins of the objects in `parts`: program, commit, command and machine. Usually there is only one.
     pub makers: Vec<Vec<(String, String)>>,
     pub parts: Vec<ObjectNote>,
     /// SHA-256 of each input file, keyed by path.
@@ -162,8 +162,8 @@ pub enum Judgement {
 impl Judgement {
     pub const ALL: [Self; 4] = [Self::Holds, Self::Fails, Self::Unknown, Self::NotApplicable];
 
-    /// Combines the verdicts for the parts of a sentence. The result is the first of failing, unknown and holding that
-    /// occurs, or not applicable if none does.
+    /// Combines the verdicts for the parts of a sentence. The result is the first of `Fails`, `Unknown` and
+    /// `Holds` that occurs, or `NotApplicable` if none of them does.
     pub fn of_parts(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let order = [Self::Fails, Self::Unknown, Self::Holds];

@@ -26,7 +26,7 @@ pub(super) struct PageFigure<'a> {
     data: String,
 }
 
-/// Converts a figure to values for the template.
+/// Converts a figure into values for the template.
 ///
 /// # Errors
 /// Fails if the figure is not an SVG.

@@ -5,7 +5,7 @@
 //! the script.
 //!
 //! Without JavaScript, the page is static and all notes are at its end. With JavaScript, clicking a number opens its
-//! note. The URL then contains the open note, the sort order and the filter, so that views can be shared.
+//! note. The URL then contains the open note, the sort order and the filter, so views can be shared.
 //!
 //! Browsers that support `rel="expect"` paint the page only when it is fully parsed, because the last row of a table
 //! may still widen its columns.
@@ -190,7 +190,7 @@ fn filled(template: &str, values: &impl Serialize) -> Result<String> {
 fn render_template(template: &str, values: &impl Serialize) -> Result<String, minijinja::Error> {
     let mut templates = Environment::new();
     templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    // A misspelled name in a template must be an error and not yield empty text.
+    // Make a misspelled name in a template an error. By default, it would yield empty text.
     templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
     templates.set_formatter(html::escaped);
     for (name, source) in TEMPLATES {

@@ -64,8 +64,8 @@ pub(super) struct Section<'a> {
     pub(super) tally: Tally,
     tables: Vec<PageTable>,
     figures: Vec<PageFigure<'a>>,
-    /// Provenance of the numbers as pairs of a name and a value: when and by which commit they were computed, and how
-    /// long it took.
+    /// Provenance of the numbers, as name-value pairs: when and by which commit they were computed, and how long it
+    /// took.
     computed: Vec<(&'static str, String)>,
     /// Claims about this artifact, each with the id of its row.
     claims: Vec<(String, &'a ClaimRow)>,
@@ -113,7 +113,7 @@ struct ArtifactLink<'a> {
 /// Builds the section for an artifact.
 ///
 /// # Errors
-/// Fails like [`table::table`] and [`figure::figure`].
+/// Fails in the same cases as [`table::table`] and [`figure::figure`].
 pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
     let id = artifact_id(&artifact.profile, &artifact.name);
     let place_in_paper = PaperPlace::of(&artifact.name);
@@ -236,7 +236,7 @@ pub(super) struct PageList {
 /// Builds the section with all claims. Returns `None` if there are none.
 ///
 /// # Errors
-/// Fails like [`table::table`].
+/// Fails in the same cases as [`table::table`].
 pub(super) fn claims(claims: &[ClaimRow]) -> Result<Option<PageList>> {
     let ours = Some("Ours".to_owned());
     let theirs = Some("The paper's own numbers".to_owned());
@@ -290,7 +290,7 @@ const TOY_MODELS: &str = "On small models a claim that fails is shown not to hol
 /// Builds the section with all audit findings. Returns `None` if there are none.
 ///
 /// # Errors
-/// Fails like [`table::table`].
+/// Fails in the same cases as [`table::table`].
 pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
     let caption = Severity::ALL.map(|severity| format!("{}: {}.", capital(severity.name()), severity.about()));
     let caption = format!("What the paper's own tables do not agree on. {}", caption.join(" "));
@@ -313,7 +313,7 @@ pub(super) fn findings(findings: &[FindingRow]) -> Result<Option<PageList>> {
 /// Builds the section with the folders that were left out. Returns `None` if there are none.
 ///
 /// # Errors
-/// Fails like [`table::table`].
+/// Fails in the same cases as [`table::table`].
 pub(super) fn left_out(folders: &[(String, String)]) -> Result<Option<PageList>> {
     let rows: Vec<Vec<String>> = folders.iter().map(|(folder, reason)| vec![folder.clone(), reason.clone()]).collect();
     let caption = "Results folders that are not on this page.".to_owned();
@@ -368,13 +368,13 @@ struct SharedNoteLink {
 #[derive(Debug, Serialize)]
 pub(super) struct SharedNote<'a> {
     id: String,
-    /// Lines about an origin, as pairs of a name and a value.
+    /// Lines about an origin, as name-value pairs.
     lines: Option<&'a Pairs>,
     /// SHA-256 of each input file, keyed by path.
     inputs: Option<&'a BTreeMap<String, String>>,
 }
 
-/// Returns the notes that numbers in tables link to, and the notes that these share.
+/// Returns the notes that numbers in tables link to, and the shared notes to which these refer.
 pub(super) fn notes(page: &Page) -> (Vec<Note<'_>>, Vec<SharedNote<'_>>) {
     let tables = page.artifacts.iter().flat_map(|artifact| &artifact.tables);
     let numbers = tables.flat_map(|table| &table.rows).flat_map(|row| &row.cells);

@@ -116,7 +116,7 @@ pub(super) struct Strip<'a> {
 #[derive(Debug, Serialize)]
 struct StripRow {
     name: &'static str,
-    /// Counts of those verdicts that occur.
+    /// Counts of the verdicts that occur.
     tally: Vec<Verdicts>,
     squares: Vec<Square>,
 }

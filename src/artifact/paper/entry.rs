@@ -73,7 +73,7 @@ impl PaperNumber {
     /// Parses a user file in the same format.
     ///
     /// # Errors
-    /// Fails like [`Self::parse`], but reports the error as bad input.
+    /// Fails in the same cases as [`Self::parse`], but reports the error as bad input.
     pub(super) fn tidy(file: &str, text: &str) -> Result<Vec<Self>> {
         let rows = lines(file, text).map_err(bad)?;
         rows.into_iter().map(|(line, row)| Self::from_line(file, line, row).map_err(bad)).collect()
@@ -161,7 +161,7 @@ fn decimal(column: &str, field: &str) -> Result<Option<f64>> {
 
 impl PaperNumber {
     /// Reads a file that contains the `wanted` columns. If the file has one row per method, the columns in `labels`
-    /// name the method. By default, this is the first column.
+    /// name the method. By default, the first column does.
     ///
     /// # Errors
     /// Fails with file name and line number if the file cannot be read, a column is missing, or a cell is not a printed

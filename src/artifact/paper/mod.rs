@@ -22,7 +22,7 @@ pub fn entries(artifact: &str) -> Result<Vec<PaperNumber>> {
 /// Returns the numbers in a table (`table2` to `tableA10`).
 ///
 /// # Errors
-/// Fails like [`entries`].
+/// Fails in the same cases as [`entries`].
 pub fn records(artifact: &str) -> Result<Vec<Record>> {
     Ok(entries(artifact)?.into_iter().map(|entry| entry.record).collect())
 }

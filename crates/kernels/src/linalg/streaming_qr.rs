@@ -1,4 +1,5 @@
-//! Streaming least squares by QR decomposition, which resolves singular values of `X` rather than of `XᵀX`.
+//! Streaming least squares by QR decomposition. Unlike the normal equations, it does not square the condition number of
+//! `X`.
 //!
 //! Only `R [C, C]` and `Z = QᵀY [C, C]` of the previous rows are kept. A block of new rows is appended below them and
 //! rotated in, one panel of channels at a time. The reflections of a panel modify only the panel's rows of `R` and the
@@ -18,8 +19,8 @@ use super::solve::{finite, not_finite, threads};
 use super::solve_error::{Result, Unsolved};
 use super::transpose::transpose;
 
-/// Number of channels per panel. The reflections of a panel are applied to the other columns in one product of this
-/// depth.
+/// Number of channels per panel. The reflections of a panel are applied to the other columns in one matrix product,
+/// which has this inner dimension.
 const PANEL: usize = 128;
 /// Bounds on the number of rows that are collected before they are rotated in. Within these bounds, a block has as many
 /// rows as channels. Larger blocks are hardly faster. The upper bound keeps the working memory below that of `R` and
@@ -98,7 +99,7 @@ impl StreamingQr {
     /// minimum-norm solution.
     ///
     /// # Errors
-    /// Fails if values are not finite or the decomposition does not converge.
+    /// Fails if any value is not finite or the decomposition does not converge.
     pub fn solve(&mut self, cutoff: f64) -> Result<Svd> {
         let c = self.channels;
         self.rotate();
@@ -149,7 +150,7 @@ impl StreamingQr {
             let columns = self.work[first * stride..].par_chunks_exact(stride);
             self.kept[first * c..].par_chunks_exact_mut(c).zip(columns).enumerate().for_each(
                 |(column, (kept, work))| {
-                    // Skip elements below the panel's diagonal, which store its reflections.
+                    // Skip the elements below the panel's diagonal, which hold its reflections.
                     let high = width.min(column + 1);
                     kept[first..first + high].copy_from_slice(&work[top.start..top.start + high]);
                 },
@@ -206,7 +207,7 @@ mod tests {
         values.iter().map(|v| v * v).sum::<f64>().sqrt()
     }
 
-    /// Computes both solutions from uneven blocks of rows.
+    /// Solves the system by QR and accumulates its normal equations, from the same blocks of rows.
     fn both(x: &[f64], y: &[f64], c: usize) -> (Svd, NormalEquations) {
         let mut tall = StreamingQr::new(c);
         let mut normal = NormalEquations::new(c);
@@ -246,8 +247,8 @@ mod tests {
         }
     }
 
-    /// Asserts that the solution has minimum norm. Each column of the solution is in the row space of `X`, so it is
-    /// orthogonal to the `blind` directions, in which all rows of `X` are zero.
+    /// Asserts that both minimum-norm solutions are orthogonal to the `blind` directions. All rows of `X` are
+    /// orthogonal to these directions, and the columns of a minimum-norm solution are in the row space of `X`.
     fn assert_minimum_norm(x: &[f64], y: &[f64], c: usize, rank: usize, blind: &[Vec<f64>]) {
         let (svd, normal) = both(x, y, c);
         let least = normal.minimum_norm().unwrap();

@@ -1,4 +1,4 @@
-//! Strided matrix views over slices, the operands and destinations of products.
+//! Strided matrix views over slices, used as operands and destinations of matrix products.
 
 /// Read-only matrix view with arbitrary strides.
 #[derive(Clone, Copy)]
@@ -95,7 +95,7 @@ impl<'a, T> MatrixViewMut<'a, T> {
     }
 }
 
-/// Operation that a product performs on its destination.
+/// How a product updates its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
     /// Overwrite the destination.

@@ -169,7 +169,7 @@ fn waiting_worker_costs_one_operation_a_second() {
     server.set(Duration::from_secs(700));
     let before = server.operations();
     let taken = names.iter().filter(|name| !idle.worker.is_listed_as_leased(name));
-    // Keep the leases until all are counted, so that releases are not counted too.
+    // Keep the leases until all are counted so that releases are not counted too.
     let taken = taken.filter_map(|name| match idle.worker.lease(name) {
         LeaseResult::Mine(lease) => Some(lease),
         LeaseResult::Theirs(_) => None,

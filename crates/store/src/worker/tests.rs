@@ -1,4 +1,4 @@
-//! Tests of leases and of liveness checks.
+//! Tests for leases and liveness checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -154,7 +154,7 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
     let (folder, one, two) = workers();
     let name = "compute-a";
     let LeaseResult::Mine(lease) = one.lease(name) else { panic!("not free") };
-    // Simulate a process on another machine that had no heartbeat for longer than the timeout.
+    // Simulate a process on another machine that has had no heartbeat for longer than the timeout.
     let far =
         Process { owner: Owner { system: Some("another".into()), ..one.process.owner.clone() }, ..one.process.clone() };
     fs::write(&one.record, far.record()).unwrap();
@@ -184,7 +184,7 @@ fn suspended_process_notices_its_lost_leases() {
     fs::remove_file(&one.record).unwrap();
     assert!(!lease.holds(), "a process without a record counts as dead, so any process can take its lease");
     drop(lease);
-    // Taking a lease first restores the record.
+    // Taking a lease first restores the record of this process.
     let lease = leased(&one);
     assert!(one.record.exists() && matches!(two.lease("a"), LeaseResult::Theirs(_)));
     // A change of the system clock does not hide the loss of a lease.

@@ -1,4 +1,4 @@
-//! Simulated network file system. Clients cache contents, so that changes by other clients become visible late.
+//! Simulated network file system. Clients cache contents, so changes by other clients become visible late.
 //! Successful links and renames may report failure, clocks differ, and every operation is counted. There are no locks.
 
 use std::any::Any;
@@ -22,7 +22,7 @@ pub(crate) type Told = Box<dyn Fn(&Path) + Send + Sync>;
 /// Time of a read, and the content that was read.
 type Seen = (Duration, Option<Vec<u8>>);
 
-/// Faults of a network.
+/// Faults of a simulated network.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Network {
     /// Time in seconds for which a client trusts its cache.
@@ -147,7 +147,7 @@ impl Client {
         Ok(())
     }
 
-    /// Returns whether the reply to a change is lost.
+    /// Returns whether the reply to the next change is lost.
     fn lies(&self) -> bool {
         let number = self.changes.fetch_add(1, Relaxed) + 1;
         self.network.lies > 0 && number.is_multiple_of(self.network.lies)

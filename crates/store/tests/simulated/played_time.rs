@@ -43,7 +43,7 @@ pub(crate) struct Time {
     doors: Vec<Door>,
 }
 
-/// Gate where a process waits for its turn.
+/// Gate at which a process waits for its turn.
 #[derive(Default)]
 struct Door {
     open: Mutex<bool>,
