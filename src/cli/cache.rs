@@ -231,7 +231,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let stop = AtomicBool::new(false);
     let clearing_up = exec::lease(&store, Store::CLEARING, "cleaning up the store", &*reporter, &stop)?;
     for some in going.chunks(64) {
-        // Since the objects to delete were listed, runs may have started or reserved more objects.
+        // Runs may have started or reserved more objects since the objects to delete were listed.
         let in_use = store.reserved();
         if !clearing_up.holds() {
             return Err(Error::job("the cleanup lost its lease while it was suspended")
@@ -240,7 +240,7 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
         }
         store.remove_all(some.iter().filter(|entry| !in_use.contains(&entry.hash)))?;
     }
-    // Since the programs to delete were listed, new jobs may have been submitted.
+    // New jobs may have been submitted since the program copies to delete were listed.
     let still = self::programs(gc, &store);
     programs.iter().filter(|program| still.contains(program)).try_for_each(FrozenProgram::remove)?;
     clearing.deleted = true;
@@ -310,11 +310,11 @@ fn to_delete(clearing: &Clearing) {
     print!("{}", columns(&rows, &[1, 2, 3]));
 }
 
-/// Objects that the grids given by `--keep` use.
+/// Objects used by the grids passed to `--keep`.
 #[derive(Default)]
 struct Kept {
     used: KeepSet,
-    /// Engines with float types that occur in the store but are not supported by this program.
+    /// Engines, with their float types, that occur in the store but are not supported by this program.
     unknown_engines: BTreeSet<ComputeId>,
     /// Descriptions of the profiles that have no backbone on this machine. It is unknown which objects they use.
     absent: Vec<String>,

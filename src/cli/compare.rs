@@ -116,7 +116,7 @@ fn data(differences: &Differences) -> String {
     }
 }
 
-/// Formats the differences between protocols, leaving out those in data hashes.
+/// Formats the differences between protocols, except those in data hashes.
 fn protocols(differences: &Differences) -> String {
     let mut text = String::new();
     for protocol in &differences.protocols {
@@ -143,8 +143,8 @@ fn engines_text(differences: &Differences) -> String {
     }
 }
 
-/// Formats the differences in settings despite which numbers were paired. If a run did not record the settings of each
-/// number, also states what is compared.
+/// Formats the settings that differ between paired numbers. If a run did not record the settings of each number, also
+/// states which settings are compared.
 fn global_differences_text(differences: &Differences) -> String {
     let known = match differences.identified {
         true => "",
@@ -159,7 +159,7 @@ fn global_differences_text(differences: &Differences) -> String {
     }
 }
 
-/// Formats the numbers that are not paired because several numbers match.
+/// Lists the numbers that were left unpaired because they matched more than one number.
 fn coinciding_text(differences: &Differences) -> String {
     let mut text = String::new();
     for entry in &differences.coinciding {
@@ -280,8 +280,8 @@ fn values_text(differences: &Differences) -> String {
 
 /// Minimum number of decimals in the table of values.
 const DECIMALS: usize = 4;
-/// Maximum relative difference of two values that the table omits. They are omitted only if they also print as the same
-/// decimal.
+/// Maximum relative difference between two values that the table omits. They are omitted only if they also print as the
+/// same decimal.
 const NEGLIGIBLE: f64 = 1e-4;
 
 fn number(value: Option<f64>, decimals: usize) -> String {
@@ -301,7 +301,7 @@ fn prints_alike(difference: &ValueDifference) -> bool {
     close && number(a, DECIMALS) == number(b, DECIMALS)
 }
 
-/// Returns a note on how many rows were omitted because both values are printed identically. Empty if there are none.
+/// Returns a note on how many rows were omitted because their two values print identically. Empty if there are none.
 fn omitted_note(differences: &Differences) -> String {
     match differences.values.iter().filter(|value| prints_alike(value)).count() {
         0 => String::new(),

@@ -64,7 +64,7 @@ impl CheckItem {
         Self::new(Mark::Lacks, what, error.one_line(), error.advice().unwrap_or_default())
     }
 
-    /// Converts a result to a line in the report. An error becomes a note.
+    /// Converts a result into a line of the report. An error becomes a note.
     pub(super) fn or_note(what: impl Into<String>, found: Result<String>) -> Self {
         match found {
             Ok(found) => Self::good(what, found),
@@ -161,8 +161,7 @@ fn input(need: &InputRef, list: &InputList, store: Option<&Store>) -> CheckItem 
     }
 }
 
-/// Checks the hub cache, and whether its disk has space for the pinned files that are not downloaded yet. Sends no
-/// requests.
+/// Checks the hub cache and the disk space for pinned files that are not downloaded yet. Sends no requests.
 fn hub_lines(settings: &HubSettings, needs: &[InputList]) -> Vec<CheckItem> {
     let hub = Hub::new(settings.clone());
     let mut plan = FetchPlan::default();
@@ -206,7 +205,7 @@ fn machine_lines(needs: &[InputList]) -> Vec<CheckItem> {
     vec![memory, device_line(DeviceName::best(), DeviceName::best().gpu(), gpu, &cpu), kernels_line(amx::status())]
 }
 
-/// Reports the kernel family that `--kernels auto` selects. If it is not AMX, also reports why.
+/// Reports the kernel family that `--kernels auto` selects and, if it is not AMX, the reason.
 fn kernels_line(status: AmxStatus) -> CheckItem {
     let portable = format!("portable in bf16 and f32; {status}");
     match status {
@@ -242,8 +241,7 @@ fn store_line(store: Option<&Store>) -> CheckItem {
     let Some(store) = store else {
         return CheckItem::note("store", "none found", "run the command in a checkout, or pass --store");
     };
-    // Make the path absolute. It then has an existing ancestor even if it is relative and none of its directories
-    // exist.
+    // An absolute path always has an existing ancestor. A relative one has none if none of its directories exist.
     let root = &files::absolute(store.root());
     let Some(folder) = root.ancestors().find(|folder| folder.is_dir()) else {
         let found = format!("{}: no parent folder exists", root.display());

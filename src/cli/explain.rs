@@ -32,8 +32,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (grids, _) = arguments.grid_args.work()?;
     arguments.grid_args.threads.start()?;
     let store = arguments.grid_args.look()?;
-    // Search the artifact's main grid first. It is the last one, because the grid with the dense backbones for the gate
-    // precedes it.
+    // Search the artifact's main grid first. It comes last, after the grid that scores the dense backbones for the
+    // gate.
     let mut found = None;
     for grid in grids.iter().rev() {
         let plan = Plan::new(grid, &store, arguments.grid_args.engine.request(), RunSettings::default().batch_tokens)?;

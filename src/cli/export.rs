@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         };
         notes.iter().for_each(|text| note!("note: {text}"));
         if !answer::json() {
-            // Print each line as soon as the export is written, because the next export may take a while.
+            // Print each line as soon as its export is written, because the next export may take a while.
             println!("{}", line(&exported));
         }
         folders.push(ExportedCell { cell: grid.cells[cell].to_string(), exported });
@@ -119,7 +119,7 @@ fn line(exported: &Exported) -> String {
 
 /// Returns the selected cells, each with its output path.
 fn selected_cells<'a>(grids: &'a [Grid], arguments: &Arguments) -> Result<Vec<(&'a Grid, usize, PathBuf)>> {
-    // The artifact's main grid is the last one, because the grid with the dense backbones for the gate precedes it.
+    // The artifact's main grid comes last, after the grid that scores the dense backbones for the gate.
     let grid = grids.last().ok_or_else(|| Error::bad_input("the grid has no cells"))?;
     if let Some(text) = &arguments.cell {
         return Ok(vec![(grid, find(grid, text)?, arguments.to.clone())]);

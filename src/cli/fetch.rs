@@ -74,7 +74,7 @@ struct FetchRun<'a> {
 }
 
 impl FetchRun<'_> {
-    /// Fetches those requested files that are in a Python package.
+    /// Fetches the requested files that Python packages provide.
     fn bring_packages(&mut self, requests: &[Request]) -> Result<()> {
         for request in requests {
             let Some(package) = &request.package else { continue };
@@ -130,7 +130,7 @@ impl FetchRun<'_> {
         Ok(())
     }
 
-    /// Adds the files in a plan and the amounts downloaded to the output of the command.
+    /// Adds the files in a plan, and the amounts downloaded, to the command's output.
     fn add(&mut self, plan: &FetchPlan, fetched: &HubFetched) {
         self.fetched.files.extend(hub_files(plan));
         self.fetched.downloaded += fetched.downloaded;

@@ -98,7 +98,7 @@ fn requested_inputs(lists: &[InputList], is_file: bool, arguments: &Arguments) -
     for list in lists {
         let lock = in_use.as_ref().unwrap_or(&list.lock_file);
         for need in &list.needs {
-            // With `--lock`, also pin files that exist locally, so that `hub.lock` identifies the model. They are not
+            // With `--lock`, also pin files that exist locally so that `hub.lock` identifies the model. They are not
             // fetched.
             let want = if arguments.lock || arguments.from.is_some() { need.want.as_ref() } else { need.to_fetch() };
             let Some(want) = want else { continue };
@@ -128,7 +128,7 @@ fn backbone(target: &str, arguments: &Arguments) -> Result<Option<(PathBuf, Back
     Ok(found.map(|found| (folder, found)))
 }
 
-/// Returns the request for a backbone. The list is empty if a local copy exists.
+/// Returns the request for a backbone, or an empty list if a local copy exists.
 fn backbone_request(folder: &Path, backbone: BackboneFile, arguments: &Arguments) -> Vec<Request> {
     let BackboneFile { name, path, want, package, .. } = backbone;
     let is_asked = arguments.lock || arguments.from.is_some();
@@ -156,7 +156,7 @@ pub(super) fn needs_of_targets(arguments: &Arguments) -> Result<Vec<InputList>> 
     Ok(lists)
 }
 
-/// Returns the texts and tasks of all artifacts that have the profile, each only once.
+/// Returns the texts and tasks of all artifacts that have the profile, without duplicates.
 fn data_needs(folder: &Path, profile: &str) -> Result<Vec<InputList>> {
     let mut lists = Vec::new();
     let mut known = BTreeSet::new();

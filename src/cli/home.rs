@@ -1,6 +1,6 @@
 //! Default directories of a command.
 //!
-//! They belong to the checkout that contains the grid or the current directory, so that a command finds earlier results
+//! They belong to the checkout that contains the grid or the current directory, so a command finds earlier results
 //! wherever it is run. Outside a checkout, the store is in the user's data directory, and its path is printed when it
 //! is created.
 
@@ -78,7 +78,7 @@ pub(super) fn experiments(named: Option<&PathBuf>) -> Result<PathBuf> {
     })
 }
 
-/// Returns the directory with the experiments. If necessary, unpacks the embedded experiments to the user's data
+/// Returns the directory with the experiments. If necessary, unpacks the embedded experiments into the user's data
 /// directory.
 ///
 /// # Errors
@@ -182,7 +182,7 @@ impl StoreArgs {
         Ok(Store::look_at(&self.path(near)?, stage::WORDS)?.rehashing(self.rehash))
     }
 
-    /// Rewrites `store.json` if it is lost or damaged. Returns its path if it was rewritten.
+    /// Rewrites `store.json` if it is missing or damaged. Returns its path if it was rewritten.
     pub(super) fn mend(&self) -> Result<Option<PathBuf>> {
         let root = self.path(None)?;
         Ok(Store::mend(&root, stage::WORDS)?.then(|| root.join("store.json")))

@@ -73,8 +73,8 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// File name that messages give for the generated grid. Names are resolved as if the grid were in the current
-/// directory.
+/// File name by which messages refer to the generated grid. Named entries are looked up as if the grid were in the
+/// current directory.
 const FILE: &str = "layers";
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -90,7 +90,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
         fetch::fetch_missing(&[needs], &store, false, &stop)?;
     }
     let mut grid = Grid::of_text(&text, Path::new(FILE)).map_err(fetchable)?;
-    // Only the scores assigned by criteria are shown, and dense cells have none.
+    // Only criterion scores are shown, and dense cells have none.
     grid.evaluate.perplexity.clear();
     grid.cells.retain(|cell| !cell.is_dense());
     artifact::check_pins(&mut grid, &work::hash(&store))?;
@@ -156,7 +156,7 @@ impl Arguments {
         Ok(grid.to_string())
     }
 
-    /// Collects the scores that the criteria assigned from the outcome.
+    /// Extracts the layer scores of each criterion from the grid's outcome.
     fn ranked(&self, rankings: &[Ranking], outcome: &GridOutcome) -> Result<RankedLayers> {
         let mut criteria = Vec::new();
         for ranking in rankings {

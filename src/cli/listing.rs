@@ -69,7 +69,7 @@ impl ArtifactList<'_> {
         Ok(listed)
     }
 
-    /// Returns the progress of an artifact, or the reason why its grid cannot be read.
+    /// Returns the progress of an artifact, or the error if its grid cannot be read.
     fn standing(&self, artifact: &Artifact) -> Result<Result<ArtifactStanding, String>> {
         let grids = match artifact.grids_to_run(self.profile, self.overrides) {
             Ok(grids) => grids,

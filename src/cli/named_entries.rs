@@ -14,8 +14,8 @@ use crate::model::Config;
 use crate::quantity::MAX;
 use crate::tasks::{Bos, DocumentLimit, TASKS, Task};
 
-/// File name that messages give for the generated grid. Names are resolved as if the grid were in the current
-/// directory.
+/// File name by which messages refer to the generated grid. Named entries are looked up as if the grid were in the
+/// current directory.
 const FILE: &str = "command line";
 
 /// Replaces a hint to run `ghostlab fetch` with a hint to pass `--fetch`, which `score`, `layers` and `search` support.
@@ -28,7 +28,7 @@ pub(super) fn fetchable(error: Error) -> Error {
     }
 }
 
-/// Adds backbones, tasks and corpora to a grid. Leaves out those of the three that are empty.
+/// Adds backbones, tasks and corpora to a grid, skipping whichever of them are empty.
 pub(super) fn with_entries(grid: &mut Value, backbones: Value, tasks: Map<String, Value>, corpora: Map<String, Value>) {
     let parts = [("backbones", backbones), ("tasks", Value::Object(tasks)), ("corpora", Value::Object(corpora))];
     for (key, part) in parts.into_iter().filter(|(_, part)| part.as_object().is_some_and(|part| !part.is_empty())) {
@@ -239,7 +239,7 @@ fn sorted(mut names: Vec<String>) -> Vec<String> {
 pub(super) fn backbone(model: &str) -> Result<(String, Value)> {
     let folder = Path::new(model);
     if parts::is_backbone(folder) {
-        // Report an invalid model first.
+        // Read the config now so that an invalid model is reported before any other problem.
         Config::read_with_attachments(folder)?;
         let full_path = std::path::absolute(folder).map_err(|error| Error::io("find", folder, &error))?;
         let name: String =

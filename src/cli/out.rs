@@ -210,11 +210,11 @@ pub(super) fn columns(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
-/// Minimum width of a truncated column, in characters.
+/// Minimum width of a shortened column, in characters.
 const MIN_NAME: usize = 16;
 
-/// Truncates the texts in the widest column in the middle until the rows fit the width of the terminal. Numeric columns
-/// are not truncated.
+/// Shortens the cells of the widest column, eliding their middles, until the rows fit the terminal. Numeric columns are
+/// never shortened.
 pub(super) fn shortened_columns(
     mut rows: Vec<Vec<String>>,
     numbers: &[usize],
@@ -228,8 +228,8 @@ pub(super) fn shortened_columns(
         let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
         let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_NAME);
         let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
-        // Shrink in steps, each time to the width of the next widest column, so that no single column is truncated for
-        // all the others.
+        // Shrink the widest column at most to the width of the next widest one. The columns then take turns, and no
+        // single column bears the whole reduction.
         let next =
             (0..count).filter(|column| *column != widest && !numbers.contains(column)).map(|column| widths[column]);
         let next = next.max().unwrap_or(0).max(MIN_NAME).min(widths[widest] - 1);
@@ -240,7 +240,7 @@ pub(super) fn shortened_columns(
     }
 }
 
-/// Truncates a string in the middle to at most `room` characters.
+/// Shortens a string to at most `room` characters by eliding its middle.
 fn shortened(text: &str, room: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= room {

@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     answer::show(answer, Answer::Plan, |answer| text(answer, arguments.all))
 }
 
-/// Fails if `run` or `reproduce` would reject the results directory. Writes nothing.
+/// Checks, without writing anything, that `run` or `reproduce` would accept the results directory.
 fn results_can_be_written(
     arguments: &Arguments,
     grid: &Grid,

@@ -45,7 +45,7 @@ struct TimedEvent<'a, E> {
 impl JsonLines {
     pub(super) fn write(time: String, event: &impl Serialize) {
         if let Ok(line) = serde_json::to_string(&TimedEvent { time, event }) {
-            // Ignore a closed stream, because the work continues.
+            // Ignore the error, because a closed stream must not stop the work.
             writeln!(std::io::stdout().lock(), "{line}").ok();
         }
     }
@@ -199,7 +199,7 @@ struct FetchMeter {
     planned: u64,
     /// Number of bytes that were present before the download.
     here: u64,
-    /// Bytes downloaded.
+    /// Number of bytes downloaded so far.
     came: u64,
     began: Option<Instant>,
 }
@@ -299,7 +299,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Returns the elapsed seconds, which are never 0.
+    /// Returns the elapsed time in seconds, which is never 0.
     pub(super) fn seconds(&self) -> f64 {
         self.began.elapsed().as_secs_f64().max(1e-9)
     }

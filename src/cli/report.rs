@@ -88,7 +88,7 @@ pub(super) fn made_of(results: &Path, store: &Store) -> Option<BTreeMap<String, 
     Some(files)
 }
 
-/// Returns the paths of those pages that exist.
+/// Returns the paths of the pages that exist.
 pub(super) fn pages(reports: &Path) -> Vec<PathBuf> {
     let folders = [reports.to_owned(), reports.join(HERE)];
     let all = folders.iter().flat_map(|folder| [PAGE, AUDIT].map(|name| folder.join(name)));
@@ -264,7 +264,7 @@ fn last_made(folders: &[PathBuf]) -> Result<(String, String)> {
     Ok((made, programs.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
-/// Formats the reason why the page leaves out a directory.
+/// Explains why the page leaves out a directory.
 fn reason(folder: &Path) -> String {
     match Provenance::described(folder) {
         None => "the record is from an earlier version and does not name the artifact".into(),
@@ -278,8 +278,8 @@ fn reason(folder: &Path) -> String {
     }
 }
 
-/// Puts the profile and name of an artifact in front of its cell keys. Another artifact may have a different cell with
-/// the same name.
+/// Prefixes an artifact's cell keys with its profile and name, because other artifacts may have different cells with
+/// the same names.
 fn own_keys(sheet: PagePart) -> (page::PageArtifact, BTreeMap<String, CellNote>) {
     let PagePart { mut artifact, cells } = sheet;
     let parts = [artifact.profile.as_str(), &artifact.name].into_iter().filter(|part| !part.is_empty());
@@ -310,7 +310,7 @@ fn is_visible(path: &Path) -> bool {
     !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
 }
 
-/// Lists the results directories. Leaves out recorded runs with a local run next to them.
+/// Lists the results directories. Leaves out recorded runs that have a local run next to them.
 fn current(results: &Path) -> Vec<PathBuf> {
     let mut all = folders(results);
     all.retain(|folder| !run_folder(folder).join(PagePart::FILE).is_file());

@@ -247,7 +247,7 @@ impl Call<'_> {
         let claims = judged.map(|profile| self.claims_about(names, profile)).transpose()?.unwrap_or_default();
         let (page, left_out) = report::write(results, reports, arguments.record)?;
         let done = (claims, page);
-        // An incomplete page is not cached, so that what it leaves out is reported each time.
+        // Do not cache an incomplete page. What it leaves out must be reported each time.
         if let Some(finished) = finished().filter(|_| !left_out) {
             let pages = report::pages(reports);
             finished.keep(&pages.iter().map(PathBuf::as_path).collect::<Vec<_>>(), &done);
@@ -295,7 +295,7 @@ impl Call<'_> {
         self.make_grid(artifact, runner)
     }
 
-    /// Reproduces an artifact that has a grid unless it is up to date.
+    /// Reproduces an artifact that has a grid, unless it is already up to date.
     fn make_grid(&self, artifact: &Artifact, runner: &Runner<'_>) -> Result<MadeArtifact> {
         let arguments = self.arguments;
         let clock = Instant::now();
@@ -384,7 +384,7 @@ fn will_measure_latency(grid: &Grid, runner: &Runner<'_>) -> bool {
     plan.variants().any(|(_, variant)| variant.latencies.iter().any(|key| !store.has(key)))
 }
 
-/// Fails if the latencies of a repeated test computation vary too much for latencies to be recorded.
+/// Returns an error if repeated timings of a test computation vary too much for latencies to be recorded.
 fn check_machine_is_quiet(artifact: &str, spread: TimeSpread) -> Result<()> {
     if !spread.is_noise() {
         return Ok(());

@@ -148,7 +148,7 @@ fn checked_target(
     Ok(target)
 }
 
-/// Warns about cells without results. Returns the exit code.
+/// Warns about cells without results and returns the exit code.
 fn exit_code(outcome: &GridOutcome, count: usize) -> u8 {
     let failed = outcome.failed();
     let unmade = outcome.unmade();

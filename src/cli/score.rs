@@ -112,8 +112,8 @@ pub(super) struct Arguments {
     store: StoreArgs,
 }
 
-/// File name that messages give for the generated grid. Names are resolved as if the grid were in the current
-/// directory.
+/// File name by which messages refer to the generated grid. Named entries are looked up as if the grid were in the
+/// current directory.
 const FILE: &str = "score";
 /// Default number of tokens per window, as in the reference code.
 const LENGTH: usize = 2048;
@@ -187,7 +187,7 @@ fn write_sealed(output: &OutputFile<'_>, mut results: Value) -> Result<()> {
     output.write(sealed(&format!("{text}\n")).as_bytes())
 }
 
-/// Returns those inputs of the grid that have a source on the hub, even if a local copy is used.
+/// Returns the inputs of the grid that have a source on the hub, even if a local copy is used.
 fn of_the_hub(grid: &Grid) -> Vec<HubInput> {
     let backbones = grid.backbones.iter().map(|(name, backbone)| (name, &backbone.hub));
     let corpora = grid.corpora.iter().map(|(name, corpus)| (name, &corpus.hub));
@@ -226,7 +226,7 @@ fn load_grid(arguments: &Arguments, length: usize) -> Result<Grid> {
     Grid::of_text(&text(arguments, length)?, Path::new(FILE)).map_err(fetchable).map_err(in_options)
 }
 
-/// Removes the location in the generated grid from an error, because this grid is not a file of the user.
+/// Removes the location in the generated grid from an error, because the user did not write that grid.
 fn in_options(error: Error) -> Error {
     let line = format!("{FILE}:");
     let Some(position) = error.parts().place.clone().filter(|position| position.contains(&line)) else { return error };
@@ -284,7 +284,7 @@ fn text(arguments: &Arguments, length: usize) -> Result<String> {
     Ok(grid.to_string())
 }
 
-/// Returns the grid entry for a task that is given by a definition. Returns `None` for any other task.
+/// Returns the grid entry for a task that has an lm-evaluation-harness definition, or `None` for any other task.
 fn definition(arguments: &Arguments, given: &str) -> Result<Option<Value>> {
     let path = Path::new(given);
     let file = path.is_file() && is_yaml(path) || path.is_dir() && given.contains(['/', '.']) && has_yaml(path);
@@ -315,7 +315,8 @@ fn has_yaml(folder: &Path) -> bool {
     entries.filter_map(|entry| Some(entry.ok()?.path())).any(|path| is_yaml(&path))
 }
 
-/// Writes one file with samples per task. The files are named as in lm-evaluation-harness but without a timestamp.
+/// Writes the samples for each task to a separate file. The files are named as in lm-evaluation-harness but without a
+/// timestamp.
 fn write_samples(folder: &Path, samples: &[(String, Vec<Value>)]) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|error| Error::io("create", folder, &error))?;
     for (task, lines) in samples {

@@ -233,7 +233,7 @@ pub(super) struct Race<'a> {
     pub(super) quiet: bool,
 }
 
-/// Runs the searches and writes their results. Compares them with the best rows of the table for which every cell was
+/// Runs the searches and writes their results. Compares them with the best rows of the table in which every cell was
 /// scored.
 pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtifact> {
     let Race { artifact, races, grid, target, results, quiet } = race;

@@ -85,8 +85,8 @@ pub(super) struct SearchArgs {
     pub(super) profile: Option<String>,
 }
 
-/// File name that messages give for the generated grid. Names are resolved as if the grid were in the current
-/// directory.
+/// File name by which messages refer to the generated grid. Named entries are looked up as if the grid were in the
+/// current directory.
 const FILE: &str = "command line";
 /// Default number of tokens per window and per calibration sequence.
 const LENGTH: usize = 2048;
@@ -173,7 +173,7 @@ impl SearchArgs {
         Grid::of_text(&self.text(&bounds, &depths, length)?, Path::new(FILE)).map_err(fetchable)
     }
 
-    /// Converts the bounds given by `--budget` to the `budget` entry of a grid.
+    /// Converts the bounds given by `--budget` into the `budget` entry of a grid.
     fn bounds(&self) -> Result<Map<String, Value>> {
         let forms = "`layers=8`, `speedup=1.3`, `latency=25ms`, `memory=12GB`, `params=0.8` or `kv_cache=0.5`";
         if self.tasks.is_empty() && self.texts.is_empty() {

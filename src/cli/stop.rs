@@ -53,8 +53,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Registers handlers for USR1, TERM, Ctrl-C and HUP. The first signal stops the worker after the current batch.
-    /// The second one of the same kind stops it immediately. USR1 announces the time limit, so a worker that has not
+    /// Registers handlers for USR1, TERM, Ctrl-C and HUP. The first signal stops the worker after the current batch. A
+    /// second signal of the same kind stops it immediately. USR1 announces the time limit, so a worker that has not
     /// stored anything yet gets time to finish a batch.
     #[cfg(unix)]
     pub(super) fn watch() -> Result<Self> {
@@ -65,7 +65,8 @@ impl Signals {
         for signal in [SIGUSR1, SIGTERM, SIGINT, SIGHUP] {
             let flag = if signal == SIGUSR1 { Arc::clone(&signals.usr1) } else { Arc::default() };
             let again = i32::from(AGAIN);
-            // Register the shutdown first, so that the flag is still unset when the first signal reaches it.
+            // Register the conditional shutdown before the handler that sets the flag. The first signal then finds the
+            // flag unset and does not shut the worker down.
             flag::register_conditional_shutdown(signal, again, Arc::clone(&flag))
                 .map_err(|error| unwatchable(&error))?;
             flag::register(signal, flag).map_err(|error| unwatchable(&error))?;

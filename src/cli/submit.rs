@@ -109,7 +109,7 @@ pub(super) fn run(command: &Command) -> Result<ExitCode> {
     call.submit(&script, text, answer)
 }
 
-/// Prepared submission and the command-line arguments.
+/// Command-line arguments and the submission prepared from them.
 struct SubmitCall<'a> {
     arguments: &'a Arguments,
     profile: SlurmProfile,
@@ -117,7 +117,7 @@ struct SubmitCall<'a> {
     work: &'a GivenWork,
     settings: RunSettings,
     submission: Submission,
-    /// Folder of the submission in the store.
+    /// Folder in the store that holds the submission.
     folder: PathBuf,
 }
 
@@ -148,7 +148,7 @@ impl SubmitCall<'_> {
         })
     }
 
-    /// Submits the workers and the report job. If jobs for the same plan are already queued, shows these instead.
+    /// Submits the workers and the report job. If jobs for the same plan are already queued, shows those instead.
     fn submit(&self, script: &JobScript<'_>, text: String, answer: Submitted) -> Result<ExitCode> {
         let Self { arguments, store, submission, folder, .. } = self;
         let name = format!("submit-{}", submission.plan);
@@ -294,8 +294,8 @@ fn prepare(work: &GivenWork, settings: RunSettings, store: &Store) -> Result<(Su
     Ok((submission, answer, device_memory))
 }
 
-/// Returns one line for each queued worker of the same plan. Also returns the number of an array job that has no report
-/// job because an earlier `submit` was interrupted.
+/// Returns one line for each queued worker for the same plan. Also returns the number of an array job that has no
+/// report job because an earlier `submit` was interrupted.
 fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<String>, Option<String>)>> {
     let before: Vec<Submission> =
         Submission::all(store).into_iter().filter(|earlier| earlier.plan == submission.plan).collect();

@@ -143,7 +143,7 @@ pub(super) fn differs(target: &ResultsFolder) -> Vec<String> {
     if target.as_described() { Vec::new() } else { target.description().name_parts() }
 }
 
-/// Fails if a submission would replace the results of a later run with other settings or inputs.
+/// Returns an error if a submission would replace the results of a later run that used other settings or inputs.
 pub(super) fn not_over_a_later_one(
     file: &Path,
     submission: &Submission,
@@ -171,7 +171,7 @@ fn modified_time(path: &Path) -> Option<std::time::SystemTime> {
     std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
-/// Returns the overrides. The list is empty if they do not change the grid.
+/// Returns the overrides, or an empty list if they do not change the grid.
 ///
 /// # Errors
 /// Fails if a path in the grid is not UTF-8.

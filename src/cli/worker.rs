@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     events: bool,
 }
 
-/// Runner for the jobs in a grid that this worker takes.
+/// Runner for the jobs that this worker takes from a grid.
 struct WorkedGrid<'a> {
     store: &'a Store,
     settings: RunSettings,
@@ -61,8 +61,8 @@ impl WorkedGrid<'_> {
         worked.inspect_err(|error| recorder.end(error))
     }
 
-    /// Runs the grid with the dense backbones for an artifact's gate. The store limit does not apply, because eviction
-    /// could remove objects that the main grid needs.
+    /// Runs the grid that scores the dense backbones for an artifact's gate. The store limit does not apply, because
+    /// eviction could remove objects that the main grid needs.
     fn run_gate(&self, dense: &Grid) -> Result<GridOutcome> {
         let settings = RunSettings { store_limit: None, ..self.settings };
         if self.work(settings, dense)? == WorkerOutcome::IdleTimeout {
@@ -170,7 +170,7 @@ fn work_on_search(part: &WorkedGrid<'_>, grid: &Grid) -> Result<WorkerOutcome> {
     Ok(WorkerOutcome::Done { cells, complete: cells, failed: 0 })
 }
 
-/// Describes the outcome of the work.
+/// Formats the worker's outcome as a message.
 fn outcome_text(worked: WorkerOutcome) -> String {
     match worked {
         WorkerOutcome::IdleTimeout => "no unclaimed work left; exiting".to_owned(),

@@ -32,8 +32,8 @@ use ghostlab_store::{Shared, Store};
 /// program and submitting the jobs.
 const QUIET: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns the frozen copies that no job can run anymore. Any submissions that use such a copy belong to this user,
-/// have no queued or running jobs, and have been idle for a day. All copies are kept if a submission is unreadable. If
+/// Returns the frozen copies that no job can run anymore. Any submission that uses such a copy belongs to this user,
+/// has no queued or running jobs, and has been idle for a day. All copies are kept if a submission is unreadable. If
 /// the scheduler does not respond, copies with submitted jobs are kept.
 pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
     let mut quiet: Vec<FrozenProgram> =
@@ -152,21 +152,21 @@ impl Binary {
         Ok(Self { path, sha256 })
     }
 
-    /// Returns the path that the frozen copy has in a store.
+    /// Returns the path of the frozen copy in a store.
     pub fn frozen_at(&self, store: &Store) -> PathBuf {
         store.programs().join(&self.sha256).join(NAME)
     }
 
-    /// Copies the program for jobs, so that rebuilding it does not affect them.
+    /// Copies the program for use by jobs so that rebuilding it does not affect them.
     ///
     /// # Errors
     /// Fails if the store is not writable or the program has just changed.
     pub fn frozen(&self, store: &Store) -> Result<PathBuf> {
         let path = self.frozen_at(store);
         let folder = path.parent().unwrap_or(&path);
-        // Refresh the modification time, so that no other process removes the copy before its submission is written.
-        // This fails if another user owns the directory. The error is ignored, because the submission is written
-        // moments later.
+        // Refresh the modification time so that no other process removes the copy before its submission is written.
+        // This fails if another user owns the directory. Ignore the error, because the submission is written moments
+        // later.
         File::open(folder).and_then(|folder| folder.set_modified(SystemTime::now())).ok();
         if sha256::of_file(&path).is_ok_and(|(found, _)| found == self.sha256) {
             return Ok(path);

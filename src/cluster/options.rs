@@ -9,7 +9,7 @@ const LOGS: &str = "logs are stored next to the submission; run `ghostlab status
 const AGAIN: &str = "ghostlab requeues workers two minutes before their time limit";
 const ONE: &str = "a worker runs as one process on one machine";
 
-/// Options that only ghostlab may set. Each has a long name, a short name if any, and a reason or an alternative.
+/// Options that only ghostlab may set. Each has a long name, an optional short name, and a hint for the error message.
 const OWN: [(&str, Option<char>, &str); 20] = [
     ("array", Some('a'), "use --workers and --at-a-time instead"),
     ("comment", None, "ghostlab uses it to identify jobs"),
@@ -92,8 +92,8 @@ pub(super) fn words(entry: &str) -> Result<Vec<String>> {
 /// a backbone, and computing a few batches.
 pub const SHORTEST: Duration = Duration::from_secs(300);
 
-/// Returns the time limit in sbatch options. If there are several, the last one applies. Returns `None` if there is
-/// none.
+/// Returns the time limit set by sbatch options, or `None` if there is none. If there are several, the last one
+/// applies.
 pub fn time_limit(options: &[String]) -> Option<Duration> {
     let mut found = None;
     let mut words = options.iter();

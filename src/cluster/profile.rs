@@ -23,7 +23,7 @@ pub struct SlurmProfile {
     pub cpus: Option<usize>,
     /// Maximum number of workers. `--workers` overrides it.
     pub workers: Option<usize>,
-    /// GPU types that the cluster has. Jobs request the smallest type with enough memory for the plan.
+    /// GPU types available in the cluster. Jobs request the smallest type with enough memory for the plan.
     pub gpus: Vec<GpuType>,
     /// Idle timeout of a worker, in seconds.
     pub idle_exit: Option<u64>,

@@ -161,7 +161,7 @@ fn stdout_of(program: &str, arguments: &[&str], within: Duration) -> Result<Stri
     let out = child.stdout.take();
     let err = child.stderr.take();
     let (sender, receiver) = mpsc::channel();
-    // Read on a separate thread, so that a command that hangs without closing its pipes cannot block this one.
+    // Read on a separate thread so that a command that hangs without closing its pipes cannot block this one.
     std::thread::spawn(move || {
         fn read(pipe: Option<impl Read>) -> String {
             let mut text = Vec::new();
@@ -210,8 +210,8 @@ impl JobEnd {
     pub const LOGS: &str = "logs";
     pub(super) const FOLDER: &str = "ends";
 
-    /// Records how the job that runs this process ended. The record is stored next to the submission file. After a
-    /// successful end, an earlier record is removed. Does nothing outside a scheduler job.
+    /// Records how the job that runs this process ended. The record is stored next to the submission file. If the job
+    /// succeeded, any earlier record is removed. Does nothing outside a scheduler job.
     pub fn note(submission: &Path, bad: Option<(u8, String)>) {
         let (Some(job), Some(folder)) = (machine::scheduler_job(), submission.parent()) else { return };
         let path = folder.join(Self::FOLDER).join(format!("{job}.json"));

@@ -57,7 +57,7 @@ impl JobScript<'_> {
             |options: Vec<String>| line(["sbatch".to_owned()].into_iter().chain(options).chain([path.clone()]));
         let array = by_hand(self.array_options()?);
         let report = by_hand(self.report_options("ARRAY")?);
-        // The script contains the name in a one-line comment.
+        // The script shows the name in a one-line comment, so it must not contain line breaks.
         let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let values = context! {
             what => format!("{name}: {} cells", self.submission.cells),
@@ -110,8 +110,8 @@ impl JobScript<'_> {
         [export].into_iter().chain(self.options.iter().cloned()).collect()
     }
 
-    /// Returns the `--output` option for the logs. `name` is a Slurm pattern. In the directory, pattern characters are
-    /// escaped.
+    /// Returns the `--output` option for the logs. `name` is a Slurm filename pattern. Pattern characters in the
+    /// directory are escaped.
     fn output(&self, name: &str) -> Result<String> {
         let folder = plain(&self.logs)?;
         if folder.contains('\\') {

@@ -1,4 +1,4 @@
-//! Submissions. Each one freezes in the store a grid, a lock file, the hashes of the inputs, and the program.
+//! Submissions. Each one freezes a grid, a lock file, the hashes of the inputs, and the program in the store.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ pub struct Submission {
     pub format: u64,
     /// ID, which is unique for the plan, program and inputs.
     pub id: String,
-    /// ID that the outline of the plan has in the store.
+    /// ID of the plan's outline in the store.
     pub plan: String,
     pub name: String,
     pub cells: usize,
@@ -271,8 +271,8 @@ impl Submission {
         self.note(store, &jobs).map(|()| number)
     }
 
-    /// Records those jobs of this submission that the scheduler lists and that are not recorded yet. Returns all
-    /// recorded jobs.
+    /// Records the jobs of this submission that the scheduler lists but that are not recorded yet. Returns all recorded
+    /// jobs.
     pub fn find_jobs(&self, store: &Store, queue: &Queue) -> Result<SubmittedJobs> {
         let mut jobs = self.jobs(store);
         for job in queue.of(&self.comment()) {

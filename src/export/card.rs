@@ -40,7 +40,7 @@ struct CardValues {
     removed: String,
     /// Amount removed, such as `7 of 32 layers` or `8 of 32 attention sublayers`.
     amount: String,
-    /// Phrases that list the layers in the checkpoint that have no attention and those that have no MLP.
+    /// Phrases that list the checkpoint layers without attention and those without an MLP.
     without: Vec<String>,
     /// Whether the pruned model can be exported to GGUF.
     in_gguf: bool,
@@ -180,7 +180,7 @@ fn folded(layout: &Layout, deployed: &Deployed) -> Vec<String> {
     folds.chain(merged(layout, deployed)).collect()
 }
 
-/// Describes each layer in a checkpoint that was merged from several layers.
+/// Describes each checkpoint layer that was merged from several layers of the backbone.
 fn merged(layout: &Layout, deployed: &Deployed) -> impl Iterator<Item = String> {
     deployed.program.0.iter().filter_map(|step| {
         let Step::Merged(Sublayer::Attention, merged) = step else { return None };
@@ -196,7 +196,7 @@ fn merged(layout: &Layout, deployed: &Deployed) -> impl Iterator<Item = String> 
     })
 }
 
-/// Formats what part of a backbone with `layers` layers is removed.
+/// Formats how much of a backbone with `layers` layers is removed.
 fn amount(removed: &Cut, layers: usize) -> String {
     if removed.is_whole_layers() {
         return format!("{} of {layers} layers", removed.whole_layers().len());

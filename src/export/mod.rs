@@ -40,7 +40,7 @@ use crate::pipeline::plan::{BackbonePlan, Plan};
 use crate::results::{collect, long, markdown};
 use ghostlab_store::{Store, fault};
 
-/// Exporter of cells as checkpoints.
+/// Exporter that writes cells as checkpoints.
 pub struct Exporter<'a> {
     pub store: &'a Store,
     pub settings: RunSettings,
@@ -117,7 +117,7 @@ struct MadeCell<'a> {
     inputs: &'a Inputs,
 }
 
-/// Builds a grid that contains only this cell and no evaluations. Running it computes just what the checkpoint
+/// Builds a grid that contains only this cell and no evaluations. Running it computes only what the checkpoint
 /// contains.
 fn made_of(grid: &Grid, cell: &Cell) -> Grid {
     let mut export_grid = grid.clone();
@@ -209,7 +209,7 @@ fn refuse_gguf(grid: &Grid, cell: usize) -> Result<()> {
     fits.map_err(|error| error.at(cell.to_string()))
 }
 
-/// Fails if the user interrupted the export.
+/// Returns an error if the user interrupted the export.
 fn check_stop(stop: &AtomicBool, what: &str) -> Result<()> {
     fault::fault_point("export");
     match stop.load(Relaxed) {

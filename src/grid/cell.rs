@@ -37,7 +37,7 @@ pub struct Calibration {
     pub operator_sequences: usize,
 }
 
-/// Formats corpus, sequences, length and seed: `wikitext2-validation:32x512@0`.
+/// Formats the corpus, number of sequences, length and seed, such as `wikitext2-validation:32x512@0`.
 impl fmt::Display for Calibration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { corpus, sequences, length, seed, operator_sequences } = self;
@@ -221,7 +221,7 @@ impl<'de, M: MethodAxis + ?Sized> Deserialize<'de> for Method<M> {
     }
 }
 
-/// Formats the method as `llm-streamline` or `llm-streamline(cosine=token)`. Options are sorted by name, so that equal
+/// Formats the method as `llm-streamline` or `llm-streamline(cosine=token)`. Options are sorted by name so that equal
 /// methods have equal labels.
 impl<M: MethodAxis + ?Sized> fmt::Display for Method<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -321,8 +321,8 @@ pub(super) fn built<M: MethodAxis + ?Sized>(
     Ok(methods)
 }
 
-/// Expands the entries into methods. If an option takes a single value but has a list, each item gives one method. The
-/// same holds for a list of lists if the option takes a list.
+/// Expands the entries into methods. An option that takes a single value but is given a list yields one method per
+/// item. So does an option that takes a list but is given a list of lists.
 pub(super) fn methods<M: MethodAxis + ?Sized>(
     at: &At<'_>,
     entries: &[MethodEntry],

@@ -159,7 +159,7 @@ fn calibration(at: &At<'_>, entry: &CalibrationEntry) -> Result<Calibrations> {
         let [c, n, t, s, o] = combination[..] else { continue };
         let (corpus, count, length, seed, operator) =
             (&corpora[c], &sequences[n], &lengths[t], &seeds[s], &operators[o]);
-        // Fill in the defaults, so that explicit and implicit defaults compare equal.
+        // Fill in the defaults so that explicit and implicit defaults compare equal.
         let value = Calibration {
             corpus: corpus.value.clone(),
             sequences: count.value,
@@ -317,7 +317,7 @@ fn layer_count(backbones: &BTreeMap<String, Backbone>, cell: &Cell) -> usize {
 }
 
 impl PrunedCell {
-    /// Fails if the cut would remove all layers of the backbone.
+    /// Returns an error if the cut would remove all layers of the backbone.
     fn leaves_something(&self, layers: usize) -> Result<()> {
         let Cell { backbone, depth, .. } = &self.cell;
         // Depths in sublayers are validated by the criterion.

@@ -30,7 +30,7 @@ pub(super) struct CheckedGrid {
     pub(super) evaluate: Evaluate,
     pub(super) search: Option<Search>,
     pub(super) definitions: Definitions,
-    /// Task definitions in the format of lm-evaluation-harness, resolved.
+    /// Resolved task definitions in the lm-evaluation-harness format.
     pub(super) meant: ResolvedDefinitions,
 }
 
@@ -114,7 +114,7 @@ fn not_timed(weights: &[Positioned<Weights>], evaluate: &Evaluate) -> Result<()>
     }
 }
 
-/// Returns the shard seeds for each corpus that calibration, training and perplexity evaluation use.
+/// Returns, for each corpus, the shard seeds that calibration, training and perplexity evaluation use.
 fn seeds<'a>(axes: impl Iterator<Item = &'a Axes> + Clone, evaluate: &'a Evaluate) -> BTreeMap<&'a str, BTreeSet<u64>> {
     let recoveries = axes.clone().filter_map(|axes| axes.recovery.as_ref()).flatten();
     let trained: BTreeSet<u64> =
@@ -163,7 +163,7 @@ fn searched(root: &At<'_>, schema: &Schema, entry: &SearchEntry, axes: &mut Axes
     Ok(search)
 }
 
-/// Checks that either all pruning axes are present or none of them.
+/// Checks that either all or none of the pruning axes are present.
 fn all_or_none(axes: &Axes) -> Result<()> {
     let (written, absent) = axes.of_cuts();
     if written.is_empty() || absent.is_empty() {

@@ -30,7 +30,7 @@ pub struct GroupUse {
 }
 
 impl GroupUse {
-    /// Returns a task in the group with the settings of the group.
+    /// Returns a task of the group with the settings of the group.
     pub fn task(&self, name: &str) -> EvalTask {
         EvalTask { name: name.to_owned(), how: self.how.clone(), defined: true }
     }
@@ -180,7 +180,7 @@ impl ResolvedDefinitions {
             .collect()
     }
 
-    /// Returns the splits that a task uses: the split that is evaluated and the split for few-shot examples.
+    /// Returns the splits that a task uses: the evaluated split and the split for few-shot examples.
     fn splits(&self, name: &str) -> Vec<&str> {
         let definition = &self.tasks[name].definition;
         let uses = self.uses.iter().filter(|task| task.name == name);
@@ -266,7 +266,7 @@ fn origin(at: &At<'_>, entry: &DefinitionEntry, definition: &Definition) -> Resu
     }
     let folder = Path::new(&*definition.place.file).parent().unwrap_or(Path::new("")).to_owned();
     // Like the `datasets` loader, prefer a path that exists relative to the current directory. Otherwise, resolve the
-    // path relative to the definition, so that the definition and its data can be moved together.
+    // path relative to the definition so that the two can be moved together.
     let local =
         |path: &str| Some(PathBuf::from(path)).filter(|path| path.exists()).unwrap_or_else(|| folder.join(path));
     if let Some(files) = options.get("data_files").filter(|_| BUILDERS.contains(&path.as_str())) {
@@ -409,7 +409,7 @@ fn single_split(file: PathBuf, splits: &[&str], position: &str) -> Result<FileRo
     }
 }
 
-/// Checks the limit on the number of documents and the context length.
+/// Checks the document limit and the context length.
 pub(super) fn check(at: &At<'_>, max_length: Option<usize>, limit: Option<f64>) -> Result<()> {
     if let Some(length) = max_length {
         validate::count(1, length, "the context length of a backbone", &at.key("max_length").position())?;

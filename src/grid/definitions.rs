@@ -1,5 +1,5 @@
-//! Resolves the names used in a grid to entries with files. Only files of names in use must exist. That is checked
-//! later.
+//! Resolves the names used in a grid to entries and their files. A later step checks that the files of the names in use
+//! exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -140,7 +140,8 @@ pub struct Backbone {
     /// Repository on the hub. Also set if a local copy is used in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubSource>,
-    /// If the backbone was checked, the reason why it could not be identified as the published one.
+    /// Reason that the backbone could not be identified as the published one. `None` if it was identified or not
+    /// checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unidentified: Option<String>,
     /// Rounding of the weights, if the `weights` axis derived the backbone from another one.
@@ -189,7 +190,7 @@ impl Corpus {
         }
     }
 
-    /// Returns the files that are read for a seed, in order.
+    /// Returns the files to read for a seed, in order.
     ///
     /// # Errors
     /// Fails if a required shard is not available, which can happen only for a seed that the grid does not use.
@@ -202,7 +203,7 @@ impl Corpus {
     /// Returns the file of a shard.
     ///
     /// # Errors
-    /// Fails if the shard is not available, because the text continues beyond the shards that were fetched.
+    /// Fails if the shard is not one of those to read, which means that they contain too few tokens.
     pub fn shard(&self, number: usize) -> Result<PathBuf> {
         let stream = self.stream.as_ref();
         let file = stream.and_then(|stream| stream.files.get(&number)).map(|name| self.path.join(name));
@@ -242,7 +243,7 @@ pub(super) fn found_backbones(
         .collect()
 }
 
-/// Returns an error about a missing input with all other missing inputs added, so that they can be fetched at once.
+/// Returns an error about a missing input with all other missing inputs added so that they can be fetched at once.
 /// Other errors are returned unchanged.
 pub(super) fn with_others(first: Error, needs: &[InputRef], resolver: &InputResolver<'_>) -> Error {
     if first.kind() != ErrorKind::Missing {

@@ -10,7 +10,7 @@ use serde::forward_to_deserialize_any;
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use crate::error::Error;
 
-/// Deserialization error with structured parts. Without them, the parts would have to be parsed from serde's message.
+/// Deserialization error whose parts are kept in fields. They would otherwise have to be parsed from serde's message.
 #[derive(Debug)]
 pub(super) struct Fault {
     complaint: Complaint,
@@ -125,7 +125,7 @@ fn glued(key: &str, known: &[&str]) -> Option<String> {
     Some(format!("write `{}: {}`, with a space after the colon", name.trim(), value.trim()))
 }
 
-/// Describes the type that serde expects in YAML terms.
+/// Describes, in YAML terms, the type that serde expects.
 fn expected_in_words(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {

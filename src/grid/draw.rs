@@ -24,7 +24,7 @@ impl Draw {
     /// Returns the item indices in the range, in random order. `count` is the total number of items.
     ///
     /// # Errors
-    /// Propagates errors of [`PythonRandom::sample`].
+    /// Propagates errors from [`PythonRandom::sample`].
     pub fn of(&self, count: usize) -> Result<Vec<usize>> {
         let order = PythonRandom::new(self.seed).sample(count, count)?;
         let to = self.to.min(count);

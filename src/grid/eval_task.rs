@@ -24,7 +24,8 @@ pub struct Asking {
     pub shots: Option<usize>,
     /// Seed for drawing the few-shot examples.
     pub seed: u64,
-    /// Whether few-shot examples are separate messages in the model's chat template, or `None` without a chat template.
+    /// Whether few-shot examples are separate messages in the model's chat template. `None` if no chat template is
+    /// used.
     pub chat: Option<bool>,
     /// Text before the prompt. With a chat template, this is the system message.
     pub system: Option<String>,
@@ -63,7 +64,7 @@ impl fmt::Display for Asking {
     }
 }
 
-/// Task to evaluate, with its settings. The task is either built in or given by a definition of lm-evaluation-harness.
+/// Task to evaluate, with its settings. The task is either built in or given by an lm-evaluation-harness definition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "WrittenTask", into = "WrittenTask")]
 pub struct EvalTask {
@@ -204,7 +205,7 @@ impl TaskData {
         matches!(&self.source, TaskSource::Defined { definition, .. } if definition.output == Output::Generate)
     }
 
-    /// Returns the files of the rows.
+    /// Returns the files that contain the rows.
     ///
     /// # Errors
     /// Fails if the files of a built-in task's split are missing.
@@ -223,7 +224,7 @@ impl TaskData {
         }
     }
 
-    /// Returns the paths of the data files, or the path of their directory.
+    /// Returns mutable references to the paths that [`TaskData::paths`] returns.
     pub fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         match &mut self.source {
             TaskSource::Builtin { path, .. } => vec![path],

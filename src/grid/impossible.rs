@@ -24,8 +24,8 @@ impl Impossible {
     }
 }
 
-/// Returns the cells that their criterion or recovery rejects. An error of a criterion at a depth is returned only
-/// once.
+/// Returns the cells that are rejected by their criterion or recovery. A depth that a criterion rejects is reported
+/// only for the first cell that has it.
 pub(super) fn impossible(cells: &[Positioned<Cell>], backbones: &BTreeMap<String, Backbone>) -> Vec<Impossible> {
     let mut seen = HashSet::new();
     let mut impossible = Vec::new();
@@ -76,7 +76,7 @@ fn unmergeable(criterion: &Method<dyn Criterion>, recovery: &Method<dyn Recovery
     Some(error.expected("a criterion without `iterative: true`").found(found))
 }
 
-/// Returns whether the criterion supports the unit of the cell's depth, and the recovery can repair its cuts.
+/// Returns whether the criterion supports the unit of the cell's depth and the recovery can repair the cut.
 fn is_combinable(cell: &Cell) -> bool {
     let (Some(criterion), Some(recovery)) = (&cell.criterion, &cell.recovery) else { return true };
     criterion.rule.units().contains(&cell.depth.unit)

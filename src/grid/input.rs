@@ -67,7 +67,7 @@ fn items_below(node: &YamlNode, key: &str) -> Vec<YamlNode> {
     node.get(key).map(YamlNode::items).unwrap_or_default().to_vec()
 }
 
-/// Settings from which the files of a named entry are located.
+/// Settings that determine where the files of a named entry are.
 pub(super) struct SourceEntry<'a> {
     pub(super) path: Option<&'a Path>,
     pub(super) hub: Option<&'a str>,

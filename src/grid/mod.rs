@@ -272,7 +272,7 @@ impl Grid {
             .map_err(|error| Error::bad_input("cannot write the grid as JSON").found(error.to_string()))
     }
 
-    /// Returns the grid with absolute paths, so that [`Grid::thawed`] can load it in any directory.
+    /// Returns the grid with absolute paths so that [`Grid::thawed`] can load it in any directory.
     ///
     /// # Errors
     /// Fails if the current directory no longer exists.

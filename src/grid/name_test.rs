@@ -239,7 +239,7 @@ fn a_name_stays_whatever_comes_to_the_grid_that_is_no_neighbour() {
         // The order of the cells must not affect their names.
         let backwards: Vec<Cell> = cells.iter().rev().cloned().collect();
         assert_eq!(names(&backwards), named.iter().rev().cloned().collect::<Vec<_>>());
-        // Removing a cell may affect only its neighbors.
+        // Removing a cell must not affect any names except those of its neighbors.
         let at = dice.below(cells.len());
         let fewer: Vec<Cell> = (0..cells.len()).filter(|&i| gone(at, i)).map(|i| cells[i].clone()).collect();
         let without = names(&fewer);
@@ -264,8 +264,8 @@ fn gone(at: usize, list: usize) -> bool {
     list != at
 }
 
-/// Checks that a name can be split into its beginning and its further parts in only one way. For this, no further part
-/// may equal `dense` or the name of a recovery.
+/// Checks that a name can be split into its beginning and its further parts in only one way. This holds only if no
+/// further part equals `dense` or the name of a recovery.
 #[test]
 fn short_names_of_methods_keep_the_parts_of_a_name_apart() {
     let criteria = criterion::described();

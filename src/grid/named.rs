@@ -189,7 +189,7 @@ fn put(root: &mut YamlNode, kind: EntryKind, name: String, node: YamlNode) {
     }
 }
 
-/// Returns the parent directory without resolving the path, so that messages show paths as the user gave them.
+/// Returns the parent directory without resolving the path, because messages show paths as the user gave them.
 fn above(folder: &Path) -> Option<PathBuf> {
     match folder.components().next_back() {
         Some(Component::Normal(_)) => folder.parent().map(Path::to_owned),

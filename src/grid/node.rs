@@ -1,7 +1,7 @@
 //! Tree of a grid file, in which every value and key has a source position.
 //!
-//! Typed structs are deserialized from this tree rather than from the text. This allows overrides to change values
-//! first, and errors found later to name the line of a value.
+//! Typed structs are deserialized from this tree rather than from the text. Overrides can therefore change values
+//! first, and later errors can still name the line of a value.
 
 use std::fmt;
 use std::path::Path;
@@ -41,7 +41,8 @@ pub(super) enum Value {
     Map(Vec<MapEntry>),
 }
 
-/// Entry of a map. Maps keep the order of their entries, so that messages list keys as written.
+/// Entry of a map. Maps keep the order of their entries so that messages list keys in the order in which they were
+/// written.
 #[derive(Debug, Clone)]
 pub(super) struct MapEntry {
     pub(super) key: String,
@@ -57,7 +58,7 @@ pub(super) enum PathStep<'a> {
 }
 
 impl YamlNode {
-    /// Returns the node at the end of `steps`. If it is missing, returns the deepest node on the way, so that the error
+    /// Returns the node at the end of `steps`. If it is missing, returns the deepest node on the way so that the error
     /// is reported at the map that could contain the value.
     pub(super) fn deepest(&self, steps: &[PathStep<'_>]) -> &YamlNode {
         let Some((step, rest)) = steps.split_first() else {
@@ -143,7 +144,7 @@ impl YamlNode {
         }
     }
 
-    /// Returns the node with the position of this value and of all values and keys below it set to `position`.
+    /// Returns the node with the positions of all its values and keys set to `position`.
     pub(super) fn moved_to(mut self, position: &YamlPosition) -> YamlNode {
         self.relocate(&|_| position.clone());
         self

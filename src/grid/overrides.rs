@@ -2,8 +2,8 @@
 //!
 //! A key is a dotted path with list indices in brackets (`calibration[0].length`). If a list inside the path has no
 //! index, the rest of the path applies to each of its items. The value is YAML. Values separated by commas form a list
-//! (`depth=7,9,11`), so that no quoting is needed in shells. A string that contains a comma must be quoted. File paths
-//! are relative to the current directory.
+//! (`depth=7,9,11`), which needs no quoting in shells. A string that contains a comma must be quoted. File paths are
+//! relative to the current directory.
 
 use super::node::{MapEntry, Value, YamlNode, YamlPosition};
 use super::yaml::parse;
@@ -20,8 +20,7 @@ pub(super) fn apply(root: &mut YamlNode, overrides: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Applies those overrides that are valid, to find out which names the grid uses. Errors are reported later, by
-/// [`apply`].
+/// Applies the valid overrides to find out which names the grid uses. Errors are reported later, by [`apply`].
 pub(super) fn try_apply(root: &mut YamlNode, overrides: &[String]) {
     for text in overrides {
         if let Ok((key, node)) = read(text) {

@@ -85,7 +85,7 @@ fn some_values(at: &At<'_>, keys: &[&'static str], lengths: &[Option<usize>], su
 
 impl CellPattern {
     /// Returns whether a cell matches. `layers` is the layer count of its backbone. A dense cell matches only if the
-    /// pattern has no other key than `backbone`.
+    /// pattern has no key other than `backbone`.
     pub(super) fn matches(&self, cell: &Cell, layers: usize) -> bool {
         let backbone = self.backbone.is_empty() || self.backbone.iter().any(|name| name.value == cell.backbone);
         let (Some(criterion), Some(recovery), Some(calibration)) = (&cell.criterion, &cell.recovery, &cell.calibration)

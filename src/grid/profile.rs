@@ -139,7 +139,7 @@ fn names(profiles: &YamlNode) -> Vec<&str> {
     profiles.entries().iter().map(|entry| entry.key.as_str()).collect()
 }
 
-/// Checks all profiles, even those that are not used, so that typos are found early.
+/// Checks all profiles, even unused ones, to catch typos early.
 fn check(profiles: &YamlNode) -> Result<()> {
     if profiles.entries().is_empty() {
         return Err(Error::bad_input("`profiles` is empty")

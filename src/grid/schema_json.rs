@@ -116,8 +116,8 @@ fn partial(schema: &mut Value, definitions: &Value) {
     }
 }
 
-/// Undoes the digits added when an `f32` was widened: returns `0.0001` for `0.00009999999747378752`. Returns values
-/// that are not exact in `f32` unchanged.
+/// Removes the digits added by widening an `f32`: returns `0.0001` for `0.00009999999747378752`. Returns values that
+/// are not exact in `f32` unchanged.
 #[allow(clippy::cast_possible_truncation, reason = "the comparison detects lost digits")]
 fn shortest(value: f64) -> f64 {
     let narrow = value as f32;

@@ -49,7 +49,7 @@ pub(super) fn json() -> bool {
     JSON.load(Relaxed)
 }
 
-/// Prints the output of a successful command. Prints it as JSON if `--json` was given, otherwise by calling `text`.
+/// Prints the output of a successful command, as JSON if `--json` was given and by calling `text` otherwise.
 pub(super) fn show<T>(answer: T, named: fn(T) -> Answer, text: impl FnOnce(&T)) -> Result<ExitCode> {
     match json() {
         true => out::print_json(&Document::new(Outcome::Answer(Box::new(named(answer)))))?,
@@ -146,7 +146,7 @@ impl Document {
 /// Prints an error as a JSON document.
 pub(super) fn failed(command: &str, error: &Error) {
     let failure = Failure { exit_code: error.exit_code(), parts: error.parts().clone() };
-    // Ignore write errors, because the error is also printed to stderr.
+    // Ignore write failures, because the error is also printed to stderr.
     out::print_json(&Document::new(Outcome::Error(Failed { command: command.to_owned(), error: failure }))).ok();
 }
 

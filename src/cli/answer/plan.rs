@@ -193,6 +193,8 @@ pub(crate) struct LimitedStore {
 }
 
 impl GridPlan {
+    /// Builds the output from a plan and the results of its preflight check.
+    ///
     /// # Errors
     /// Fails if a method cannot be built or the store cannot be read.
     pub(crate) fn new(plan: &Plan<'_>, found: &Preflight, store: &Store, settings: &RunSettings) -> Result<Self> {
@@ -233,7 +235,7 @@ impl GridPlan {
     }
 }
 
-/// Counts the required, stored and missing objects of each kind. Also lists why objects are missing.
+/// Counts the required, stored and missing objects of each kind, and lists the reasons for the missing ones.
 pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, store: &Store) -> Vec<ArtifactCount> {
     let mut by_kind: BTreeMap<ObjectKind, BTreeMap<String, Arc<Key>>> = BTreeMap::new();
     for key in plan.keys() {
@@ -245,7 +247,7 @@ pub(crate) fn artifacts(plan: &Plan<'_>, state: &StoreState, reasons: &Reasons, 
         // discarded.
         let missing: Vec<&Arc<Key>> = keys.values().filter(|key| !state.has(key) || store.passing(key)).collect();
         let mut counted: BTreeMap<String, CountedReason> = BTreeMap::new();
-        // For objects that were never computed, the reason explains nothing, so skip it.
+        // Skip objects that were never computed, because their reason explains nothing.
         let lacking = missing.iter().filter(|key| !state.has(key));
         for reason in lacking.map(|key| reasons.of(key, state)).filter(|reason| *reason != Reason::First) {
             counted.entry(reason.to_string()).or_insert(CountedReason { count: 0, reason }).count += 1;

@@ -257,8 +257,8 @@ impl Explanation {
     }
 }
 
-/// Returns the known deviations from the published formulas in the official code of the methods, as far as they affect
-/// a cell.
+/// Returns the known deviations of the methods' official code from the published formulas. Only deviations that affect
+/// the cell are included.
 fn deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec<String> {
     let Cell { backbone, criterion: Some(rule), depth, recovery: Some(repair), calibration: Some(calibration), .. } =
         cell
