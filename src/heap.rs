@@ -15,7 +15,7 @@ pub struct Heap;
 
 #[derive(Clone, Copy)]
 struct Count {
-    /// Number of bytes allocated minus number of bytes freed since counting began.
+    /// Bytes allocated minus bytes freed since counting began.
     held: i64,
     most: i64,
 }
@@ -81,7 +81,7 @@ fn record_deallocation(bytes: usize) {
     }
 }
 
-// SAFETY: every request is forwarded unchanged to mimalloc. Counting only accesses thread-local and atomic numbers, and
+// SAFETY: every request is forwarded unchanged to mimalloc. Counting only touches thread-local and atomic counters, and
 // it never allocates.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

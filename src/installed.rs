@@ -21,8 +21,8 @@ pub fn embed(files: &'static Embedded) {
     EMBEDDED.get_or_init(|| files);
 }
 
-/// Returns `share/ghostlab` below the installation prefix of the program, or else the directory into which [`brought`]
-/// unpacked the embedded files. Returns `None` if neither exists.
+/// Returns `share/ghostlab` below the installation prefix of the program, or else the directory into which
+/// [`unpack_installed`] unpacked the embedded files. Returns `None` if neither exists.
 pub fn share() -> Option<PathBuf> {
     let found = find_beside_program().filter(|folder| holds_experiments(folder));
     found.or_else(|| data_folder(EMBEDDED.get()?).filter(|folder| holds_experiments(folder)))
@@ -47,7 +47,7 @@ pub fn holds(name: &str) -> bool {
 }
 
 /// Returns the directory of the installed files. If there is none, the embedded files are first unpacked into the
-/// user's data directory. Returns `None` if no files are embedded.
+/// user's data directory. Returns `None` if no files are embedded or there is no home directory.
 ///
 /// # Errors
 /// Fails if the disk is full or the user's data directory is not writable.
@@ -82,8 +82,8 @@ fn data_folder(embedded: &Embedded) -> Option<PathBuf> {
     Some(user_data()?.join(format!("share-{}", embedded.id)))
 }
 
-/// Returns the directory for user data of the program, in `$XDG_DATA_HOME` or the equivalent on this system. Returns
-/// `None` if there is no home directory.
+/// Returns the program's user data directory, in `$XDG_DATA_HOME` or the equivalent on this system. Returns `None` if
+/// there is no home directory.
 pub fn user_data() -> Option<PathBuf> {
     let named = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     Some(

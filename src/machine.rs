@@ -57,7 +57,7 @@ fn of_device(device: DeviceName, gpu: Option<Gpu>) -> Value {
     }
 }
 
-/// Returns a description of a machine, based on the device and number of threads in its [`identity`].
+/// Describes a machine by the device and the number of threads in its [`identity`].
 pub fn in_words(identity: &Value) -> String {
     let cpu = identity["cpu"].as_str();
     let gpu = &identity["gpu"];
@@ -191,7 +191,7 @@ fn left_in_groups(groups: &str, root: &Path) -> Option<u64> {
                 _ => return None,
             };
             let own_group = base.join(path.trim_start_matches('/'));
-            // In a container, the path may be relative to the host. The topmost directory is then the cgroup of the
+            // In a container, the path may be the one on the host. The topmost directory is then the cgroup of the
             // container itself.
             own_group
                 .ancestors()
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_task_of_an_array_is_named_as_one_and_not_as_the_array() {
-        // Variables that Slurm sets in the last task of an array, and below in a single job.
+        // Slurm sets these variables in the last task of an array, and only the first of them in a single job.
         let task = [("SLURM_JOB_ID", "45"), ("SLURM_ARRAY_JOB_ID", "45"), ("SLURM_ARRAY_TASK_ID", "1")];
         assert_eq!(job(&task).as_deref(), Some("45_1"));
         assert_eq!(job(&[("SLURM_JOB_ID", "46")]).as_deref(), Some("46"));
@@ -277,8 +277,8 @@ mod tests {
     #[test]
     fn each_gpu_is_a_machine_named_by_its_driver() {
         let first = machine_of(DeviceName::Cuda(0), Some(gpu("ab")));
-        // The identity must differ for another index, for another GPU at the same index (as with CUDA_VISIBLE_DEVICES),
-        // for an unknown GPU, and for the CPU.
+        // The identity must differ for a different index, for a different GPU at the same index (as with
+        // CUDA_VISIBLE_DEVICES), for an unknown GPU, and for the CPU.
         let others = [
             machine_of(DeviceName::Cuda(1), Some(gpu("ab"))),
             machine_of(DeviceName::Cuda(0), Some(gpu("cd"))),

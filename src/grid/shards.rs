@@ -16,12 +16,12 @@ const READ: usize = 1;
 /// Maximum number of shards that a pattern may expand to.
 const MAX_SHARDS: usize = 100_000;
 
-/// Shard settings of a corpus entry, and the seeds with which the shards are shuffled.
+/// Shard settings of a corpus entry, and the seeds used to shuffle the shards.
 #[derive(Debug, Clone)]
 pub(super) struct ShardsEntry {
     order: ShardOrder,
     read: usize,
-    /// Names of the shards, in the order on the hub. If empty, all files in the directory are shards.
+    /// Names of the shards, in the order given by `files`. If empty, all files in the directory are shards.
     names: Vec<String>,
     seeds: BTreeSet<u64>,
 }

@@ -1,4 +1,4 @@
-//! Checks on values: excessive counts and products, unprintable names, empty lists and duplicates.
+//! Checks that reject excessive counts and products, unprintable names, empty lists and duplicates.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use crate::quantity::MAX;
 const MAX_CELLS: usize = 100_000;
 const MAX_NAME: usize = 200;
 
-/// Rejects a count outside of `least..=MAX`. `what` says what is counted.
+/// Rejects a count outside `least..=MAX`. `what` names the count in error messages.
 pub(super) fn count(least: usize, found: usize, what: &str, position: &YamlPosition) -> Result<()> {
     if found > MAX {
         return Err(Error::bad_input(format!("{what} is too large"))
@@ -55,8 +55,7 @@ pub(super) fn check_printable(what: &str, name: &str, position: &YamlPosition) -
         .hint("choose a short name, and move the model's path to `path` or `hub`"))
 }
 
-/// Rejects a grid name that is not a plain directory name, which ensures that results stay inside the results
-/// directory.
+/// Rejects a grid name that is not a plain directory name, so that results stay inside the results directory.
 pub(super) fn plain(name: &str, position: &YamlPosition) -> Result<()> {
     if is_plain(name) {
         return Ok(());
@@ -86,14 +85,14 @@ pub(super) fn values<T: Display + Clone>(at: &At<'_>, values: &[T]) -> Result<Ve
     Ok(values)
 }
 
-/// Returns counts with their positions, and rejects those below `least`. `what` says what is counted.
+/// Returns counts with their positions, and rejects those below `least`. `what` names the count in error messages.
 pub(super) fn counts(at: &At<'_>, counts: &[usize], least: usize, what: &str) -> Result<Vec<Positioned<usize>>> {
     let counts = values(at, counts)?;
     counts.iter().try_for_each(|entry| count(least, entry.value, what, &entry.position))?;
     Ok(counts)
 }
 
-/// Rejects lists that are empty, too long or contain duplicates.
+/// Rejects lists that are empty, are too long, or contain duplicates.
 pub(super) fn each_once<T: Display>(at: &At<'_>, values: &[Positioned<T>]) -> Result<()> {
     neither_empty_nor_long(at, values)?;
     none_twice(&at.name(), values)

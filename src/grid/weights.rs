@@ -89,7 +89,7 @@ impl<'de> Visitor<'de> for WeightsVisitor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Weights(Option<(WeightType, CalibratedOn)>);
 
-/// Formats the value, such as `q4_k` or `q4_k-rounded`.
+/// Formats the value, for example as `q4_k` or `q4_k-rounded`.
 impl fmt::Display for Weights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -101,7 +101,7 @@ impl fmt::Display for Weights {
 }
 
 impl Weights {
-    /// Reads the axis at `at`.
+    /// Reads the `weights` axis.
     pub(super) fn read(at: &At<'_>, entries: &[WeightsEntry]) -> Result<Vec<Positioned<Self>>> {
         let mut all = Vec::new();
         for (i, entry) in entries.iter().enumerate() {
@@ -133,7 +133,7 @@ impl Weights {
         Ok(all)
     }
 
-    /// Returns the weight type, and the weights that are used for repairs. Returns `None` for stored weights.
+    /// Returns the weight type and the weights used for repairs. Returns `None` for stored weights.
     pub(super) fn rounding(self) -> Option<(WeightType, CalibratedOn)> {
         self.0
     }

@@ -80,7 +80,7 @@ pub(super) fn parse_file(text: &str, path: &Path) -> Result<YamlNode> {
 }
 
 /// Parses YAML text. Messages refer to the text as `file`. The positions do not contain a file name, because serde
-/// cannot provide it.
+/// cannot provide one.
 pub(super) fn parse(text: &str, file: &str) -> Result<YamlNode> {
     let options = serde_saphyr::options! {
         // Parse `no`, `on` and `off` as strings, because they may be names of recoveries or corpora.
@@ -93,7 +93,7 @@ pub(super) fn parse(text: &str, file: &str) -> Result<YamlNode> {
     Ok(node_of(tree))
 }
 
-/// Converts an error from the YAML parser to an error that shows the line with a caret below the column.
+/// Converts an error from the YAML parser into an error that shows the line with a caret below the column.
 fn explain(error: &YamlError, text: &str, file: &str) -> Error {
     let error = error.without_snippet();
     let message = match error {

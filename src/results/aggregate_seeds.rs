@@ -1,4 +1,4 @@
-//! Aggregation over calibration seeds, which gives the mean, the standard deviation and the number of seeds.
+//! Aggregation over calibration seeds, which yields the mean, the standard deviation and the number of seeds.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Results {
         }
     }
 
-    /// Returns notes on calibration seeds, on criteria that remove the same layers, and on windows that overlap.
+    /// Returns notes about calibration seeds, criteria that remove the same layers, and overlapping windows.
     pub fn notes(&self) -> Vec<String> {
         let numbers = || self.numbers().map(AsRef::as_ref);
         seed_notes(numbers())
@@ -46,7 +46,7 @@ impl Results {
     }
 }
 
-/// Splits settings into those without the seed and the seed itself. Both are `None` if there is no seed.
+/// Returns the settings without the seed, and the seed. Both are `None` if there is no seed.
 fn seedless(settings: &Settings) -> (Option<Settings>, Option<u64>) {
     let mut rest = settings.clone();
     let seed = rest.remove(SEED).and_then(|seed| seed.as_u64());

@@ -35,7 +35,7 @@ pub struct BestCounts {
     pub seed: Option<u64>,
     /// Counts over several seeds, or `None` if any setting was measured for only one seed.
     pub over_seeds: Option<SeedCounts>,
-    /// Conditions of the best rows in those settings where the method is not best.
+    /// Conditions of the best rows in the settings where the method is not best.
     pub ahead: Vec<Condition>,
 }
 
@@ -199,7 +199,7 @@ fn key(condition: &Condition, question: BestQuestion<'_>) -> Vec<String> {
     key
 }
 
-/// Returns a number as it is printed, expressed as a cost, for which lower is better.
+/// Returns a number as printed, expressed as a cost, for which lower is better.
 fn printed_cost(metric: &Metric, number: &ResultRow) -> Option<f64> {
     metric.cost(Metric::printed(number.record.value?, metric.decimals))
 }

@@ -1,4 +1,4 @@
-//! Converts the outcome of a grid to results, which are labeled with the terms used in the paper.
+//! Converts the outcome of a grid into results, which are labeled with the terms used in the paper.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ fn calibrated(grid: &Grid, cell: &Cell) -> Option<Calibrated> {
     })
 }
 
-/// Collector of the measurements of one cell.
+/// Builder for the measurements of one cell.
 struct Numbers<'a> {
     grid: &'a Grid,
     outcome: &'a GridOutcome,
@@ -228,7 +228,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// Adds all metrics of the tasks and groups that are given by definitions.
+    /// Adds all metrics of the tasks with definitions and of their groups.
     fn defined(&mut self, columns: &[Protocol]) {
         let evaluate = &self.grid.evaluate;
         let result = self.result;

@@ -199,7 +199,7 @@ fn have_same_items(differences: &[Difference], metric: &str) -> bool {
     const ITEM_NEUTRAL_FIELDS: [&str; 4] = ["batch", "generation", "max_length", "prefix"];
     differences.iter().all(|Difference { path, .. }| match path.is_of("measure") {
         true => ITEM_NEUTRAL_FIELDS.contains(&path.name()),
-        // Another tokenizer changes the windows of a text, but not the documents of a task.
+        // A different tokenizer changes the windows of a text, but not the documents of a task.
         false => !Metric::find(metric).is_ok_and(|metric| metric.is_of_texts()) || !path.is_of("model.tokenizer"),
     })
 }

@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::pipeline::outcome::CellResult;
 use crate::tasks::{Answered, ChoiceResult, DocumentResult};
 
-/// Name of the file with the answers in a results directory.
+/// Name of the answers file in a results directory.
 pub const DOCUMENTS: &str = "documents.parquet";
 
-/// Name of the directory with the files for lm-evaluation-harness in a results directory.
+/// Subdirectory of a results directory for files in the layout of lm-evaluation-harness.
 pub const LM_EVAL: &str = "lm_eval";
 
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +64,7 @@ fn frame(answers: &[CellAnswers<'_>]) -> Result<DataFrame> {
 }
 
 /// Writes results in the layout of lm-evaluation-harness into `dir/lm_eval`, and returns that directory. The files are
-/// named after their cells. If a cell has several files, the later ones have the suffix `..2`, `..3`, ….
+/// named after their cells. If a cell has several files, the later ones have the suffixes `..2`, `..3`, ….
 ///
 /// # Errors
 /// Fails with exit code 3 if the directory is not writable.
@@ -82,7 +82,7 @@ pub fn write_lm_eval(dir: &Path, files: &[(&str, serde_json::Value)]) -> Result<
     Ok(folder)
 }
 
-/// Name of the file with the channel errors in a results directory.
+/// Name of the file in a results directory that holds the channel errors.
 pub const CHANNELS: &str = "channels.parquet";
 
 /// Writes `channels.parquet` into `dir`. It has one row per channel, boundary and cell, in order. A boundary is

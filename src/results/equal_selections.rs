@@ -1,5 +1,5 @@
-//! Note below a table on criteria that remove the same layers. It states which rows share a measurement, and why other
-//! rows differ.
+//! Note below a table about criteria that remove the same layers. It states which rows share a measurement, and why
+//! other rows differ.
 
 use serde_json::Value;
 
@@ -141,7 +141,7 @@ fn boundaries<'a>(cells: impl Iterator<Item = &'a CellSummary>, criteria: &[Stri
     if is_reason { groups } else { Vec::new() }
 }
 
-/// Returns the label of a criterion with the options that the grid sets: `ShortGPT, iterative`.
+/// Returns the label for a criterion with the options that the grid sets: `ShortGPT, iterative`.
 pub(super) fn criterion_label(method: &Method<dyn Criterion>) -> String {
     criterion::label_with(&method.name, method.options.iter().map(|(option, value)| (option.as_str(), value)))
 }

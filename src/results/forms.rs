@@ -18,7 +18,7 @@ use crate::tasks::Answered;
 /// Subfolder of a results folder for Every Eval Ever records.
 pub const EVERY_EVAL_EVER: &str = "every_eval_ever";
 pub const EVAL_RESULTS: &str = "eval_results";
-/// Subfolders of all formats that other programs read.
+/// Subfolders for all formats that other programs read.
 pub const FORMS: [&str; 3] = [LM_EVAL, EVERY_EVAL_EVER, EVAL_RESULTS];
 /// Returns whether a file may be missing from an archived record. This holds for bulk data, bitmap versions of vector
 /// drawings, and exports that can be regenerated from the stored numbers (docs/results.md).
@@ -59,7 +59,7 @@ pub fn write_forms(dir: &Path, name: &str, grid: &Grid, outcome: &GridOutcome) -
     Ok(written)
 }
 
-/// Converts a cell to an Every Eval Ever record, with accuracies as proportions. Returns `None` for a cell without
+/// Converts a cell into an Every Eval Ever record, with accuracies as proportions. Returns `None` for a cell without
 /// scores.
 fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &CellResult) -> Option<Value> {
     let cell = &result.cell;
@@ -120,7 +120,7 @@ fn every_eval_ever(name: &str, grid: &Grid, outcome: &GridOutcome, result: &Cell
     })
 }
 
-/// Converts the scores of a task to records: one for the metric of a built-in task, or one for each metric of a task
+/// Converts the scores of a task into records: one for the metric of a built-in task, or one for each metric of a task
 /// definition.
 fn task_records(grid: &Grid, task: &EvalTask, scores: &TaskScores) -> Vec<Value> {
     let TaskData { hub: source, generated, .. } = grid.task(task);

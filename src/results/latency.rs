@@ -126,7 +126,7 @@ fn by_channel(all: &[TimedPrompt<'_>]) -> Option<String> {
     })
 }
 
-/// Formats a note about rounds that were added to those of the protocol.
+/// Formats a note about rounds added beyond those of the protocol.
 fn extra_rounds_note(all: &[TimedPrompt<'_>]) -> Option<String> {
     let mut texts: Vec<String> = Vec::new();
     for timed in all {

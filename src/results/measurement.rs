@@ -189,7 +189,7 @@ impl ResultRow {
         }
     }
 
-    /// Returns the row with only those items that `numbers.json` stores.
+    /// Returns the row with only the items that `numbers.json` stores.
     pub(super) fn stored(&self) -> Self {
         let sample = match &self.sample {
             Sample::Tasks(tasks) if tasks.len() < 2 => Sample::Right(tasks.concat()),
@@ -209,7 +209,7 @@ impl ResultRow {
 }
 
 impl Measurement {
-    /// Returns the way in which the number's uncertainty was estimated.
+    /// Returns how the number's uncertainty was estimated.
     pub fn spread(&self) -> Spread {
         match self.sample {
             Sample::Seeds(_) => Spread::OverSeeds,

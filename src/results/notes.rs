@@ -1,4 +1,4 @@
-//! Notes under a table: the protocol behind its numbers, windows that overlap, and the engines used for its backbones.
+//! Notes under a table: the protocol behind its numbers, overlapping windows, and the engines used for its backbones.
 
 use std::collections::BTreeMap;
 

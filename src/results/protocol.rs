@@ -334,7 +334,7 @@ impl Protocol {
     }
 }
 
-/// Strips the split from a corpus name, for example `c4-train` to `c4`, because the paper names texts without splits.
+/// Strips the split from a corpus name such as `c4-train`, because the paper names texts without splits.
 pub fn stem(corpus: &str) -> &str {
     ["-train", "-validation", "-test"].iter().find_map(|split| corpus.strip_suffix(split)).unwrap_or(corpus)
 }

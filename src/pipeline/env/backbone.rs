@@ -37,17 +37,17 @@ const FUSED: &str = "fused";
 
 impl BackboneKeyParts<'_> {
     /// Returns the key part for the backbone and engine: the content hash, the float type, and the device class. The
-    /// name of the engine is left out for the CPU engine.
+    /// engine name is omitted for the CPU engine.
     pub(crate) fn on_engine(&self) -> Value {
         let EngineId { name, dtype, device } = self.engine;
         let mut identity = json!({"backbone": self.content, "dtype": dtype, "device": device});
         if name != CPU.name {
             identity["engine"] = json!(name);
-            // This field is missing in the keys of versions that did not fuse operations.
+            // This field is missing from the keys of versions that did not fuse operations.
             identity["operations"] = json!(FUSED);
         }
         // Earlier versions computed the output projection in f32, and the earliest versions also computed attention in
-        // f32. The fields are missing in their keys.
+        // f32. These fields are missing from their keys.
         if self.is_half() {
             identity["head"] = json!(dtype);
             identity["attention"] = json!(dtype);
@@ -99,8 +99,8 @@ pub struct BackbonePlan {
 /// Calibration of a backbone on one text.
 #[derive(Clone)]
 pub struct CalibrationPlan {
-    /// Calibration as written in the first cell that uses it, but with all sequences used for solving. How many
-    /// sequences are used for solving depends on the variant ([`Variant::fitted`]).
+    /// Calibration as written in the first cell that uses it, except that all of its sequences are used for solving.
+    /// The number that is actually used depends on the variant ([`Variant::fitted`]).
     pub calibration: Calibration,
     pub identity: Arc<CalibrationId>,
     pub tokens: Arc<Key>,
@@ -158,7 +158,7 @@ pub struct Evaluation {
     pub generates: bool,
 }
 
-/// Formats a text as in `c4@512`, and a task as it is written in the grid.
+/// Formats a text like `c4@512`, and a task as written in the grid.
 impl std::fmt::Display for EvalTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -219,7 +219,7 @@ impl CalibrationPlan {
 }
 
 impl Variant {
-    /// Creates the variant of a dense cell, which needs no calibration.
+    /// Creates the variant for a dense cell, which needs no calibration.
     pub(crate) fn dense(cell: usize, identity: Identity) -> Self {
         Self {
             cell,

@@ -43,7 +43,7 @@ pub(crate) struct RunContext<'a> {
     /// Scores that this process has stored but not yet reported, by key hash. `None` for generated answers.
     fresh_scores: Mutex<BTreeMap<String, Option<Vec<f64>>>>,
     idle: Mutex<Idle>,
-    /// Reasons why cells failed, by cell index.
+    /// Failure reasons, by cell index.
     failures: Mutex<BTreeMap<usize, String>>,
     /// Indices of the cells that have no work left.
     complete: Mutex<BTreeSet<usize>>,
@@ -62,7 +62,7 @@ impl<'a> Deref for RunContext<'a> {
 
 /// Idle state of a run: how long it has been idle, and how often it polls.
 struct Idle {
-    /// Time of the last work, on the store's clock.
+    /// Time at which work was last done, on the store's clock.
     since: Duration,
     pause: Pause,
     /// Whether the idle timeout of a worker has expired.
@@ -103,8 +103,8 @@ impl<'a> RunContext<'a> {
         self.fail(cell, reason);
     }
 
-    /// Returns the reason why the work with this lease or key must not be retried, or `None` if it may be. A run that
-    /// is not a worker may always retry.
+    /// Returns why the work identified by this lease or key must not be retried, or `None` if it may be. A run that is
+    /// not a worker may always retry.
     pub(crate) fn given_up(&self, name: &str) -> Option<String> {
         self.worker_limits?.given_up(&self.store.attempts(name))
     }
@@ -143,7 +143,7 @@ impl<'a> RunContext<'a> {
         lock(&self.fresh_scores).insert(key.hash().to_owned(), values);
     }
 
-    /// Returns whether a new score is to be reported. A worker reports only scores that it has computed itself.
+    /// Returns whether a new score should be reported. A worker reports only scores that it has computed itself.
     pub(crate) fn reports_score(&self, key: &Key) -> bool {
         self.worker_limits.is_none() || lock(&self.fresh_scores).contains_key(key.hash())
     }
@@ -173,7 +173,7 @@ impl<'a> RunContext<'a> {
         id
     }
 
-    /// Reports progress, and then waits while another process is measuring times on this machine.
+    /// Reports progress, and then waits while another process is measuring latencies on this machine.
     pub(crate) fn advance(&self, job: usize, tokens: usize) -> Result<()> {
         self.advance_running(job, tokens, None)
     }
@@ -184,10 +184,10 @@ impl<'a> RunContext<'a> {
         self.wait_while_timed()
     }
 
-    /// Waits while another process is measuring times on this machine.
+    /// Waits while another process is measuring latencies on this machine.
     ///
     /// # Errors
-    /// Fails like [`progress::lease`].
+    /// Fails under the same conditions as [`progress::lease`].
     pub(crate) fn wait_while_timed(&self) -> Result<()> {
         if self.store.with_leases(|leases| leases.contains(timing_lease()))? {
             let what = "measuring times on this machine";
@@ -196,7 +196,7 @@ impl<'a> RunContext<'a> {
         Ok(())
     }
 
-    /// Reports progress without waiting. Used by the job that measures times, which must not wait for itself.
+    /// Reports progress without waiting. Used by the job that measures latencies, which must not wait for itself.
     pub(crate) fn advanced(&self, job: usize, tokens: usize, ran: Option<usize>) -> Result<()> {
         self.worked();
         self.reporter.event(Event::Advanced { job, tokens, ran, elsewhere: false });
@@ -302,7 +302,7 @@ pub(crate) struct CalibrationJob<'a> {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) tokens: &'a Arc<Key>,
     pub(crate) windows: Windows,
-    /// Label of the job in messages.
+    /// Label for the job in messages.
     pub(crate) label: String,
     pub(crate) shape: ActivationShape,
     pub(crate) hold: &'a LeaseGuard<'a>,
@@ -317,7 +317,7 @@ impl CalibrationJob<'_> {
     }
 }
 
-/// Guard for the lease on running work. Also keeps track of whether progress was made.
+/// Guard for the lease on work in progress. Also keeps track of whether progress was made.
 pub(crate) struct LeaseGuard<'a> {
     run: &'a RunContext<'a>,
     lease: Lease,
@@ -333,7 +333,7 @@ impl<'a> LeaseGuard<'a> {
     /// Checks that the lease is still held. Must be called before results are stored.
     ///
     /// # Errors
-    /// Fails if the lease was lost because this process was paused ([`Self::is_lost`]).
+    /// Fails if the lease was lost ([`Self::is_lost`]), for example because this process was paused for too long.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_lost() { Err(Error::interrupted("the lease was lost")) } else { Ok(()) }
     }
@@ -346,7 +346,7 @@ impl<'a> LeaseGuard<'a> {
         !self.lease.holds()
     }
 
-    /// Records progress, which resets the count of crashes. Whatever caused them was not the work that remains.
+    /// Records progress and resets the count of crashes, because the remaining work did not cause them.
     pub(crate) fn record_progress(&self) {
         if !self.gone_on.replace(true) {
             self.run.store.forgive_deaths(self.name);

@@ -18,7 +18,7 @@ pub struct JobStarted {
     pub tokens: usize,
     /// Number of cells that the job scores. May be 0.
     pub cells: usize,
-    /// Work still to be done, in floating-point operations, as estimated by the cost model.
+    /// Remaining work in floating-point operations, as estimated by the cost model.
     pub flops: f64,
 }
 
@@ -34,14 +34,14 @@ pub enum WorkKind {
     Time,
 }
 
-/// Piece of work in a plan that is still to be done.
+/// Remaining piece of work in a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// Prefix of the lease names, or name of the prompt.
+    /// Prefix of the lease names or, for a latency measurement, the name of the prompt.
     pub work: String,
     pub backbone: String,
     pub kind: WorkKind,
-    /// Work still to be done, in floating-point operations, as estimated by the cost model.
+    /// Remaining work in floating-point operations, as estimated by the cost model.
     pub flops: f64,
 }
 
@@ -49,23 +49,23 @@ pub struct Work {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The run has started. Gives the numbers of cells and scores, how many of them are stored, and the estimate of the
-    /// remaining work.
+    /// The run has started. Contains the numbers of cells and scores, how many of them are stored, and the estimate of
+    /// the remaining work.
     Planned {
         cells: usize,
         complete: usize,
         scores: usize,
         scored: usize,
         flops: f64,
-        /// Pieces of work that are still to be done.
+        /// Remaining pieces of work.
         work: Vec<Work>,
         engine: String,
         /// Machine and device, as written in the keys of latencies.
         machine: String,
-        /// Id of the outline of the plan, which is stored.
+        /// Id under which the plan's outline is stored.
         plan: String,
     },
-    /// There is a message for the user.
+    /// The run has a message for the user.
     Note {
         text: String,
     },
@@ -75,7 +75,7 @@ pub enum Event {
     Advanced {
         job: usize,
         tokens: usize,
-        /// Number of tokens that were actually processed. Given if generation may have ended early.
+        /// Number of tokens that were actually processed. Set if generation may have ended early.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ran: Option<usize>,
         elsewhere: bool,

@@ -124,7 +124,7 @@ impl Inputs {
     }
 
     /// Reads `config.json` and `tokenizer_config.json`. The latter is completed with the special tokens from other
-    /// tokenizer files. A file that is missing is read as null.
+    /// tokenizer files. A missing file is read as null.
     pub fn configs(&self, folder: &Path) -> Result<[Value; 2]> {
         let [config, tokenizer] = [parts::config(folder), parts::sibling_file(folder, TOKENIZER_CONFIG)];
         let roles = corpus::files_beside(&tokenizer);
@@ -154,11 +154,11 @@ impl Inputs {
         })
     }
 
-    /// Calls `read`, and checks that the files at or below `paths` have not changed since they were hashed. If they
-    /// had, results would be stored under the hash of other inputs.
+    /// Calls `read`, and checks that the files at or below `paths` have not changed since they were hashed. Otherwise,
+    /// results could be stored under the hash of different inputs.
     ///
     /// # Errors
-    /// Fails like `read`, or with exit code 2 if a file has changed.
+    /// Propagates errors from `read`. Fails with exit code 2 if a file has changed.
     pub fn guarded<T>(&self, paths: &[&Path], read: impl FnOnce() -> Result<T>) -> Result<T> {
         let files = self.by_path.iter().map(|(path, input)| (path.as_path(), input));
         let files: Vec<_> = files.filter(|(file, _)| paths.iter().any(|path| file.starts_with(path))).collect();
@@ -190,8 +190,8 @@ impl Inputs {
             .collect()
     }
 
-    /// Returns the effective limit of a task. A limit on a built-in task is dropped if it excludes no document, because
-    /// it then does not change the results.
+    /// Returns the effective limit for a task. A limit on a built-in task is dropped if it excludes no documents,
+    /// because it then has no effect on the results.
     pub(crate) fn limit(&self, task: &EvalTask) -> Result<Option<f64>> {
         let documents = self.documents.get(&task.name).filter(|_| !task.defined);
         let (Some(limit), Some(&documents)) = (task.how.limit, documents) else { return Ok(task.how.limit) };

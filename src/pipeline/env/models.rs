@@ -9,7 +9,7 @@ use super::progress::lock;
 use crate::error::Result;
 use crate::model::Engine;
 
-/// Loader of engines. Tests replace it with their own.
+/// Engine loader. Tests substitute their own.
 pub(crate) trait Engines: Sync {
     /// Loads a backbone. `weights` limits the memory for its weights, and `device` limits its device memory, both in
     /// bytes.
@@ -48,7 +48,7 @@ impl<'a> Models<'a> {
         Self { inputs, budgets, device, engines, loaded: Mutex::default() }
     }
 
-    /// Returns the engine of a backbone. The backbone is loaded on first use.
+    /// Returns the engine for a backbone. The backbone is loaded on first use.
     pub(crate) fn get(&self, backbone: &BackbonePlan) -> Result<Arc<dyn Engine>> {
         let mut loaded = lock(&self.loaded);
         if let Some(engine) = loaded.get(&backbone.name) {
@@ -61,7 +61,7 @@ impl<'a> Models<'a> {
         Ok(engine)
     }
 
-    /// Checks that the weights have not changed, if the backbone loads its layers on demand.
+    /// If the backbone loads its layers on demand, checks that the weights have not changed.
     ///
     /// # Errors
     /// Fails with exit code 2 if a file has changed. The error names the file.

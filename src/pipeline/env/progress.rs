@@ -14,19 +14,19 @@ use crate::error::{Error, Result};
 use crate::files::{owner, sha256};
 use ghostlab_store::{Lease, LeaseResult, Store};
 
-/// Outcome of an attempt at a job.
+/// Outcome of an attempt to run a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum JobStatus {
     Done,
     /// Other processes have done all of the work.
     Cached,
-    /// Other processes are working on what is left.
+    /// Other processes are doing the remaining work.
     Contended,
-    /// All permitted attempts have failed. Contains the reason of the last one.
+    /// All permitted attempts have failed. Contains the reason for the last failure.
     Abandoned(String),
 }
 
-/// Runs a job, and converts a panic to an error.
+/// Runs a job, and converts a panic into an error.
 pub(crate) fn caught<T>(job: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| {
         let message = panic.downcast_ref::<&str>().map(ToString::to_string);
@@ -98,8 +98,9 @@ pub fn lease(store: &Store, name: &str, what: &str, reporter: &dyn Reporter, sto
     }
 }
 
-/// Returns the name of the lease for measuring times on this machine. While it is held, other processes on the machine
-/// pause after their current batch. The warm-up passes of the measuring process give them time to do so.
+/// Returns the name of the lease that a process holds while it measures latencies on this machine. While it is held,
+/// other processes on the machine pause after their current batch. The warm-up passes of the measuring process give
+/// them time to do so.
 pub fn timing_lease() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| format!("timing-{}", sha256::of_bytes(owner::host())));
     &NAME

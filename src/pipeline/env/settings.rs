@@ -6,7 +6,7 @@ use crate::machine;
 use crate::model::EngineRequest;
 use ghostlab_store::Attempt;
 
-/// Settings of a run. They change results only by rounding errors.
+/// Settings of a run. Apart from rounding errors, they do not affect the results.
 #[derive(Debug, Clone, Copy)]
 pub struct RunSettings {
     /// Engine, device and float type to use.
@@ -28,7 +28,7 @@ pub struct RunSettings {
     pub retries: u32,
     /// Whether to repeat latency measurements that are already stored.
     pub retime: bool,
-    /// Whether to repeat timing sessions that are noisy. Set if the latencies are to be recorded.
+    /// Whether to repeat noisy timing sessions. Set if the latencies will be recorded.
     pub settle: bool,
 }
 
@@ -80,7 +80,7 @@ impl WorkerLimits {
     /// are blamed on the job.
     pub const DEATHS: usize = 5;
 
-    /// Returns the reason why a job must not be retried, or `None` if it may be.
+    /// Returns why a job must not be retried, or `None` if it may be.
     pub(crate) fn given_up(self, attempts: &[Attempt]) -> Option<String> {
         let died = attempts.iter().filter(|attempt| attempt.died).count();
         let failed = attempts.len() - died;

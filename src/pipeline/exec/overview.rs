@@ -204,7 +204,7 @@ impl Overview {
         let living = store.living();
         let living: BTreeSet<&str> = living.iter().map(String::as_str).collect();
         let mut attempts = store.all_attempts();
-        // Ignore failed attempts at objects that have been stored since.
+        // Ignore failed attempts to compute objects that have been stored since.
         attempts.retain(|name, _| !stage::KINDS.iter().any(|&kind| store.has_hash(kind, name)));
         let (workers, runs): (Vec<RunRecord>, Vec<RunRecord>) = records.into_iter().partition(|record| record.worker);
         let mut ids: Vec<String> = Vec::new();
@@ -246,7 +246,7 @@ fn plan(
         .collect();
     let views: Vec<WorkerView> = alive.iter().map(|worker| view(worker)).collect();
     let rate: f64 = views.iter().filter_map(|worker| worker.flop_per_second).sum();
-    // Share of a running job that is done. Each worker counts the progress of all workers, so the maximum is used.
+    // Fraction of a running job that is done. Each worker counts the progress of all workers, so the maximum is used.
     let under_way = |label: &str| {
         let jobs = alive.iter().flat_map(|worker| worker.jobs.values()).filter(|(job, ..)| job == label);
         jobs.map(|(_, done, tokens)| *done as f64 / (*tokens).max(1) as f64).fold(0.0, f64::max).min(1.0)

@@ -1,4 +1,4 @@
-//! Checks before the first job that a run has what it needs, including disk space and memory.
+//! Checks, before the first job starts, that a run has what it needs, including disk space and memory.
 //!
 //! `run`, `worker`, `plan` and `submit` share these checks and their messages.
 
@@ -38,7 +38,7 @@ pub struct Preflight {
 /// Checks the plan, tokenizes its texts, and checks that there is enough memory and disk space.
 ///
 /// # Errors
-/// Fails like [`prepare`], or if there is not enough memory or disk space.
+/// Fails under the same conditions as [`prepare`], or if there is not enough memory or disk space.
 pub fn preflight(
     plan: &Plan<'_>,
     settings: &RunSettings,
@@ -79,7 +79,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, target: TargetMachine, store
     Ok(Preflight { state, estimate })
 }
 
-/// Checks every backbone, and tokenizes the texts that are missing in the store.
+/// Checks every backbone, and tokenizes the texts that are missing from the store.
 ///
 /// # Errors
 /// Fails if a weight file cannot be read, a backbone does not support a recovery, a corpus or task cannot be tokenized,
@@ -115,7 +115,7 @@ fn note_overlap(backbone: &BackbonePlan, store: &Store, reporter: &dyn Reporter)
 /// Rejects a plan if its kernels are not supported by the processor.
 ///
 /// # Errors
-/// Fails like [`EngineChoice::check`](crate::model::EngineChoice::check).
+/// Fails under the same conditions as [`EngineChoice::check`](crate::model::EngineChoice::check).
 pub(super) fn check_kernels(plan: &Plan<'_>) -> Result<()> {
     plan.backbones.iter().try_for_each(|backbone| {
         backbone.engine.check().map_err(|error| error.at(format!("backbone `{}`", backbone.name)))
@@ -151,10 +151,10 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
     Ok(())
 }
 
-/// Rejects a plan that needs more disk space than is free. `goes` is the space that will still be freed.
+/// Rejects a plan that needs more disk space than is available. `goes` is the number of bytes that evictions will free.
 ///
 /// # Errors
-/// Fails with exit code 3. The error gives the required and the free space.
+/// Fails with exit code 3. The error states the required and the free space.
 fn room_on_disk(estimate: &Estimate, goes: u64, store: &Store) -> Result<()> {
     let wanted = (estimate.coming(), estimate.cost.inodes);
     let free =
@@ -217,14 +217,15 @@ fn for_jobs(
         .filter(|(_, missing)| !missing.is_empty());
     let bytes = jobs.map(|(job, missing)| (job.group.bytes)(backbone, &missing)).filter(|bytes| *bytes > 0);
     let Some(largest) = bytes.max() else { return Ok(()) };
-    // Memory must hold the largest part of the weights. For generation, it must also hold the KV cache of one prompt.
+    // Weights are loaded in parts, so memory must hold at least the largest part. For generation, it must also hold the
+    // KV cache of one prompt.
     let reserve = batch_bytes(plan, backbone, state, 0) + largest;
     let weights = backbone.engine.held_bytes(&backbone.config, 0);
     in_memory(&MemoryNeed { backbone: &backbone.name, weights, reserve }, limit, free)
 }
 
 /// Evicts objects that this plan does not need if the store would otherwise exceed its size limit, and reports how
-/// many. `coming` is the number of bytes still to be stored.
+/// many. `coming` is the number of bytes that will still be stored.
 pub(super) fn in_store(coming: u64, plan: &Plan<'_>, given: &RunEnv<'_>) -> Result<()> {
     let RunEnv { settings, store, reporter, stop, .. } = *given;
     let Some(limit) = settings.store_limit else { return Ok(()) };
@@ -271,7 +272,7 @@ struct MemoryNeed<'a> {
     reserve: u64,
 }
 
-/// Rejects a job that does not fit in `limit`, or in the `free` memory if there is no limit.
+/// Rejects a backbone whose jobs do not fit in `limit`, or in the `free` memory if there is no limit.
 fn in_memory(needs: &MemoryNeed<'_>, limit: Option<u64>, free: Option<u64>) -> Result<()> {
     let wanted = needs.weights + needs.reserve;
     if limit.or(free).is_none_or(|most| wanted <= most) {

@@ -178,7 +178,7 @@ impl<'a> Recorder<'a> {
         Ok(recorder)
     }
 
-    /// Records that a run failed or was interrupted, if it has not reported [`Event::Ended`].
+    /// Records that a run failed or was interrupted, unless it has reported [`Event::Ended`].
     pub fn end(&self, error: &Error) {
         let mut state = lock(&self.state);
         let record = &mut state.record;

@@ -22,7 +22,8 @@ use crate::pipeline::stage::group::{Job, JobContext, Order, Programs, ResumeStat
 use crate::pipeline::stage::latency;
 use ghostlab_store::{Attempt, Store};
 
-/// Computes the missing results of a grid. If a cell fails, the other cells continue, and the outcome gives the reason.
+/// Computes the missing results of a grid. If a cell fails, the outcome records the reason, and the other cells
+/// continue.
 ///
 /// # Errors
 /// Fails if a preflight check fails, a backbone cannot be loaded, the store is full, or `stop` is set.
@@ -44,7 +45,7 @@ pub fn run(
 /// Outcome of a worker. It contains no scores, because each worker would have to read all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerOutcome {
-    /// No work is left. Gives the total number of cells, how many of them are complete, and how many failed.
+    /// No work is left. Contains the total number of cells, how many of them are complete, and how many failed.
     Done { cells: usize, complete: usize, failed: usize },
     /// The leases of all remaining jobs are held by other workers, and the idle timeout has expired.
     IdleTimeout,
@@ -55,7 +56,7 @@ pub enum WorkerOutcome {
 /// Latencies are measured only by [`run`], because there must be no other load during a measurement.
 ///
 /// # Errors
-/// Fails like [`run`].
+/// Fails under the same conditions as [`run`].
 pub fn work(
     grid: &Grid,
     settings: RunSettings,
@@ -76,7 +77,7 @@ pub fn work(
     })
 }
 
-/// Reads the stored results of a grid. For results that are missing, reads the recorded reasons.
+/// Reads the stored results of a grid. For missing results, reads the recorded reasons.
 ///
 /// # Errors
 /// Fails if an input cannot be read or an object is damaged.
@@ -92,8 +93,8 @@ pub fn read_stored(grid: &Grid, settings: RunSettings, store: &Store, reporter: 
     Ok(outcome)
 }
 
-/// Returns the recorded failures of incomplete cells. These are failed attempts at their objects, calibrations or score
-/// chunks.
+/// Returns the recorded failures of incomplete cells. These are failed attempts to compute their objects, calibrations
+/// or score chunks.
 pub(super) fn recorded_failures(
     plan: &Plan<'_>,
     state: &StoreState,
@@ -284,7 +285,7 @@ fn tasks<'a>(
     tasks
 }
 
-/// Callbacks of a grid run that the scheduler calls.
+/// Callbacks through which the scheduler controls a grid run.
 struct GridTaskHooks<'a> {
     plan: &'a Plan<'a>,
     tools: JobContext<'a>,
@@ -337,7 +338,7 @@ pub(super) fn attempt(
     }
     context.reporter.event(Event::WorkDone { work: job.lease_name(backbone) });
     if job.group.order == Order::First {
-        // Free disk space now, because the next job may write as many bytes as this one.
+        // Free disk space now, because the next job may write as much as this one.
         preflight::in_store(0, plan, &context.env)?;
     }
     if step == JobStatus::Done {

@@ -44,18 +44,18 @@ pub struct SampledCell {
     pub selection: Option<Selection>,
     pub boundaries: Vec<BoundaryResult>,
     pub scores: Vec<SampledScores>,
-    /// If the cell failed, the reason why its scores are missing.
+    /// Reason for the failure, if the cell failed.
     pub failure: Option<String>,
 }
 
-/// Scores of a variant in the sampled part of an evaluation.
+/// Scores of a variant on the sampled part of an evaluation.
 #[derive(Debug, Clone)]
 pub struct SampledScores {
     pub measure: Arc<MeasureId>,
-    /// Text or task, as it is written in the grid.
+    /// Text or task, as written in the grid.
     pub label: String,
     pub items: SampledItems,
-    /// Number of chunks that were drawn, and total number of chunks.
+    /// Number of drawn chunks, and total number of chunks.
     pub chunks: [usize; 2],
     /// Total number of windows or documents.
     pub all: usize,
@@ -74,13 +74,13 @@ pub enum SampledItems {
 /// Values of one metric for each document of a task with a definition.
 #[derive(Debug, Clone)]
 pub enum DefinedItems {
-    /// Whether the answer to each document is right.
+    /// Whether the answer to each document is correct.
     Right(Vec<(usize, bool)>),
     /// Losses of the documents, from which a perplexity is computed.
     Losses {
         items: Vec<DocumentLoss>,
         aggregation: Aggregation,
-        /// Number by which the sum over all documents is divided.
+        /// Divisor for the sum over all documents.
         units: f64,
     },
 }
@@ -109,11 +109,11 @@ pub struct SampleCost {
     pub flops: f64,
 }
 
-/// Estimates the work of [`sample`]. Texts that are missing in the store are tokenized and stored. Nothing else is
+/// Estimates the work of [`sample`]. Texts that are missing from the store are tokenized and stored. Nothing else is
 /// computed.
 ///
 /// # Errors
-/// Fails like [`sample`].
+/// Fails under the same conditions as [`sample`].
 pub fn sample_cost(
     grid: &Grid,
     settings: RunSettings,
@@ -151,7 +151,7 @@ pub fn sample_cost(
 /// operators in `store` are reused, so the store should contain only objects that the caller trusts.
 ///
 /// # Errors
-/// Fails if the whole run fails. If only one cell fails, its result gives the reason.
+/// Fails if the whole run fails. If only one cell fails, its result contains the reason.
 pub fn sample(
     grid: &Grid,
     settings: RunSettings,
@@ -273,7 +273,7 @@ fn drawn_values(variant: &ScoredVariant, drawn: &[usize]) -> Vec<Vec<f64>> {
     chunks.map(|(at, values)| values.clone().filter(|_| drawn.contains(&at)).unwrap_or_default()).collect()
 }
 
-/// Returns the items in the computed chunks with their indices, and the total number of items. `scored` gives the
+/// Returns the items in the computed chunks with their indices, and the total number of items. `scored` contains the
 /// number of scored tokens in each text of a task.
 fn items(
     context: &RunContext<'_>,
@@ -317,14 +317,14 @@ impl SampledValues {
         Self { values: eval_set.assemble(&filled), drawn }
     }
 
-    /// Returns the windows that were drawn, each with `width` values, and the total number of windows.
+    /// Returns the drawn windows, each with `width` values, and the total number of windows.
     fn windows(&self, width: usize) -> (SampledItems, usize) {
         let windows = self.values.chunks_exact(width).map(<[f64]>::to_vec).enumerate();
         let drawn = windows.filter(|(at, _)| self.drawn[width * at]);
         (SampledItems::Windows(drawn.collect()), self.values.len() / width)
     }
 
-    /// Returns the documents of a built-in task that were drawn, and the total number of documents.
+    /// Returns the drawn documents of a built-in task, and the total number of documents.
     fn documents(&self, solutions: &Arc<Solutions>) -> Result<(SampledItems, usize)> {
         let each = self.values.len() / solutions.requests().max(1);
         let answers = evaluate_answers(&self.values, solutions)?;
@@ -343,7 +343,7 @@ impl SampledValues {
     }
 
     /// Returns the metrics of a task with a definition for the drawn documents, and the total number of documents.
-    /// `scored` gives the number of scored tokens in each text.
+    /// `scored` contains the number of scored tokens in each text.
     fn defined(
         &self,
         definition: &Definition,

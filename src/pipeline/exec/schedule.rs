@@ -1,4 +1,4 @@
-//! Runs jobs in dependency order, and in parallel within limits.
+//! Runs jobs in dependency order, in parallel within limits.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex};
@@ -26,7 +26,7 @@ pub(super) struct Limits {
     pub(super) memory: u64,
 }
 
-/// Callbacks that the scheduler calls.
+/// Hooks that the scheduler calls.
 pub(super) trait TaskHooks: Sync {
     /// Unloads a model that no task needs at the moment.
     fn forget(&self, model: usize);
@@ -62,10 +62,10 @@ struct TaskQueue {
     error: Option<Error>,
 }
 
-/// Runs all tasks. `models` gives the size of each model in bytes.
+/// Runs all tasks. `models` contains the size of each model in bytes.
 ///
 /// # Errors
-/// Fails with the first error of a task. Tasks that are already running are finished, and no further tasks are started.
+/// Returns the first error from a task. Running tasks are allowed to finish, and no further tasks are started.
 pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head: &dyn TaskHooks) -> Result<()> {
     let state = Mutex::new(TaskQueue { waiting: (0..tasks.len()).collect(), ..TaskQueue::default() });
     let changed = Condvar::new();
@@ -122,8 +122,8 @@ pub(super) fn run(tasks: &[Scheduled<'_>], models: &[u64], limits: Limits, head:
     state.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).error.map_or(Ok(()), Err)
 }
 
-/// Returns the next task to run, preferably one for the model of the task that was started last. If the task needs
-/// their memory, models without running tasks are unloaded.
+/// Returns the next task to run, preferably one for the model of the task that was started last. Unloads models without
+/// running tasks if the task needs their memory.
 fn next(
     tasks: &[Scheduled<'_>],
     models: &[u64],

@@ -7,7 +7,8 @@ use crate::pipeline::env::event::{Event, Work, WorkKind};
 /// Backbone name and kind of work. All work with the same values is assumed to run at the same rate.
 type RateGroup = (String, WorkKind);
 
-/// Estimator of the time left, which is updated with the events of a run. The times of events may come from any clock.
+/// Estimator for the remaining time, which is updated with the events of a run. The times of events may come from any
+/// clock.
 #[derive(Debug, Clone, Default)]
 pub struct TimeLeft {
     pieces: BTreeMap<String, PlanPiece>,
@@ -40,7 +41,7 @@ struct RunningJob {
     flops_per_token: f64,
 }
 
-/// Minimum share of a piece of work that counts as remaining until the piece is finished.
+/// Minimum fraction of a piece of work that counts as remaining until the piece is finished.
 const AT_LEAST: f64 = 0.02;
 
 impl TimeLeft {
@@ -107,7 +108,7 @@ impl TimeLeft {
         self.rates.values().map(|rate| rate.flops).sum()
     }
 
-    /// Returns the share of the plan that is done, counting the work of all processes.
+    /// Returns the fraction of the plan that is done, counting the work of all processes.
     pub fn share(&self) -> f64 {
         let planned: f64 = self.pieces.values().map(|piece| piece.planned).sum();
         let left: f64 = self.pieces.values().map(PlanPiece::remaining).sum();
@@ -164,8 +165,8 @@ mod tests {
     use super::*;
     use crate::pipeline::exec::JobStarted;
 
-    /// Simulated piece of work with its planned and actual cost. During `silent` seconds, it runs without reporting
-    /// progress.
+    /// Simulated piece of work with its planned and actual cost. After its job has finished, it continues for `silent`
+    /// seconds without reporting progress.
     struct Played {
         work: &'static str,
         kind: WorkKind,
@@ -194,7 +195,7 @@ mod tests {
         Event::Planned { cells: 1, complete: 0, scores: 1, scored: 0, flops, work, engine, machine, plan }
     }
 
-    /// Returns the time, the share done and the estimated number of seconds left at each event.
+    /// Returns the time, the fraction done and the estimated number of seconds left at each event.
     fn remaining_estimates(pieces: &[Played]) -> Vec<(f64, f64, Option<f64>)> {
         let duration: f64 = pieces.iter().map(|piece| piece.seconds + piece.silent).sum();
         let mut left = TimeLeft::default();

@@ -1,4 +1,4 @@
-//! Flattens identities and other JSON values to maps from paths to leaves, and compares these maps. A map contains
+//! Flattens identities and other JSON values into maps from paths to leaves, and compares these maps. A map contains
 //! every leaf, so new settings are automatically part of comparisons.
 
 use std::borrow::{Borrow, Cow};
@@ -55,7 +55,7 @@ impl Borrow<str> for SettingPath {
     }
 }
 
-/// Values of the leaves, by path. Lists and empty maps are leaves, too.
+/// Values of the leaves, by path. Lists and empty maps are leaves too.
 pub type FlatSettings = BTreeMap<SettingPath, Canonical>;
 
 /// Setting that differs between two identities.
@@ -121,7 +121,7 @@ fn walk(schema: &Value, path: &SettingPath, found: &mut BTreeSet<SettingPath>) {
     branches.into_iter().for_each(|schema| walk(schema, path, found));
 }
 
-/// JSON value as canonical text, without spaces, with sorted keys and with floats in their shortest form.
+/// JSON value as canonical text: without spaces, with sorted keys, and with floats in their shortest form.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Canonical(String);
 

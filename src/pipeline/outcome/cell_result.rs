@@ -25,7 +25,7 @@ use crate::tasks::{AccuracyKind, Answered, Measure, TaskResult};
 /// Results of a grid run.
 #[derive(Debug)]
 pub struct GridOutcome {
-    /// Results of the cells, in the order of the grid.
+    /// Results of the cells, in grid order.
     pub cells: Vec<CellResult>,
     /// SHA-256 of every input file, by path.
     pub inputs: BTreeMap<String, String>,
@@ -39,7 +39,7 @@ pub struct GridOutcome {
 }
 
 impl GridOutcome {
-    /// Returns whether the backbones differ in their vocabularies. Their perplexities are then not comparable.
+    /// Returns whether the backbones have different vocabularies. If so, their perplexities are not comparable.
     pub fn unlike_vocabularies(&self, grid: &Grid) -> bool {
         self.cells
             .iter()
@@ -92,7 +92,7 @@ fn is_known_text(text: &Perplexity, result: &CellResult) -> Option<TextExtent> {
 /// Scores of a variant on a task.
 #[derive(Debug, Clone)]
 pub struct TaskScores {
-    /// Task with its options, as it is written in the grid.
+    /// Task with its options, as written in the grid.
     pub label: String,
     /// Number of documents in the split. Only `effective` of them are scored.
     pub original: usize,
@@ -157,10 +157,10 @@ pub fn harness_scores(scores: &[Score]) -> Map<String, Value> {
 /// identity of the cell and `measure` to identify the measured values.
 #[derive(Debug, Clone)]
 pub struct Measured<A, E, S> {
-    /// Text, task or prompt, as it is requested in the grid.
+    /// Text, task or prompt, as requested in the grid.
     pub requested: A,
     pub measure: Arc<MeasureId>,
-    /// Amount of data that the backbone reads, or `None` if it is not stored. It is the same for all variants.
+    /// Amount of data that the backbone reads, or `None` if the tokens are not stored. It is the same for all variants.
     pub extent: Option<E>,
     /// Measured values, or `None` if the cell failed or was never computed.
     pub sample: Option<S>,
@@ -182,7 +182,7 @@ pub struct CellResult {
     /// per run.
     #[serde(skip)]
     pub identity: Option<Arc<Identity>>,
-    /// Number of layers of the dense backbone.
+    /// Number of layers in the dense backbone.
     pub layers: usize,
     /// Layers or sublayers that were removed.
     pub removed: Cut,
@@ -209,7 +209,7 @@ pub struct CellResult {
     /// Loss at each training step. Empty if the operator was not trained. Not part of the run's record.
     #[serde(skip)]
     pub training: Vec<f64>,
-    /// Time spent on the operators and scores of the cell, added up over all runs. The time for shared steps is divided
+    /// Time spent on the operators and scores of the cell, summed over all runs. The time for shared steps is divided
     /// equally among the cells.
     pub seconds: f64,
     /// Reason why the cell failed, if it did.
@@ -231,13 +231,13 @@ pub struct MadeFrom {
     /// the store.
     pub key: String,
     pub seconds: f64,
-    /// Program, commit, command line and machine with which the object was computed.
+    /// Program, commit, command line and machine used to compute the object.
     pub made: Value,
 }
 
 impl CellResult {
     /// Creates a cell without results. `layers` is the number of layers in the dense backbone. If the cell failed,
-    /// `failure` gives the reason.
+    /// `failure` is the reason.
     pub fn unmeasured(cell: Cell, layers: usize, failure: Option<String>) -> Self {
         Self { cell, layers, failure, ..Self::default() }
     }
@@ -272,17 +272,17 @@ impl CellResult {
         }))
     }
 
-    /// Iterates over the scores of those tasks that have been scored.
+    /// Iterates over the scores of the tasks that have been scored.
     pub fn task_scores(&self) -> impl Iterator<Item = &TaskScores> {
         self.tasks.iter().filter_map(|task| task.sample.as_ref())
     }
 
-    /// Iterates over the labels and answers of those built-in tasks that have been answered.
+    /// Iterates over the labels and answers of the built-in tasks that have been answered.
     pub fn answered_tasks(&self) -> impl Iterator<Item = (&str, &Answered)> {
         self.task_scores().filter_map(|scores| Some((scores.label.as_str(), scores.answers.builtin()?)))
     }
 
-    /// Returns the notes on the cell, without duplicates.
+    /// Returns the notes about the cell, without duplicates.
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.selection_notes.clone();
         for boundary in &self.boundaries {

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::files::sha256;
 use ghostlab_store::{Key, Store};
 
-/// Version of the sampling algorithm. If it is changed, the cache becomes invalid.
+/// Version of the sampling algorithm. Changing it invalidates the cache.
 const VERSION: u32 = 1;
 
 /// Cached standard errors of the scores of one evaluation.
@@ -65,7 +65,7 @@ impl<'a> DrawnErrors<'a> {
     /// taken from the cache if possible.
     ///
     /// # Errors
-    /// Propagates errors of [`Aggregation::error`].
+    /// Propagates errors from [`Aggregation::error`].
     pub(super) fn error(&self, aggregation: Aggregation, items: &[Item]) -> Result<Option<f64>> {
         if !aggregation.draws_error() {
             return aggregation.error(items, DRAWS);
@@ -121,8 +121,8 @@ mod tests {
         std::fs::write(&path, &text).unwrap();
         let again = DrawnErrors::of(&store, &key);
         assert_eq!(again.error(aggregation, &sound).unwrap(), Some(7.5));
-        // Other documents have another hash, so their error is computed instead of being taken from the cache. This
-        // also works for an error that is not finite.
+        // Different documents have a different hash, so their error is computed instead of being taken from the cache.
+        // This also works for an error that is not finite.
         assert_eq!(again.error(aggregation, &sound[..2]).unwrap(), aggregation.error(&sound[..2], DRAWS).unwrap());
         let nan = again.error(aggregation, &items).unwrap().unwrap();
         assert!(!nan.is_finite() && again.known.borrow().values().any(|bits| *bits == nan.to_bits()));

@@ -136,7 +136,7 @@ impl<'a> BackboneReader<'a> {
             result.scores = selection.scores;
             result.selection_notes = selection::notes(&artifact)?;
         }
-        // A cut in sublayers without a repair has no boundaries and needs no operator.
+        // A cut of sublayers without a repair has no boundaries and needs no operator.
         let mut is_solved = variant.operator.is_none();
         if let Some(artifact) = variant.operator.as_ref().and_then(|key| self.find(key, result)) {
             result.boundaries = operator::figures(&artifact)?;
@@ -152,7 +152,7 @@ impl<'a> BackboneReader<'a> {
         Ok(is_solved)
     }
 
-    /// Reads the scores in the evaluation at `index` into `result`.
+    /// Reads the scores for the evaluation at `index` into `result`.
     fn read_scores(&self, index: usize, key: &Key, result: &mut CellResult) -> Result<()> {
         let evaluation = &self.backbone.evaluations[index];
         let known = &self.scored[index];

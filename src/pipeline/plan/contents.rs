@@ -106,13 +106,14 @@ impl<'a> BackboneContents<'a> {
         Ok((MeasureId::Windows { text, length, limit, draw, batch: self.batch_tokens }, tokens))
     }
 
-    /// Returns the token that is used in place of an empty context.
+    /// Returns the token used in place of an empty context.
     fn prefix<'v>(&self, tokenizer_config: &'v Value, config: &'v Value) -> Result<Option<PrefixToken<'v>>> {
         let tokenizer = parts::tokenizer(&self.folder);
         prefix_token(tokenizer_config, config, |text| corpus::token_id(&tokenizer, text))
     }
 
-    /// Returns a note on the token used in place of an empty context, if the grid has tasks and the token is unusual.
+    /// Returns a note about the token used in place of an empty context, if the grid has tasks and the token is
+    /// unusual.
     pub(super) fn prefix_note(&self) -> Result<Option<String>> {
         let evaluate = &self.grid.evaluate;
         if evaluate.tasks.is_empty() || is_gguf(&self.folder) {
@@ -206,8 +207,8 @@ fn formats(files: &[PathBuf]) -> Result<Vec<String>> {
     files.iter().map(|file| row_format(file).map(str::to_owned)).collect()
 }
 
-/// Returns the identity of a latency measurement with the device of this machine. `among` is the hash of the variants
-/// that are timed together ([`identity::timing_cohort`](crate::pipeline::identity::timing_cohort)).
+/// Returns the identity of a latency measurement. `machine` identifies this machine and its device. `among` is the hash
+/// of the variants that are timed together ([`identity::timing_cohort`](crate::pipeline::identity::timing_cohort)).
 pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> MeasureId {
     let Rounds { warmups, timed } = Rounds::PAPER;
     MeasureId::Prefill {

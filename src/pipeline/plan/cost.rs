@@ -19,13 +19,13 @@ use crate::pipeline::stage::{
 use crate::recovery::{self, Place};
 use ghostlab_store::{Key, ObjectKind, Store};
 
-/// Costs of a grid, in total or for the work that is left.
+/// Costs of a grid, in total or for the remaining work.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Estimate {
     pub cost: Cost,
     /// Peak memory in bytes, including mapped files.
     pub memory: u64,
-    /// Number of bytes of activations that are written temporarily, in addition to those that are stored.
+    /// Number of bytes of activations that are written temporarily, in addition to the stored ones.
     pub spool: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct Estimate {
 /// and was measured with grids of tiny backbones.
 const PROGRAM: u64 = 92 << 20;
 
-/// Memory in bytes that the program uses in addition if it is available. 30 runs with a small backbone used 128 to 160
+/// Additional memory in bytes that the program uses if it is available. 30 runs with a small backbone used 128 to 160
 /// MB in total (2026-11-27). Of this, 50 or 57 MB were pages of the executable, depending on the page cache.
 const OPTIONAL_BYTES: u64 = 30 << 20;
 
@@ -73,8 +73,8 @@ pub struct JobCost {
     pub cost: Cost,
 }
 
-/// Estimates the cost of each job, in total and for the work that is left. Evaluations whose texts have not been
-/// tokenized yet are excluded.
+/// Estimates the cost of each job, in total and for the remaining work. Evaluations whose texts have not been tokenized
+/// yet are excluded.
 ///
 /// # Errors
 /// Fails if a method cannot be built.
@@ -134,7 +134,7 @@ fn cache_bytes(plan: &Plan<'_>, backbone: &BackbonePlan, position: usize, state:
     (one * prompts.min(CHUNK) as u64).min(RunSettings::cache_part(memory)).max(one)
 }
 
-/// Estimator of the costs for one backbone in a plan.
+/// Cost estimator for one backbone in a plan.
 struct BackboneEstimator<'a> {
     plan: &'a Plan<'a>,
     backbone: &'a BackbonePlan,
@@ -181,7 +181,7 @@ impl BackboneEstimator<'_> {
         backbone.variants.iter().map(|variant| program(plan.grid, backbone, variant, state)).collect()
     }
 
-    /// Returns the costs of those evaluations whose texts have been tokenized.
+    /// Returns the costs of the evaluations whose texts have been tokenized.
     fn score_jobs(&self, programs: &[Program], all: &Trie) -> Result<Vec<(Job, Cost)>> {
         let Self { backbone, state, .. } = self;
         let mut jobs = Vec::new();
@@ -222,7 +222,7 @@ impl BackboneEstimator<'_> {
         let missing: Vec<&Variant> =
             calibrated.iter().copied().filter(|v| !v.operator.as_ref().is_some_and(|key| state.has(key))).collect();
         let pass = activations::pass_flops(config, &load);
-        // A text that is used only for training has no calibration job, but is read in one pass.
+        // A text that is used only for training has no calibration job, but reading it still costs one pass.
         if calibrated.is_empty() {
             costs.unscheduled.shared += pass;
             return costs;
@@ -251,7 +251,7 @@ impl BackboneEstimator<'_> {
     fn add_trainings(&self, cost: &mut Cost, variants: &[&Variant], pass: f64) {
         let Self { backbone, state, .. } = self;
         let config = &backbone.config;
-        // One pass stores the outputs of the teacher for all methods that have the same boundary.
+        // One pass stores the outputs of the teacher for all methods that share a boundary.
         let mut read = BTreeSet::new();
         for (variant, trained) in variants.iter().filter_map(|variant| Some((variant, variant.trained.as_ref()?))) {
             let text = &backbone.calibrations[trained.text];
@@ -281,7 +281,7 @@ impl BackboneEstimator<'_> {
         Ok(inodes)
     }
 
-    /// Returns the bytes of the activations that a pass of an iterative removal holds in memory: those that the
+    /// Returns the size in bytes of the activations that a pass of an iterative removal holds in memory: those that the
     /// criterion reads, within its limit, or those that the repair of one candidate reads.
     fn iterative_bytes(&self, variant: &Variant, memory: u64) -> u64 {
         let Self { plan, backbone, state } = self;
@@ -325,7 +325,7 @@ impl BackboneEstimator<'_> {
 }
 
 /// Returns how many bytes of memory merged layers need in f32. Assumes one merged layer for each variant whose recovery
-/// merges layers. The trials of a missing selection may fill the cache.
+/// merges layers. The trials for a missing selection may fill the cache of merged layers.
 fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64 {
     let cell = |variant: &Variant| &plan.grid.cells[variant.cell];
     let tries = |variant: &&Variant| {
@@ -349,7 +349,7 @@ fn load(state: &StoreState, key: &Key) -> Option<Load> {
     }
 }
 
-/// Returns the load for a sample of a text. All windows or documents are assumed to have the same size.
+/// Returns the load of a sample of a text. All windows or documents are assumed to have the same size.
 fn part(all: Load, draw: Draw) -> Load {
     let items = (all.tokens / all.length.max(1)).max(1);
     Load {

@@ -1,5 +1,5 @@
-//! Determines which objects are used by plans and are therefore kept by `cache gc --keep`. Also evicts other objects to
-//! keep the size of a store within its limit.
+//! Determines which objects are used by plans and are therefore kept by `cache gc --keep`. Also determines which of the
+//! other objects to evict to keep the size of a store within its limit.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use ghostlab_store::{Found, InventoryItem, Key, Store};
 #[derive(Debug, Default)]
 pub struct KeepSet {
     used: BTreeSet<String>,
-    /// Hashes of missing objects whose intermediate results are to be kept.
+    /// Hashes of missing objects whose intermediate results must be kept.
     unfinished: BTreeSet<String>,
     /// Hashes of the files that the plans read.
     contents: BTreeSet<String>,
@@ -60,7 +60,7 @@ impl KeepSet {
         }
     }
 
-    /// Returns whether an object is to be kept. If one member of a [`Family`](crate::pipeline::stage::Family) is used,
+    /// Returns whether an object should be kept. If one member of a [`Family`](crate::pipeline::stage::Family) is used,
     /// all of its members are kept, because cells with other depths or recoveries may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
         let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
@@ -74,7 +74,7 @@ impl KeepSet {
     }
 }
 
-/// Returns the engines with which an object and its inputs were computed.
+/// Returns the engines used to compute an object and its inputs.
 pub fn engines_of(entry: &InventoryItem) -> BTreeSet<ComputeId> {
     let mut found = BTreeSet::new();
     if let Found::Whole(artifact) = &entry.found {
@@ -105,13 +105,13 @@ fn hashes_in(key: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Evictions that are needed to keep the size of a store within its limit.
+/// Evictions needed to keep the size of a store within its limit.
 #[derive(Debug, Default)]
 pub struct Quota {
     pub limit: u64,
-    /// Number of bytes in objects that the plan or a running process needs.
+    /// Total size in bytes of the objects that the plan or a running process needs.
     pub needed: u64,
-    /// Number of bytes in other objects that will not be evicted.
+    /// Total size in bytes of the other objects that will not be evicted.
     pub kept: u64,
     /// Objects to evict, ordered by the cost of recomputing them per byte, cheapest first.
     pub going: Vec<InventoryItem>,
@@ -137,7 +137,7 @@ impl Quota {
         let (needed, mut others): (Vec<_>, Vec<_>) = entries.into_iter().partition(needed);
         let needed = sum_of_sizes(&needed);
         let mut kept = sum_of_sizes(&others);
-        // Objects of other program versions are never evicted.
+        // Objects from other program versions are never evicted.
         others.retain(|entry| !entry.is_older_version() && !entry.is_newer_version());
         // The cost of damaged objects is unknown, so they are evicted first.
         others.sort_by(|a, b| price(a).total_cmp(&price(b)).then_with(|| a.hash.cmp(&b.hash)));
@@ -152,7 +152,7 @@ impl Quota {
         Self { limit, needed, kept, going, coming }
     }
 
-    /// Returns by how many bytes the store exceeds its limit after all evictions.
+    /// Returns the number of bytes by which the store exceeds its limit after all evictions.
     pub fn beyond(&self) -> u64 {
         (self.needed + self.kept + self.coming).saturating_sub(self.limit)
     }

@@ -1,4 +1,4 @@
-//! Summary of a plan, which is stored so that `ghostlab status` can count finished objects without reading the grid and
+//! Summary of a plan, which is stored so that `ghostlab status` can count finished objects without reading the grid or
 //! its inputs.
 
 use std::collections::{BTreeMap, HashSet};
@@ -35,10 +35,10 @@ pub struct OutlineCell {
     artifacts: Vec<usize>,
 }
 
-/// Job that calibrates a backbone, or that scores it on a text or task.
+/// Job that calibrates a backbone or scores it on a text or task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutlineJob {
-    /// Label of the job in events and records.
+    /// Label for the job in events and records.
     pub label: String,
     pub backbone: String,
     /// Prefix of the job's lease names.

@@ -87,7 +87,7 @@ pub struct Reasons {
     nearly: HashMap<(&'static str, u64), usize>,
 }
 
-/// Maximum number of objects that are compared one by one, if no single field explains the difference.
+/// Maximum number of objects to compare one by one if no single field explains the difference.
 const COMPARED: usize = 400;
 
 impl Reasons {

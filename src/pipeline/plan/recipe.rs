@@ -307,8 +307,8 @@ impl BackbonePlan {
         })
     }
 
-    /// Returns the keys of a variant's scores, one for each evaluation. `operator` is the operator with which the
-    /// variant runs.
+    /// Returns the keys of a variant's scores, one for each evaluation. `operator` is the operator that the variant
+    /// uses.
     fn score_keys(&self, identity: &Identity, operator: Option<&Arc<Key>>) -> Vec<Arc<Key>> {
         self.evaluations
             .iter()
@@ -327,7 +327,7 @@ impl BackbonePlan {
             .collect()
     }
 
-    /// Rejects training unless the cut is sure to be a single block of layers.
+    /// Rejects training unless the cut is guaranteed to be a single block of layers.
     fn one_block(&self, cell: &Cell, criterion: &Method<dyn Criterion>) -> Result<()> {
         let regions = criterion.rule.regions(&self.cut(cell.depth));
         if !criterion.rule.is_iterative() && regions.iter().all(|(start, end)| cell.depth == end - start) {

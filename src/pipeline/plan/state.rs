@@ -1,4 +1,4 @@
-//! State of the objects of a plan in the store.
+//! State of a plan's objects in the store.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl StoreState {
         Self::of_keys(plan, store, &|_| true)
     }
 
-    /// Reads the state for `--retime`, that is, as if no results that depend on the machine were stored.
+    /// Reads the state for `--retime`, that is, as if no machine-specific results were stored.
     pub fn to_retime(plan: &Plan<'_>, store: &Store) -> Self {
         Self::of_keys(plan, store, &|key| !Stage::is_machine_specific(key))
     }
@@ -107,7 +107,7 @@ impl StoreState {
             .collect()
     }
 
-    /// Returns whether a variant is complete, not counting measurements that depend on the machine.
+    /// Returns whether a variant is complete apart from machine-specific measurements.
     pub fn complete_elsewhere(&self, variant: &Variant) -> bool {
         variant.shared_keys().all(|key| self.has(key))
     }

@@ -16,7 +16,7 @@ use ghostlab_store::Key;
 /// or sublayers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrialCount {
-    /// Criterion, as it is written in the grid.
+    /// Criterion, as written in the grid.
     pub criterion: String,
     pub needed: usize,
     pub stored: usize,
@@ -42,10 +42,10 @@ impl TrialCount {
 pub(super) struct CriterionTrials {
     criterion: String,
     pub(super) metric: TrialMetric,
-    /// Sublayers that each trial removes, for the greatest depth. This includes the trials for smaller depths, except
-    /// those that an earlier criterion shares. In a greedy search, later trials depend on earlier results. Only their
-    /// number and sizes are exact, and their sublayers are placeholders. If the results decide how many trials follow,
-    /// the number is an upper bound.
+    /// Sublayers that each trial removes, for the trials that the greatest depth requires. These include the trials for
+    /// smaller depths, but not those already counted for an earlier criterion. In a greedy search, later trials depend
+    /// on earlier results. Only their number and sizes are exact, and their sublayers are placeholders. If the results
+    /// decide how many trials follow, the number is an upper bound.
     pub(super) all: Vec<Cut>,
     /// Sublayers that each missing trial removes.
     pub(super) missing: Vec<Cut>,
@@ -115,7 +115,7 @@ fn criterion_uses<'g>(
     uses
 }
 
-/// Trials of a selection, as far as they are known.
+/// Known trials of a selection, and examples of the later ones.
 struct FollowedTrials {
     /// Trials in order, and whether each is stored.
     known: Vec<(TrialMetric, Trial, bool)>,
@@ -146,8 +146,8 @@ impl FollowedTrials {
         Self { known, later }
     }
 
-    /// Returns the removed sublayers of the trials in some state. Leaves out known trials that are already counted, and
-    /// adds the others to `counted`.
+    /// Returns the sublayers that each trial removes. `is_counted` decides whether a known trial counts, given whether
+    /// it is stored. Known trials already in `counted` are left out, and the others are added to it.
     fn into_cuts(self, is_counted: impl Fn(bool) -> bool, counted: &mut BTreeSet<(TrialMetric, Trial)>) -> Vec<Cut> {
         let known = self.known.into_iter().filter(|(_, _, is_stored)| is_counted(*is_stored));
         let new = known.filter_map(|(metric, trial, _)| {

@@ -20,8 +20,8 @@ use crate::pipeline::env::backbone::{BackbonePlan, CalibrationPlan};
 use crate::pipeline::env::context::CalibrationJob;
 use ghostlab_store::{Draft, Key, Mapped, ObjectKind, Payload, Store, StoredObject, fault};
 
-// Version 3: the multiplication of single rows changed its rounding. Version 4: there is one object per shard. Version
-// 5: see version 4 of `tokens`.
+// Version 3: products of single rows are rounded differently. Version 4: there is one object per shard. Version 5: see
+// version 4 of `tokens`.
 pub const KIND: ObjectKind = ObjectKind::new("activations", 5);
 
 pub const STAGE: Stage = Stage {

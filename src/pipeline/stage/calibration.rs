@@ -39,8 +39,8 @@ pub const GROUP: Group = Group {
     report: |_, _, _, _| {},
 };
 
-/// Computes the selections and operators that some variants of a calibration are missing. An error that concerns only
-/// one variant fails only that variant.
+/// Computes the missing selections and operators of some variants of a calibration. An error that concerns only one
+/// variant fails only that variant.
 ///
 /// # Errors
 /// Fails on errors that stop the run or concern all variants.
@@ -120,7 +120,7 @@ fn stages(job: &CalibrationJob<'_>, variants: &[&Variant]) -> Result<()> {
     kept.find(job, &possible);
     let request = activations::first_pass(job, pairs, &read, kept.missing_sites(&possible));
     let similarities = activations::run(job, &job.label, &request, &mut kept)?;
-    // Compute those selections that need data from the pass.
+    // Compute the selections that need data from the pass.
     let all_kept = kept.missing_sites(&read).is_empty();
     let activations = all_kept.then(|| kept.open(job.shape, &read)).transpose()?;
     selections.after_pass(&similarities, activations.as_ref(), &mut trials, job)?;

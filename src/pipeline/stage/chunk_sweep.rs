@@ -1,4 +1,4 @@
-//! Computes those remaining chunks of a scoring job that no other process has leased.
+//! Computes the remaining chunks of a scoring job, except those leased to other processes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::model::{Program, Trie};
 use crate::pipeline::env::progress::{JobStatus, caught};
 use ghostlab_store::{Journal, JournalRecord, Lease, LeaseResult, fault};
 
-/// Minimum time between flushes. If a run is killed, about this much finished work is lost.
+/// Minimum time between flushes. If a run is killed, it loses about this much finished work.
 const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 impl ChunkRun<'_> {
@@ -48,7 +48,7 @@ impl ChunkRun<'_> {
                 continue;
             }
             let tokens = self.eval_set.tokens(chunk);
-            // Load the backbone only now, because the first chunk has to be computed.
+            // Load the backbone only when the first chunk has to be computed.
             let most = self.eval_set.pass_tokens(&*self.models.get(self.backbone)?, members.len());
             if members != sweep.group.members || sweep.group.tokens + tokens > most {
                 self.compute(job, journal, candidates, &mut sweep)?;
@@ -106,8 +106,8 @@ impl ChunkRun<'_> {
         Ok(ChunkLease::Done)
     }
 
-    /// Computes a group of chunks, if there are any, and flushes their records if the last flush was long enough ago.
-    /// Chunks whose leases have been lost in the meantime are left to other processes.
+    /// Computes a group of chunks, if any, and flushes their records if the last flush was long enough ago. Chunks
+    /// whose leases have been lost in the meantime are left to other processes.
     fn compute(
         &self,
         job: usize,
@@ -152,8 +152,8 @@ impl ChunkRun<'_> {
     }
 
     /// Computes a group of chunks for candidates that lack all of them. Records the results, except for chunks whose
-    /// leases were lost. Returns these chunks. When text is generated, which may end early, also returns how many
-    /// tokens were processed in each chunk.
+    /// leases were lost. Returns those chunks. Because generation may end early, it also returns how many tokens were
+    /// processed in each chunk of generated text.
     fn record(
         &self,
         group: &ChunkGroup,
@@ -218,7 +218,7 @@ impl ChunkRun<'_> {
 
 /// Result of trying to lease a chunk.
 enum ChunkLease {
-    /// The lease was acquired. Gives the candidates that lack the chunk, and the lease.
+    /// The lease was acquired. Contains the candidates that lack the chunk, and the lease.
     Mine(Vec<usize>, Lease),
     /// All candidates already have the chunk.
     Done,

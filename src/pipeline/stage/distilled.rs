@@ -1,4 +1,4 @@
-//! Trained operators of variants, and checkpoints taken during the training.
+//! Trained operators of variants, and checkpoints taken during training.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -39,7 +39,7 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Name under which the key of a checkpoint refers to its training.
+/// Name under which the key of a checkpoint refers to its training run.
 const TRAINED: &str = "trained";
 
 /// Payload that contains the loss at each step. It is stored next to the files of the operator.
@@ -76,7 +76,7 @@ pub fn cost(config: &Config, pass: f64, text: &Load, left: bool) -> Cost {
 
 /// Cost of the elementwise operations between matrix products during training, in floating-point operations per value.
 /// It covers the forward and the backward pass. It is high because the operations are not fused, so each value is read
-/// and written many times. Measured in nine trainings with a hidden size of 128.
+/// and written many times. Measured in nine training runs with a hidden size of 128.
 const ELEMENTWISE_FLOPS: f64 = 650.0;
 
 /// Returns the cost of training through the given number of layers: the forward pass, and twice as much for the
@@ -86,8 +86,8 @@ fn step_flops(config: &Config, products: f64, text: &Load, layers: usize) -> f64
     3.0 * products + ELEMENTWISE_FLOPS * (widths * layers * text.tokens) as f64
 }
 
-/// Estimates the cost of the inputs that all trainings at one boundary share. These are the residual stream of a text
-/// and the outputs of the teacher.
+/// Estimates the cost of the inputs that all training runs at one boundary share. These are the residual stream of a
+/// text and the outputs of the teacher.
 pub fn lessons_cost(config: &Config, text: &Load, shape: ActivationShape) -> Cost {
     Cost {
         left: teacher::read_flops(config, text),
@@ -116,7 +116,7 @@ pub fn store(
     store.put(key, seconds, &payloads).map(drop)
 }
 
-/// Reads the loss at each step of a stored training.
+/// Reads the loss at each step of a stored training run.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -124,7 +124,7 @@ pub fn losses(object: &StoredObject) -> Result<Vec<f64>> {
     Ok(object.read(LOSSES)?.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())
 }
 
-/// Number of checkpoints during training. Each one replaces the previous one.
+/// Number of checkpoints during training. Each replaces the previous one.
 const CHECKPOINTS: usize = 20;
 
 /// Trains the operators whose trained form is not stored yet. If a training run fails, only its own variant fails.
@@ -138,7 +138,7 @@ pub(crate) fn train(
 ) -> Result<()> {
     for (variant, selection) in chosen {
         let Some(plan) = variant.trained.as_ref().filter(|plan| job.run.get(&plan.key).is_none()) else { continue };
-        // The operator of a failed cell could not be solved.
+        // A failed cell has no operator to train.
         if job.run.failed(variant.cell) {
             continue;
         }
@@ -201,7 +201,7 @@ fn train_one(
         .try_for_each(|number| run.store.discard(&checkpoint(&plan.key, number * checkpoint_interval(plan))))
 }
 
-/// Returns the cost of training on `load` through the layers that start at `end`.
+/// Returns the cost of training on `load` through the layers from `end` on.
 fn remaining_flops(config: &Config, load: &Load, end: usize) -> f64 {
     let program = Program::pruned(config.layers, &(0..end).collect::<Vec<_>>(), |_| None);
     let products = Trie::new(&[program]).flops(config, load).shared;
@@ -228,7 +228,7 @@ fn replace_checkpoint(
     store.discard(&checkpoint(&plan.key, steps - checkpoint_interval(plan)))
 }
 
-/// Returns the latest checkpoint of a training with the number of seconds spent so far, or the initial state.
+/// Returns the latest checkpoint of a training run with the number of seconds spent so far, or the initial state.
 fn latest_checkpoint(
     job: &CalibrationJob<'_>,
     plan: &TrainingPlan,

@@ -9,8 +9,8 @@ use ghostlab_store::{Key, ObjectKind, Store, StoredObject};
 
 pub const KIND: ObjectKind = ObjectKind::new("generations", 1);
 
-/// Stage of generated answers. The answers of each variant are stored separately, because the length of their texts is
-/// not known in advance.
+/// Stage of generated answers. The answers of each variant are stored separately, because the lengths of their texts
+/// are not known in advance.
 pub const STAGE: Stage = Stage {
     inodes: |_| 2,
     words: Some(Words { part: "generations", about: "Answers to a task.", what: "answers to", ..scores::WORDS }),

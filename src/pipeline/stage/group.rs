@@ -25,7 +25,7 @@ pub struct Group {
     pub kind: WorkKind,
     /// Returns the number of jobs of this kind that a backbone has.
     pub places: fn(&BackbonePlan) -> usize,
-    /// Returns the label of a job in events and records.
+    /// Returns the label for a job in events and records.
     pub label: fn(&BackbonePlan, usize) -> String,
     /// Returns the prefix of a job's lease names, or the label of the job if other processes cannot share it.
     pub lease_name: fn(&BackbonePlan, usize) -> String,
@@ -49,7 +49,7 @@ pub enum Order {
     First,
     Then,
     /// Jobs run while no other job is running. If one variant is missing, all variants run again. Workers never run
-    /// these jobs. The string gives the reason.
+    /// these jobs. The string states why.
     Alone(&'static str),
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct JobContext<'a> {
     pub(crate) programs: &'a Programs,
 }
 
-/// Job of a backbone.
+/// Job for a backbone.
 #[derive(Clone, Copy)]
 pub struct Job {
     pub group: &'static Group,
@@ -147,7 +147,7 @@ fn find_required(find: &Find<'_>, key: &Key, what: &str) -> Result<StoredObject>
     find(key)?.ok_or_else(|| Error::job(format!("the {what} is not in the store")))
 }
 
-/// Cache of programs and selections, which are thus read only once for all texts. Programs are cached by the hash of
+/// Cache of programs and selections, so that they are read only once for all texts. Programs are cached by the hash of
 /// their operator. The program that the files of a backbone describe is cached by the backbone's content hash.
 #[derive(Default)]
 pub(crate) struct Programs {

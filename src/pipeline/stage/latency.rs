@@ -74,7 +74,7 @@ fn decode_overhead_rows(config: &Config, sequences: usize) -> f64 {
 }
 
 /// Estimates the cost of timing a cohort, in which each variant runs separately. If any latency is missing (`left`),
-/// the whole cohort is timed again. Additional rounds because of noise are not included.
+/// the whole cohort is timed again. Rounds added because of noise are not included.
 pub fn cost(config: &Config, all: &Trie, prompt: &Latency, left: bool) -> Cost {
     let pass_flops = |length: usize| flops(config, all, length * prompt.batch, length);
     let pass = pass_flops(prompt.length)
@@ -245,7 +245,7 @@ struct TimedComparison<'a> {
     choice: EngineChoice,
     engine: &'a dyn Engine,
     prompt: Prompt,
-    /// The prompt in the form used by the grid, with the number of tokens to decode.
+    /// Prompt as written in the grid, with the number of tokens to decode.
     latency: Latency,
     label: &'a str,
     /// Memory available for weights and intermediates, in bytes.

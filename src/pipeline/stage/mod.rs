@@ -37,7 +37,7 @@ pub struct Stage {
     pub kind: ObjectKind,
     pub check: Check,
     /// Returns the maximum number of files and folders that an object needs, including the folder named after the first
-    /// digits of its hash. `small` says whether an operator of the backbone and its record fit in one file.
+    /// digits of its hash. `small` indicates whether an operator of the backbone and its record fit in one file.
     pub inodes: fn(small: bool) -> u64,
     /// Rules that relate objects outside of all plans to objects in a plan. Garbage collection keeps the related
     /// objects.
@@ -66,7 +66,7 @@ pub struct Words {
 /// Label and key of tokens.
 pub type Read = (String, Arc<Key>);
 
-/// Rule for which parts of a stored object are verified before a run uses it.
+/// Rule that determines which parts of a stored object are verified before a run uses it.
 #[derive(Debug, Clone, Copy)]
 pub enum Check {
     /// All payloads are verified.
@@ -115,7 +115,7 @@ pub const KINDS: [ObjectKind; STAGES.len()] = {
     kinds
 };
 
-/// Settings with which this program opens stores.
+/// Settings that this program uses to open stores.
 pub const WORDS: StoreWords = StoreWords { kinds: &KINDS, packed: scores::KIND, counts_death };
 
 /// Returns whether the death of a lease's owner counts as a crash. This is the case only for leases on calibrations and
@@ -155,7 +155,8 @@ impl Stage {
         Self::of(key.kind()).is_ok_and(|stage| stage.machine_specific)
     }
 
-    /// Verifies those parts of an object that a run uses. `loaded` says whether an object derived from it is missing.
+    /// Verifies the parts of an object that a run uses. `loaded` indicates whether an object derived from it is
+    /// missing.
     ///
     /// # Errors
     /// Fails if the object is damaged.
@@ -168,7 +169,7 @@ impl Stage {
     }
 }
 
-/// Group of related objects, of which a run computes only those that it needs. The keys of derived objects refer to the
+/// Group of related objects. A run computes only the members that it needs. The keys of derived objects refer to the
 /// family key, which represents all members. No object is stored under the family key.
 #[derive(Debug, Clone)]
 pub struct Family {
@@ -188,7 +189,7 @@ impl Family {
         Key::new(self.kind, self.identity, [("tokens", self.tokens)]).with_input_name(&self.backbone)
     }
 
-    /// Returns the key of the member that has these fields. They are declared in [`Member::Of`].
+    /// Returns the key of the member with the given fields, which must be declared in [`Member::Of`].
     fn member<const N: usize>(mut self, fields: [(&str, Value); N]) -> Key {
         fields.into_iter().for_each(|(name, value)| self.identity[name] = value);
         self.key()
@@ -222,7 +223,7 @@ pub struct Cost {
     pub separate: f64,
     /// Number of floating-point operations if shared work is counted once.
     pub shared: f64,
-    /// Part of `shared` that is still to be done.
+    /// Part of `shared` that remains to be done.
     pub left: f64,
     /// Number of bytes that will be written to the store.
     pub disk: u64,
@@ -302,8 +303,8 @@ mod tests {
         }));
     }
 
-    /// Checks that rounded weights have scores with keys of their own. The operator is solved before rounding, so its
-    /// key does not depend on the weight type.
+    /// Checks that scores of rounded weights have their own keys. The operator is solved before rounding, so its key
+    /// does not depend on the weight type.
     #[test]
     fn what_rounded_weights_score_has_keys_of_its_own() {
         use crate::model::WeightType;

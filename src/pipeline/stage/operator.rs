@@ -104,8 +104,9 @@ impl Needs {
     }
 }
 
-/// Estimates the cost of repairing the variants of a calibration, which is the cost of one pass and of all solving.
-/// `all` gives the cost of solving each variant, and `missing` the cost of solving each variant that is not stored.
+/// Estimates the cost of repairing the variants of a calibration, which consists of one pass and the solving of all
+/// operators. `all` contains the cost of solving each variant, and `missing` the cost of solving each variant that is
+/// not stored.
 pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     let [every, left] = [all, missing].map(|solves| solves.iter().sum::<f64>());
     Cost {
@@ -117,7 +118,7 @@ pub fn cost(config: &Config, pass: f64, all: &[f64], missing: &[f64]) -> Cost {
     }
 }
 
-/// Estimates the number of FLOPs for solving and measuring operators at `spans` spans. Each operator is solved on
+/// Estimates the number of FLOPs for solving and measuring the operators for `spans` spans. Each operator is solved on
 /// `fitted` of the sequences in `load`.
 pub fn solve_flops(config: &Config, recovery: &dyn Recovery, load: &Load, fitted: usize, spans: usize) -> f64 {
     let c = config.hidden as f64;
@@ -170,7 +171,7 @@ pub struct BoundaryResult {
     /// Merged layer before the cut, if the repair merges layers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub merged: Option<MergedLayer>,
-    /// Remarks on the repair that are shown to the user.
+    /// Notes on the repair, shown to the user.
     pub notes: Vec<String>,
     /// Whether the calibration data is insufficient to determine a repair, which makes the results meaningless.
     #[serde(default)]
@@ -190,7 +191,7 @@ pub struct BoundaryResult {
 /// Returns the payload name and the encoded bytes for the operator at a boundary.
 ///
 /// # Errors
-/// Propagates errors of [`Operator::parts`].
+/// Propagates errors from [`Operator::parts`].
 pub fn payload(boundary: usize, operator: &Operator) -> Result<(String, Vec<u8>)> {
     let (form, values) = operator.parts()?;
     Ok((format!("{boundary:04}.{form}.f32"), values.iter().flat_map(|value| value.to_le_bytes()).collect()))
@@ -263,7 +264,7 @@ pub fn program(artifact: &StoredObject, layers: usize, selection: &Selection) ->
 /// the content key. Returns `None` if a repair on an MLP branch has no layer before the cut.
 ///
 /// # Errors
-/// Propagates errors of `operator`.
+/// Propagates errors from `operator`.
 pub fn repaired(
     layers: usize,
     removed: &Cut,
@@ -314,7 +315,7 @@ pub(crate) fn recovery_of(cell: &Cell) -> Result<&dyn Recovery> {
 /// Solves and stores the operators of a variant.
 ///
 /// # Errors
-/// Fails with kind `Job` if the cell cannot be repaired. The error gives the reason.
+/// Fails with kind `Job` if the cell cannot be repaired. The error states the reason.
 pub(crate) fn solve(
     job: &CalibrationJob<'_>,
     variant: &Variant,
@@ -346,8 +347,8 @@ pub(crate) fn solve(
     results.keep(job, key, started)
 }
 
-/// Removes the selected layers one by one. After each removal, the operator is solved on the model as pruned so far. In
-/// the end, all operators are stored.
+/// Removes the selected layers one by one. After each removal, the operator is solved on the model as pruned so far.
+/// All operators are stored at the end.
 ///
 /// # Errors
 /// Fails under the same conditions as [`solve`].

@@ -22,8 +22,8 @@ use crate::pipeline::identity::Identity;
 use crate::tasks::{Answered, Score, Solutions};
 use ghostlab_store::{JournalRecord, Key, ObjectKind, Store, StoredObject};
 
-// Version 2: the softmax divides last, which changes the rounding. Version 3: the multiplication of single rows changed
-// its rounding. Version 4: candle does not round logits in half precision. Version 5: see version 4 of `tokens`.
+// Version 2: the softmax divides last, which changes the rounding. Version 3: products of single rows are rounded
+// differently. Version 4: candle does not round logits in half precision. Version 5: see version 4 of `tokens`.
 pub const KIND: ObjectKind = ObjectKind::new("scores", 5);
 
 /// Stage of scores. Scores are packed, so that one file contains many of them.
@@ -148,8 +148,8 @@ pub fn trial_cost(config: &Config, metric: TrialMetric, [all, missing]: [&[Cut];
     Cost { separate: flops, shared: flops, left: left.iter().sum(), inodes, disk: 0 }
 }
 
-/// Returns the number of FLOPs for each step of a selection. A greedy search runs its steps in sequence, so the trials of each
-/// size are scored separately. Cosines are measured one by one, each with the dense backbone.
+/// Returns the number of FLOPs for each step of a selection. A greedy search runs its steps in sequence, so the trials
+/// of each size are scored separately. Cosines are measured one by one, each with the dense backbone.
 fn step_flops(config: &Config, metric: TrialMetric, trials: &[Cut], load: &Load) -> Vec<f64> {
     let is_cosine = metric == TrialMetric::Cosine;
     let steps = trials.chunk_by(|a, b| !is_cosine && a.len() == b.len()).map(|step| {
@@ -175,7 +175,7 @@ pub(super) fn is_lease(name: &str) -> bool {
     name.split_once('-').is_some_and(|(journal, _)| journal.len() == 64)
 }
 
-/// Returns the number of pack files needed for `scores` scores.
+/// Returns the number of pack files needed for the given number of scores.
 fn files(scores: usize) -> u64 {
     scores.div_ceil(Store::MAX_PACK_MEMBERS) as u64
 }

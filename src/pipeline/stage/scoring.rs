@@ -33,7 +33,7 @@ pub(crate) const GROUP: Group = Group {
     report: report_scores,
 };
 
-/// Scores the given variants in an evaluation. If a variant has no program, only its own cells fail.
+/// Scores the given variants on an evaluation. If a variant has no program, only its own cells fail.
 ///
 /// # Errors
 /// Fails on errors that stop the run or concern all variants.
@@ -86,7 +86,7 @@ fn make(
     Ok(step)
 }
 
-/// Stores the scores on a subset for those variants whose scores in the complete evaluation are already stored. This is
+/// Stores the scores on a subset for the variants whose scores on the complete evaluation are already stored. This is
 /// possible only with the f32 CPU engine, whose scores do not depend on the batch. Returns whether there were any such
 /// variants.
 fn reuse_full_scores(

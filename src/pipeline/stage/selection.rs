@@ -1,5 +1,5 @@
 //! Layers that a criterion selects, with the scores of the criterion. Also measures the trials on which a selection is
-//! based. A trial gives the perplexity or the logit distance of the backbone without some of its layers.
+//! based. A trial measures the perplexity or the logit distance of the backbone without some of its layers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub const STAGE: Stage = Stage {
     ..Stage::new(KIND)
 };
 
-/// Returns the part of a memory limit for the activations that an iterative criterion reads in one pass.
+/// Returns the share of a memory limit available for the activations that an iterative criterion reads in one pass.
 pub(crate) fn activation_limit(memory: u64) -> u64 {
     memory / 8
 }
@@ -109,14 +109,14 @@ pub fn notes(object: &StoredObject) -> Result<Vec<String>> {
     if noted { from_json(object, NOTES) } else { Ok(Vec::new()) }
 }
 
-/// Selections for some variants. Selections that are the same are computed only once.
+/// Selections for some variants. Identical selections are computed only once.
 pub(crate) struct Selections<'a> {
     by_key: BTreeMap<String, SelectionSlot<'a>>,
 }
 
 struct SelectionSlot<'a> {
     key: Arc<Key>,
-    /// Criterion, as it is written in the grid.
+    /// Criterion, as written in the grid.
     label: String,
     cut: PruneSpec<'a>,
     criterion: Arc<dyn Criterion>,
@@ -135,7 +135,7 @@ impl<'a> Selections<'a> {
     /// Reads the stored selections, and computes those that need no pass.
     ///
     /// # Errors
-    /// Fails if the run was stopped. If a single selection fails, this is recorded and is not an error.
+    /// Fails if the run was stopped. The failure of a single selection is recorded, and is not an error.
     pub(crate) fn before_pass(
         job: &CalibrationJob<'a>,
         variants: &[&Variant],
@@ -297,8 +297,8 @@ impl<'a> Trials<'a> {
         Ok(trials.iter().map(|trial| self.known[&(metric, trial.clone())]).collect())
     }
 
-    /// Returns distances or cosines, which are means over windows. Missing ones are measured in one trie and stored, so
-    /// that a resumed run continues after the last complete step.
+    /// Returns distances or cosines, which are means over windows. Missing values are measured in one trie and stored,
+    /// so that a resumed run continues after the last complete step.
     fn means(&self, metric: TrialMetric, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;
         let keys: Vec<_> =
@@ -325,7 +325,7 @@ impl<'a> Trials<'a> {
         Ok(values.into_iter().flatten().map(|windows| scores::trial_result(metric, windows)).collect())
     }
 
-    /// Measures the perplexities of all trials in one trie, and stores each.
+    /// Measures the perplexities of all trials in one trie, and stores them individually.
     fn perplexities(&self, label: &str, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, models, backbone, tokens, windows, .. } = self.job;
         let batch = backbone.batch_tokens;

@@ -56,7 +56,7 @@ pub fn shard(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, sequences: &Rang
     family(backbone, tokens).member([(SEQUENCES, range(sequences))])
 }
 
-/// Returns the name of the lease on a shard. All trainings on the text share it.
+/// Returns the name of the lease on a shard. All training runs on the text share it.
 pub fn lease_name(backbone: BackboneKeyParts<'_>, tokens: &Arc<Key>, sequences: &Range<usize>) -> String {
     format!("teach-{}", shard(backbone, tokens, sequences).hash())
 }
@@ -139,7 +139,7 @@ impl<'t, 'a> TeacherOutputs<'t, 'a> {
     fn complete_shard(&mut self, id: usize, at: usize, tail: &LayersAfter) -> Result<bool> {
         let Self { text, site, .. } = *self;
         let shard = &self.shards[at];
-        // The lease ensures that a shard is computed by only one training.
+        // The lease ensures that only one training run computes a shard.
         let name = lease_name(text.backbone.key_parts(), text.tokens, shard);
         let Some(_lease) = text.run.lease(&name, &format!("{}, shard {}", text.label, at + 1))? else {
             return Ok(false);
@@ -167,7 +167,7 @@ pub(super) struct TrainingData {
     /// Predictions of the teacher, by shard.
     tops: Vec<StoredObject>,
     shards: Vec<Range<usize>>,
-    /// Pin on the inputs in use, which protects them from a cleanup.
+    /// Pin that protects the inputs in use from a cleanup.
     _pin: Pin,
 }
 

@@ -24,7 +24,7 @@ pub fn key(tokens: &Arc<Key>, vocab: usize) -> Key {
     Key::new(KIND, json!({"vocab": vocab}), [("tokens", Arc::clone(tokens))])
 }
 
-/// Estimates the cost for `tokens` tokens. `left` says whether the object is missing.
+/// Estimates the cost for the given number of tokens. `left` indicates whether the object is missing.
 pub fn cost(tokens: usize, vocab: usize, left: bool) -> Cost {
     let flops = tokens as f64;
     let disk = 4 * vocab as u64;

@@ -32,7 +32,7 @@ pub(crate) use make::{full_text, text, tokenise_missing, windows};
 // themselves are unchanged.
 pub const KIND: ObjectKind = ObjectKind::new("tokens", 4);
 
-/// Stage of tokens. They are verified completely, because results are evaluated with them.
+/// Stage of tokens. They are verified completely, because they are used to evaluate results.
 pub const STAGE: Stage = Stage { inodes: |_| 7, ..Stage::new(KIND) };
 
 const IDS: &str = "ids.u32";
@@ -117,7 +117,7 @@ pub fn read_windows(artifact: &StoredObject) -> Result<Windows> {
     Ok(windows)
 }
 
-/// Returns the number of windows, of tokens and of predicted bytes in a stored text.
+/// Returns the numbers of windows, tokens and predicted bytes in a stored text.
 ///
 /// # Errors
 /// Fails if the object is damaged.
@@ -202,7 +202,7 @@ fn undrawn() -> Error {
     Error::job("generated answers cannot be sampled")
 }
 
-/// Stored tokens of a text, of a task, or of prompts.
+/// Stored tokens of a text, a task, or prompts.
 pub enum Text {
     Windows(Windows),
     Task(TaskTokens),
@@ -227,10 +227,10 @@ impl Text {
         }
     }
 
-    /// Returns the range of values that belongs to each item in a subset. A window has one value, and a choice has two.
+    /// Returns, for each item in a subset, the range of its values. A window has one value, and a choice has two.
     ///
     /// # Errors
-    /// Propagates errors of [`Draw::of`].
+    /// Propagates errors from [`Draw::of`].
     pub(crate) fn drawn_values(&self, draw: Draw) -> Result<Vec<Range<usize>>> {
         let mut at = 0;
         let mut next = |count: usize| {
@@ -248,7 +248,7 @@ impl Text {
     /// Returns the items in a subset, in the order in which they were drawn.
     ///
     /// # Errors
-    /// Fails for prompts. Also propagates errors of [`Draw::of`].
+    /// Fails for prompts. Also propagates errors from [`Draw::of`].
     pub fn subset(self, draw: Draw) -> Result<Self> {
         let drawn = draw.of(self.items())?;
         Ok(match self {
@@ -296,7 +296,7 @@ pub struct Prompts {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PromptsRecord {
-    /// Seed identity and number of tokens for each prompt.
+    /// Identity and number of tokens for each prompt. The identity seeds the prompt's random number generator.
     prompts: Vec<(String, usize)>,
     max_new_tokens: usize,
     context: usize,

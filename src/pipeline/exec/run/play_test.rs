@@ -62,7 +62,7 @@ struct SimulatedGrid {
 /// Outcome of a simulation.
 struct Played {
     server: Arc<Server>,
-    /// Time until the last worker had ended.
+    /// Time until the last worker finished.
     took: Duration,
     computed: f64,
     loaded: usize,

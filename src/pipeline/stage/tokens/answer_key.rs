@@ -100,7 +100,7 @@ impl Documents {
         })
     }
 
-    /// Converts scores to answers, by document.
+    /// Converts scores into answers, by document.
     ///
     /// # Errors
     /// Fails if the number of scores differs from the number of texts.
@@ -142,7 +142,7 @@ impl Documents {
         Ok((self.generated(definition, &texts)?, non_finite))
     }
 
-    /// Converts generated texts to answers, by document.
+    /// Converts generated texts into answers, by document.
     ///
     /// # Errors
     /// Fails if the number of texts differs from the number of prompts.
@@ -158,7 +158,7 @@ impl Documents {
     /// Scores answers according to the definition of their task. `error` computes standard errors.
     ///
     /// # Errors
-    /// Fails like [`score_task`].
+    /// Fails under the same conditions as [`score_task`].
     pub fn judge(
         &self,
         definition: &Definition,

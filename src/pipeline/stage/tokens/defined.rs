@@ -37,7 +37,7 @@ pub(crate) fn task(given: GridInputs<'_>, used: &EvalTask) -> Result<Task> {
 /// Builds all requests of a task, in the order of its documents.
 ///
 /// # Errors
-/// Fails like [`Task::requests`], or if a chat template is required but missing.
+/// Fails under the same conditions as [`Task::requests`], or if a chat template is required but missing.
 pub(crate) fn requests(
     given: GridInputs<'_>,
     backbone: &BackbonePlan,
@@ -89,8 +89,8 @@ pub(super) fn store(to: TokensTarget<'_>, used: &EvalTask, task: &Task, seconds:
     let mut lengths = Vec::new();
     let mut rest = all.as_slice();
     while !rest.is_empty() {
-        // The documents of built-in tasks, and windows, are scored one by one, because they share no few-shot examples
-        // or other prefix.
+        // Windows and the documents of built-in tasks are scored one by one, because they share no few-shot examples or
+        // other prefix.
         let (now, later) = rest.split_at(if windows || builtin.is_some() { 1 } else { together(rest) });
         rest = later;
         let joined = together_with(&mut ids, now.iter().flatten());
@@ -124,7 +124,7 @@ fn together_with<'a>(ids: &mut Vec<u32>, texts: impl Iterator<Item = &'a Tokenis
 /// Maximum number of tokens to score together.
 const MAX_SHARED_TOKENS: usize = 2048;
 
-/// Returns how many of the first documents to score together, so that few-shot examples that they share run only once.
+/// Returns how many leading documents to score together, so that the few-shot examples they share run only once.
 fn together(documents: &[Vec<Tokenised>]) -> usize {
     let Some(first) = documents.first().and_then(|document| document.first()) else { return 1 };
     // Number of distinct inputs, their total length, and the length of their common prefix.

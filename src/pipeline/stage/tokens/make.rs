@@ -26,7 +26,7 @@ use crate::quantity::counted;
 use crate::sandbox;
 use ghostlab_store::{Key, Lookup, Store, StoredObject};
 
-/// Key of tokens that are to be computed for a backbone, and their source.
+/// Key of tokens to compute for a backbone, and the source of the tokens.
 type WantedTokens<'a> = (&'a Arc<Key>, What<'a>);
 
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ enum What<'a> {
     Evaluation(&'a EvalTarget),
 }
 
-/// Tokenizes the texts of all backbones whose tokens are missing or damaged.
+/// Tokenizes, for all backbones, the texts whose tokens are missing or damaged.
 ///
 /// # Errors
 /// Fails if a corpus or task cannot be tokenized, or if `stop` is set.
@@ -181,7 +181,7 @@ fn tokenizer(given: GridInputs<'_>, backbone: &BackbonePlan) -> Result<Tokenizer
     Ok(tokenizer.limit_ids(backbone.config.vocab))
 }
 
-/// Corpora and tasks that are to be tokenized. They are read once for all backbones.
+/// Corpora and tasks to tokenize. They are read once for all backbones.
 struct Sources {
     rows: BTreeMap<String, Vec<String>>,
     /// Tasks with their documents, by [`source_name`].
@@ -197,8 +197,8 @@ impl Sources {
                 What::Evaluation(EvalTarget::Windows(text)) => &text.corpus,
                 What::Evaluation(EvalTarget::Task(task)) => {
                     let entry = sources.tasks.entry(source_name(task));
-                    // Probe the task in the sandbox. If it uses a chat template, this is needed once per backbone, and
-                    // otherwise once per task.
+                    // Probe the task in the sandbox. A task with a chat template must be probed once per backbone, and
+                    // any other task only once.
                     if task.how.chat.is_some() || matches!(entry, Entry::Vacant(_)) {
                         sandbox::check(given.grid.task(task).probe(&task.how, &backbone.folder)?)?;
                     }
@@ -260,7 +260,7 @@ fn source_name(task: &EvalTask) -> String {
     format!("{task}{}", if task.defined { ", by its definition" } else { "" })
 }
 
-/// Tokenizes one text or task. Returns a note for the user, if there is any.
+/// Tokenizes one text or task. Returns a note for the user, if any.
 fn tokenise(to: TokensTarget<'_>, what: What<'_>, sources: &Sources) -> Result<Option<String>> {
     let TokensTarget { given, tokenizer, store, key, .. } = to;
     let started = Instant::now();

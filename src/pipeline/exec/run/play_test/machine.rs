@@ -15,11 +15,11 @@ use crate::model::{Batch, Config, Load, Trie};
 #[derive(Clone, Copy, Default)]
 pub(super) struct FailureRates {
     pub(super) network: Network,
-    /// Mean number of interruptions per hour and 100 workers.
+    /// Mean number of interruptions per 100 workers per hour.
     pub(super) preempted: f64,
-    /// Mean number of kills per hour and 100 workers.
+    /// Mean number of kills per 100 workers per hour.
     pub(super) killed: f64,
-    /// Mean number of pauses longer than the stale timeout, per hour and 100 workers.
+    /// Mean number of pauses longer than the stale timeout, per 100 workers per hour.
     pub(super) halted: f64,
     pub(super) seed: u64,
 }
@@ -69,7 +69,7 @@ impl WorkerProcess {
         Self { disk, pace, stop: Arc::default(), rates }
     }
 
-    /// Schedules a failure at a random time, at a rate of `percent` failures per hour and 100 processes.
+    /// Schedules a failure at a random time, at a rate of `percent` failures per 100 processes per hour.
     pub(super) fn at_random(&self, draws: &mut Draws, percent: f64, failure: Failure) -> Option<Timer> {
         if percent == 0.0 {
             return None;

@@ -23,7 +23,7 @@ impl Engines for Paced {
     }
 }
 
-/// Engine whose residual streams are hashes of the token, position, layer and channel, which makes them reproducible.
+/// Engine whose residual streams are hashes of the token, position, layer and channel, so that they are reproducible.
 struct PacedEngine {
     config: Config,
     pace: Arc<Pace>,
