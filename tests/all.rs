@@ -1,4 +1,4 @@
-//! Integration tests of the program, compiled into a single test binary. A single binary is linked only once, and its
+//! Integration tests for the program, compiled into a single test binary. A single binary is linked only once, and its
 //! long tests run in parallel. `cargo test --release --test all latency::` runs only the tests in `latency.rs`.
 
 mod architecture;

@@ -1,5 +1,5 @@
-//! Checks the architecture layers by the imports between files. A module may use only modules in lower layers, and
-//! files must not import each other in cycles. A file may use anything from its parent `mod.rs`.
+//! Checks that the imports between files respect the architecture's layers. A module may use only modules in lower
+//! layers, and files must not import each other in cycles. A file may use anything from its parent `mod.rs`.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -203,8 +203,8 @@ fn length_dependent(folder: &Path) -> Vec<Config> {
     ropes.map(|scaling| Config { rope: Rope { scaling, ..config.rope.clone() }, ..config.clone() }).into()
 }
 
-/// Returns the test documents, and one more document with all of their choices. There, every choice starts with the
-/// same token, as with BOS.
+/// Returns the test documents, followed by a document with all of their choices. In the last one, every choice starts
+/// with the same token, as it would with BOS.
 fn with_common_prefix(vocab: u32) -> Vec<Document> {
     let mut documents = documents(vocab);
     documents.push(

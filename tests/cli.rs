@@ -1,4 +1,4 @@
-//! Tests of the command-line program on a tiny backbone written by the test: complete runs, repeated runs and invalid
+//! Tests for the command-line program on a tiny backbone written by the test: complete runs, repeated runs and invalid
 //! input.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]

@@ -1,4 +1,4 @@
-//! Snapshot tests of each command's output on a small grid. `INSTA_UPDATE=always` updates the snapshots in
+//! Snapshot tests for each command's output on a small grid. `INSTA_UPDATE=always` updates the snapshots in
 //! `tests/snapshots`.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 

@@ -21,8 +21,8 @@ use ghostlab::pipeline::plan::Plan;
 use ghostlab::pipeline::stage;
 use ghostlab_store::Store;
 
-/// Maximum relative error of f32 logits. The reference (`shared/oracles/beyond`) measured 7e-7 against torch when two
-/// MLPs are removed. Other cuts reach 1.4e-6.
+/// Maximum relative error of f32 logits. The reference (`shared/oracles/beyond`) measured 7e-7 against torch with two
+/// MLPs removed. Other cuts reach 1.4e-6.
 const LOGITS: f64 = 2e-6;
 /// Number of tokens to generate with llama.cpp's KV cache.
 const NEW_TOKENS: usize = 12;
@@ -98,8 +98,8 @@ fn compare(world: &World, python: &Path, dtypes: &[(&str, f64)]) -> usize {
     pruned.len()
 }
 
-/// Includes cuts at both ends of the model. llama.cpp reads head widths from the first layer, and selects the output
-/// rows in the last layer.
+/// Includes cuts at both ends of the model, because llama.cpp reads head widths from the first layer and selects the
+/// output rows in the last one.
 #[test]
 fn llama_cpp_matches_sublayer_cuts_and_normed_repairs() {
     let Some(python) = python() else { return };

@@ -46,7 +46,7 @@ fn call(line: &str) -> Option<Vec<String>> {
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Returns the reason why a valid line cannot be run here. Returns `None` if it can be.
+/// Returns why a valid line cannot be run here, or `None` if it can.
 fn elsewhere(words: &[String]) -> Option<&'static str> {
     match words[0].as_str() {
         "fetch" => Some("network"),
@@ -121,7 +121,7 @@ fn every_line_of_the_pages_is_understood() {
 #[test]
 fn every_line_of_the_pages_that_needs_nothing_from_outside_runs() {
     let world = world();
-    // This run creates the results that other lines show. The folders `a` and `b` are copies of these results.
+    // This run creates the results that other lines display. The folders `a` and `b` are copies of these results.
     let output = world.ghostlab(&["run", "grid.yaml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     for copy in ["a", "b"] {
@@ -181,7 +181,8 @@ fn every_page_is_short_and_every_link_of_it_leads_somewhere() {
     }
 }
 
-/// Cargo's resolver merely prefers versions that support the stated compiler, so a dependency may need a newer one.
+/// Cargo's resolver merely prefers versions that support the stated compiler, so a dependency may need a newer
+/// compiler.
 #[test]
 fn stated_rust_version_builds_every_dependency() {
     let compiler = Command::new("rustc").arg("-vV").output().unwrap();

@@ -107,7 +107,7 @@ fn damage_of_every_kind_is_named_made_good_and_never_used() {
     let world = World::large();
     world.runs(&SMALL);
     let tables = world.tables();
-    // The objects derived from a damaged object are deleted, so that the run has to read it.
+    // The objects derived from a damaged object are deleted so that the run has to read it.
     let kinds = [
         ("scores", &[][..]),
         ("operator", &["scores"]),
@@ -168,7 +168,7 @@ fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
         ("emptied", &|path: &Path| fs::write(path, "").unwrap()),
     ];
     for (number, sort) in sorts.iter().enumerate() {
-        // Damage each kind of file in two of the four ways, so that every way is covered.
+        // Damage each kind of file in two of the four ways so that every way is covered.
         for (how, spoil) in [spoils[number % 4], spoils[(number + 1) % 4]] {
             payload_files(&world).iter().filter(|path| payload_kind(path) == *sort).for_each(|path| spoil(path));
             // An object whose files are all deleted counts as never computed.
@@ -181,7 +181,7 @@ fn a_finished_run_mends_damage_of_every_payload_or_repair_does() {
             assert_eq!(verified(&world), Some(0), "{sort} {how}");
             world.runs(&SMALL);
             assert!(world.tables() == tables, "{sort} {how}: the tables differ after the repair");
-            // Activations are recomputed only when they are needed. Delete the operators, which need them.
+            // Activations are recomputed only on demand. Delete the operators so that the next run needs activations.
             if !stage_exists(&world, "activations") {
                 fs::remove_dir_all(stage(&world, "operator")).unwrap();
                 world.runs(&SMALL);

@@ -1,4 +1,4 @@
-//! End-to-end tests of fine-tuning. All methods at a boundary share one pass, killed trainings resume, and methods
+//! End-to-end tests for fine-tuning. All methods at a boundary share one pass, killed training runs resume, and methods
 //! without anything to train are refused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -112,7 +112,7 @@ fn trainings_on_one_text_share_its_pass_and_files() {
 
 fn start_worker(world: &World) -> std::process::Child {
     let mut command = world.command(&["worker", "grid.yaml", "--events", "--threads", "1"]);
-    // Slow down the teacher, so that all workers reach the shard while it is being computed.
+    // Slow down the teacher so that all workers reach the shard while it is being computed.
     command.env("GHOSTLAB_FAULT", "slow@teach:700").stdout(std::process::Stdio::piped());
     command.stderr(std::process::Stdio::piped()).spawn().unwrap()
 }

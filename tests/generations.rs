@@ -1,4 +1,4 @@
-//! End-to-end tests of generated answers. The answers are identical after kills, do not depend on the number of
+//! End-to-end tests for generated answers. The answers are identical after kills, do not depend on the number of
 //! documents, and equal those of lm-evaluation-harness.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 #![allow(clippy::disallowed_macros, reason = "tests print why they are skipped")]
@@ -190,7 +190,7 @@ fn answers_and_their_scores_are_those_of_the_harness() {
     for name in ["llama", "qwen3", "olmo2"] {
         let world = World::new();
         let backbone = checkout.join("data/tiny").join(name);
-        // Write synthetic rows in the schema of GSM8K. Each question has two few-shot examples before it.
+        // Write synthetic rows in the schema of GSM8K. Each question is preceded by two few-shot examples.
         let made = [world.folder.path(), &backbone];
         common::python::printed(&mut common::python::script(&python, "golden_answers.py", made));
         world.write(

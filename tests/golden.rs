@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// one ulp changes no number by more than 2e-7. Real changes to a stage exceed the tolerance.
 const TOLERANCE: f64 = 1e-5;
 
-/// Collects the stages, with versions, that an object's key names for the object and its inputs.
+/// Collects the versioned stages that an object's key names, both for the object itself and for its inputs.
 fn stages(key: &Value, found: &mut BTreeSet<String>) {
     let Value::Object(map) = key else { return };
     if let (Some(Value::String(kind)), Some(version)) = (map.get("kind"), map.get("version")) {
@@ -44,7 +44,7 @@ fn numbers(value: &Value, found: &mut Vec<f64>) {
         Value::Number(number) => found.push(number.as_f64().unwrap()),
         Value::Array(items) => items.iter().for_each(|item| numbers(item, found)),
         Value::Object(map) => {
-            // A condition number mostly reflects how its smallest singular value was rounded.
+            // Skip condition numbers, because they mostly reflect how the smallest singular value was rounded.
             map.iter()
                 .filter(|(key, _)| !key.contains("seconds") && *key != "condition")
                 .for_each(|(_, value)| numbers(value, found));
@@ -80,12 +80,12 @@ fn summary(values: &[f64]) -> Vec<f64> {
 }
 
 /// Returns a sum in which each value is weighted by its position, so that swapped numbers are detected. If `map` takes
-/// absolute values, values cannot cancel and leave only rounding errors.
+/// absolute values, the terms cannot cancel out and leave only rounding errors.
 fn weighted_sum(values: &[f64], map: fn(f64) -> f64) -> f64 {
     values.iter().enumerate().map(|(i, &v)| map(v) * (1.0 + (i % 7) as f64)).sum()
 }
 
-/// Outputs of one kind of stored object, by name, and the stages that produced them.
+/// Outputs of one kind of stored object, keyed by name, and the stages that produced them.
 #[derive(Default)]
 struct Outputs {
     values: BTreeMap<String, Vec<f64>>,

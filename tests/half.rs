@@ -1,4 +1,4 @@
-//! Tests of half precision on a real backbone. In bf16 and f16, the perplexity must be within 0.5 % of the f32 value,
+//! Tests for half precision on a real backbone. In bf16 and f16, the perplexity must be within 0.5 % of the f32 value,
 //! and at least 98 % of the answers on six tasks must be the same. The test on candle's CPU device is slow and is
 //! ignored by default.
 #![allow(

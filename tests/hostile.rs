@@ -1,4 +1,4 @@
-//! Tests of damaged and malicious inputs: seeded mutations of every kind of input file, and runs of the program on
+//! Tests with damaged and malicious inputs: seeded mutations of every kind of input file, and runs of the program on
 //! files crafted to break it. `just fuzz` runs the long version. `GHOSTLAB_FUZZ_ROUNDS` sets the number of rounds, and
 //! `GHOSTLAB_FUZZ_SEED` the seed.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
@@ -96,7 +96,7 @@ fn attack(target: &FuzzTarget) {
         let other = random.below(seeds.len());
         let data = mutated(&seeds[seed], &seeds[other], &mut random);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(&data))) {
-            // Save the input, so that it can be added to the seeds.
+            // Save the input so that it can be added to the seeds.
             let kept = std::env::temp_dir().join(format!("ghostlab-{}-{round}", target.name));
             std::fs::write(&kept, &data).unwrap();
             let text = panic.downcast_ref::<String>().map_or("", String::as_str);

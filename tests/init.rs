@@ -1,4 +1,4 @@
-//! Tests of `init`, which writes a first grid for the models in a folder and reports the models that it leaves out.
+//! Tests for `init`, which writes a first grid for the models in a folder and reports the models that it leaves out.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -85,7 +85,7 @@ fn written_grid_plans_at_once_and_names_omissions() {
     let (plan, _) = said(&world, &["plan", "grid.yaml", "--json"], 0);
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let grid = &plan["answer"]["grids"][0];
-    // The grid has three backbones. Each has a dense cell, and at each depth that the comments list, cells with four
+    // The grid has three backbones. Each has a dense cell and, at each depth listed in the comments, cells with four
     // recoveries.
     let depths: Vec<&str> = text.lines().filter(|line| line.contains(" of its ")).collect();
     assert_eq!(depths.len(), 3, "{text}");

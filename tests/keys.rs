@@ -145,7 +145,7 @@ fn members(backbone_plan: &BackbonePlan) -> Value {
     })
 }
 
-/// Returns the keys, journal names and lease names for all work in a grid, by backbone and cell.
+/// Returns the keys, journal names and lease names for all work in a grid, keyed by backbone and cell.
 fn names(grid: &Path, profile: Option<&str>, engine: [&str; 3]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::look_at(folder.path(), stage::WORDS).unwrap();

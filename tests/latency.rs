@@ -1,5 +1,5 @@
-//! End-to-end tests of latency measurements. Latencies are reused only on the machine where they were measured, and are
-//! stored with their raw times.
+//! End-to-end tests for latency measurements. Latencies are reused only on the machine where they were measured, and
+//! are stored with their raw times.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ fn world(prompts: &str) -> World {
     world
 }
 
-/// Returns the values in the column `name` of the results table, by recovery. The key for the dense backbone is
+/// Returns the values in the column `name` of the results table, keyed by recovery. The key for the dense backbone is
 /// `dense`.
 fn column(world: &World, name: &str) -> BTreeMap<String, String> {
     let rows = table(&world.path("results/grid/results.csv"));
@@ -53,7 +53,7 @@ fn times_speedups_and_memory_join_scores_and_parquet() {
             let ratio = number(&times["dense"]) / number(time);
             assert!((number(&speedups[recovery]) - ratio).abs() < 1e-9 * ratio, "{recovery}: {ratio} {speedups:?}");
         }
-        // Two of the four layers are removed. A full operator consists of 64² numbers with 4 bytes each.
+        // Two of the four layers are removed. A full operator consists of 64² numbers of 4 bytes each.
         let bytes = column(&world, &format!("peak_memory_mb {prompt}"));
         let percent = column(&world, &format!("peak_memory_percent {prompt}"));
         assert_eq!(number(&percent["dense"]), 100.0);
@@ -187,7 +187,7 @@ fn times_in_an_older_form_are_reported_never_read() {
     let world = world("{length: 16}");
     let grid = ["--set", "name=grid", "--set", "depth=1"];
     world.runs(&grid);
-    // Rename the folder, so that it looks as if the previous version had written its objects.
+    // Rename the folder so that it looks as if the previous version had written its objects.
     let [now, before] = ["latency-v4", "latency-v3"].map(|name| world.path("data/store").join(name));
     std::fs::rename(&now, &before).unwrap();
     let again = world.runs(&grid);

@@ -175,8 +175,7 @@ fn random(world: &World, class: &str, layers: usize, options: &Value) {
 }
 
 /// Covers architectures for which no model is committed, with random weights. Other tests compare our logits for them
-/// with those of transformers. Windows are shorter than the texts, so that a window in the wrong layer would be
-/// noticed.
+/// with those of transformers. Windows are shorter than the texts so that a window in the wrong layer would be noticed.
 #[test]
 fn llama_cpp_matches_layers_by_position_and_rope_type() {
     let Some(python) = python() else { return };

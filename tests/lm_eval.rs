@@ -223,7 +223,7 @@ impl MetricScores<'_> {
     }
 }
 
-/// Converts the value of a metric in a sample from lm-evaluation-harness.
+/// Converts the value of a metric in a sample from lm-evaluation-harness into an [`Item`].
 fn item(value: &Value) -> Item {
     match value {
         Value::Array(pair) => Item::Labels(serde_json::from_value(pair[0].clone()).unwrap(), pair[1].as_i64().unwrap()),

@@ -1,4 +1,4 @@
-//! Tests of memory limits. `plan` predicts the peak, layers loaded on demand stay within the limit, and runs that
+//! Tests for memory limits. `plan` predicts the peak, layers loaded on demand stay within the limit, and runs that
 //! cannot fit are rejected before the system kills them.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 const C: usize = 1024;
 const F: usize = 8192;
 const VOCAB: usize = 320;
-/// Size of one layer in f32 in bytes, without its norms.
+/// Size of one f32 layer in bytes, without its norms.
 const LAYER: u64 = 4 * (4 * C * C + 3 * C * F) as u64;
 
-/// Replaces the world's backbone with one that has wide layers, and its grid with one that only removes a layer. The
-/// weights are zeros in a sparse file, because the scores do not matter.
+/// Replaces the world's backbone with one that has wide layers, and its grid with one that just removes a single layer.
+/// The weights are zeros in a sparse file, because the scores do not matter.
 fn wide(world: &World, layers: usize) {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "attention_bias": false,

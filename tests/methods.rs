@@ -1,4 +1,4 @@
-//! End-to-end tests of criteria, recoveries and the store: all combinations, degenerate backbones, and repeated runs.
+//! End-to-end tests for criteria, recoveries and the store: all combinations, degenerate backbones, and repeated runs.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod repair;

@@ -1,4 +1,4 @@
-//! Tests of how the files next to a model's weights affect its answers. Unless a test names another source, the
+//! Tests for the effect of the files next to a model's weights on its answers. Unless a test names another source, the
 //! expected values were computed with lm-evaluation-harness 0.4.13 and transformers 5.24, in f32 at batch size 1.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 

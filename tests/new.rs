@@ -1,4 +1,4 @@
-//! Tests of `tools/new.sh`, which adds a method, metric or stage by creating one file and adding one line.
+//! Tests for `tools/new.sh`, which adds a method, metric or stage by creating one file and adding one line.
 //! `crates/core` and `src/pipeline/stage` compile the templates and run their tests.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 

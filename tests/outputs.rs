@@ -1,4 +1,4 @@
-//! Tests of the files that commands write, and of user files that they must not touch.
+//! Tests for the files that commands write, and for user files that they must not touch.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod user_file;
@@ -12,7 +12,7 @@ use crate::common::output::both;
 use crate::common::world::{World, table};
 use serde_json::{Value, json};
 
-/// Reads all files below a folder except those in the store.
+/// Reads all files under a folder except those in the store.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];

@@ -1,4 +1,4 @@
-//! Tests of the report page in a browser. The page shows the paper's tables or the recorded run, and is read back
+//! Tests for the report page in a browser. The page shows the paper's tables or the recorded run, and is read back
 //! through the DOM.
 //!
 //! A test is skipped with a message if Chromium is missing, or if it uses scripts and Node is missing.

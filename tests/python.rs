@@ -1,5 +1,5 @@
-//! Tests of compatibility with Python libraries. The cache can be shared with `huggingface_hub` in both directions, and
-//! files written by `datasets`, `pyarrow` and `safetensors` can be read.
+//! Tests for compatibility with Python libraries. The cache can be shared with `huggingface_hub` in both directions,
+//! and files written by `datasets`, `pyarrow` and `safetensors` can be read.
 //!
 //! Skipped with a message unless `GHOSTLAB_PYTHON` names an interpreter that has these packages, which `.ci/run`
 //! installs.
@@ -131,7 +131,7 @@ fn gguf_sentencepiece_equals_original_on_10000_lines() {
     }
 }
 
-/// Returns special cases and lines from the corpora. Some of the lines mix scripts, so that they contain words on which
+/// Returns special cases and lines from the corpora. Some of the lines mix scripts and therefore contain words on which
 /// the tokenizer was not trained.
 fn sample_lines() -> Vec<String> {
     let mut lines: Vec<String> = [

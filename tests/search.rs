@@ -1,4 +1,4 @@
-//! Tests of `ghostlab search`: results, reuse of stored scores, and rejected inputs.
+//! Tests for `ghostlab search`: results, reuse of stored scores, and rejected inputs.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
@@ -170,7 +170,7 @@ fn what_is_scored_is_scored_once_whoever_asks_again() {
     searched(&world, &[]);
     assert!(!scores_anything(&world, &["search", "search.yaml"]), "the second search scored again");
     // A different significance level needs the same items in the first round, and the candidates are a subset of those
-    // already scored. So nothing is scored.
+    // already scored, so nothing needs to be scored.
     assert!(!scores_anything(
         &world,
         &["search", "search.yaml", "--set", "recovery=[none]", "--set", "search.alpha=0.5"]
@@ -380,7 +380,7 @@ fn on_recorded_scores_the_best_survives_and_ties_are_not_parted() {
         assert!(simulated.cover >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.near >= 0.95, "{backbone} {depth}: {simulated:?}");
         assert!(simulated.items < 0.5, "{backbone} {depth}: {simulated:?}");
-        // If each search separates the tie with probability 0.05, more than 7 of 40 do so with a probability below
+        // If each search separates the tie with probability 0.05, the probability that more than 7 of 40 do so is below
         // 0.001.
         assert!(simulated.parted <= 7.0 / 40.0, "{backbone} {depth}: {simulated:?}");
     }

@@ -1,4 +1,4 @@
-//! Tests of the shell integration: completion, manual pages, verbosity and colors.
+//! Tests for the shell integration: completion, manual pages, verbosity and colors.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_macros,
@@ -81,8 +81,7 @@ fn shells_complete_commands_and_options() {
 #[test]
 fn cell_names_are_single_shell_words_and_resolve() {
     let (world, Some(bash)) = (World::new(), shell("bash")) else { return };
-    // Use two values on each axis, so that names contain all possible parts, and a backbone whose name contains a
-    // space.
+    // Use two values on each axis so that names contain all possible parts, and a backbone whose name contains a space.
     let axes = [
         ("  tiny: {path: backbone}", "  tiny: {path: backbone}\n  my model: {path: backbone}"),
         ("backbone: [tiny]", "backbone: [tiny, my model]"),
@@ -162,7 +161,7 @@ fn help_of(words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the commands listed in a help text. They are indented by two spaces and stand between the usage and the
+/// Returns the commands listed in a help text. They are indented by two spaces and appear between the usage and the
 /// options.
 fn commands_in(text: &str) -> Vec<String> {
     let list = text.split_once("Usage:").unwrap().1.split("\nOptions:").next().unwrap().lines().skip(1);
@@ -232,7 +231,7 @@ fn without_colours(text: &str) -> String {
 #[test]
 fn colours_follow_the_option_and_change_no_text() {
     let world = World::new();
-    // Outside a checkout, the first command reports where it writes the bundled data. Run one now, so that the outputs
+    // Outside a checkout, the first command reports where it writes the bundled data. Run one now so that the outputs
     // below are equal.
     doctor(&world, &["nosuch"], &[]);
     for arguments in [&[][..], &["nosuch"], &["--help"], &["--nosuch"]] {

@@ -1,4 +1,4 @@
-//! Tests of workers under a real Slurm on a single machine, which `tools/slurm.sh start` sets up (it prints
+//! Tests for workers under a real Slurm on a single machine, which `tools/slurm.sh start` sets up (it prints
 //! SLURM_CONF). They cover cluster events, and compare the tables with those computed by a single process.
 //!
 //! Skipped with a message if Slurm is not running. `GHOSTLAB_SLURM_TESTS=require` makes the tests fail instead.
@@ -215,7 +215,7 @@ fn a_worker_that_is_requeued_in_the_middle_loses_nothing() {
 fn a_worker_whose_time_is_up_is_queued_again_and_goes_on() {
     shared_cluster!();
     let world = world();
-    // The time limit is three minutes, and the signal comes two minutes before it, so after one minute.
+    // The time limit is three minutes. The signal comes two minutes before it, that is, after one minute.
     let submitted = submit(&world, "1", 2000, &[], &["--time=3"]);
     assert_same_tables(&world, &submitted);
     let logs = logs(&world);

@@ -1,4 +1,4 @@
-//! Tests of store ownership: folders and files that belong to someone else, read-only stores, and stores shared by
+//! Tests for store ownership: folders and files that belong to someone else, read-only stores, and stores shared by
 //! several users. Some tests need another user or a mount. Without root, they are skipped with a message.
 
 #![cfg(target_os = "linux")]
@@ -67,7 +67,7 @@ fn age(path: &Path) {
     assert!(asked.success(), "{}", path.display());
 }
 
-/// Returns the mode, modification time and bytes of each file and folder below a folder.
+/// Returns the mode, modification time and bytes of each file and folder under a folder.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, (u32, Option<SystemTime>, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];

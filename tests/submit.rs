@@ -1,4 +1,4 @@
-//! Tests of submissions to a scheduler. A submission contains only the files it needs, happens only once, and does not
+//! Tests for submissions to a scheduler. A submission contains only the files it needs, happens only once, and does not
 //! depend on later changes to the grid or the program.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]

@@ -1,5 +1,5 @@
-//! Tests of the built-in tasks. They are compared with reference answers from lm-evaluation-harness, run on real data
-//! if it is available, and fuzzed (in `tasks/`).
+//! Tests for the built-in tasks. The tasks are compared with reference answers from lm-evaluation-harness, run on real
+//! data if it is available, and fuzzed (in `tasks/`).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 mod nonsense;

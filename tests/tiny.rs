@@ -1,4 +1,4 @@
-//! Tests of the bundled backbones: their properties, and whether they are good enough for the profile `tiny`.
+//! Tests for the bundled backbones: their properties, and whether they are good enough for the profile `tiny`.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use ghostlab::results::collect;
 use ghostlab_store::Store;
 
 const BACKBONES: [&str; 3] = ["llama", "qwen3", "olmo2"];
-/// Accuracy expected from guessing among two or four answers, by task.
+/// Accuracy expected for each task from guessing among its two or four answers.
 const CHANCE: [(&str, f64); 9] = [
     ("arc_easy", 0.25),
     ("arc_challenge", 0.25),
@@ -186,8 +186,8 @@ fn pruning_hurts_and_repairs_rank_as_in_the_paper() {
             }
         }
     }
-    // There is one exception: for tiny-qwen3 without 4 layers, ReplaceMe (LS) is better by 0.01. It is solved on all
-    // sequences.
+    // There is one exception: for tiny-qwen3 with 4 layers removed, ReplaceMe (LS) is better by 0.01. It is solved on
+    // all sequences.
     assert!(orderly.len() >= 5, "only {orderly:?}");
 }
 
@@ -202,6 +202,6 @@ fn ghosted_layers_are_as_high_in_table_2_as_the_paper_says() {
         ["table2-average", "table2-highest"].map(|id| &judged.iter().find(|entry| entry.claim.id == id).unwrap().ours);
     // `table2-average` holds if Ghosted is first or second among the repairs.
     assert_eq!((average.outcome, average.held, average.total), (claims::Judgement::Holds, 6, 6), "{average:?}");
-    // There is one exception: for tiny-qwen3 without 6 layers, LinearPatch (Diag) is better by a tenth of a point.
+    // There is one exception: for tiny-qwen3 with 6 layers removed, LinearPatch (Diag) is better by a tenth of a point.
     assert!(highest.held >= 5 && highest.total == 6 && highest.unknown == 0, "{highest:?}");
 }

@@ -1,4 +1,4 @@
-//! Tests of the trials in greedy and iterative selections: how many a plan counts, and complete runs from YAML to
+//! Tests for the trials in greedy and iterative selections: how many a plan counts, and complete runs from YAML to
 //! results.
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
@@ -69,11 +69,12 @@ fn plan_counts_the_trials_that_a_run_computes() {
         ),
         // A greedy criterion removes two of four layers.
         ("criterion: sleb\ndepth: [1, 2]\nrecovery: [none, mean]\n", 4 + 3),
-        // The first step of SLEB, and the whole of Shortened LLaMA, tries each layer alone.
+        // The first step of SLEB and the only step of Shortened LLaMA both try each layer alone, so they share these
+        // trials.
         ("criterion: [sleb, shortened-llama]\ndepth: 2\nrecovery: none\n", 4 + 3),
-        // The first step tries the same sublayers, whatever the kinds that are removed.
+        // The first step tries the same sublayers, whichever kinds are to be removed.
         ("criterion: block-pruner\ndepth: [{attention: 1}, {sublayers: 1}, {mlp: 1}]\nrecovery: none\n", 8),
-        // LaCo tries one merge at each position. The first of three layers is at layer 0, that of two at layer 1.
+        // LaCo tries one merge at each position. Merges of three layers begin at layer 0, and merges of two at layer 1.
         (
             "criterion: [{name: laco, threshold: -1}, {name: laco, threshold: -1, combine: 2}]\ndepth: 2\nrecovery: [none, merge]\n",
             1 + 2,
@@ -97,7 +98,7 @@ fn plan_follows_a_greedy_selection_through_stored_trials() {
         |depth: usize| format!("criterion: [block-pruner, finercut]\ndepth: {{sublayers: {depth}}}\nrecovery: none\n");
     write_grid(&world, &axes(3));
     world.runs(&[]);
-    // A smaller depth needs another selection but no more trials.
+    // A smaller depth needs a new selection but no additional trials.
     write_grid(&world, &axes(2));
     let smaller = plan(&world);
     assert_eq!(trials(&smaller), (2 * (8 + 7), 2 * (8 + 7)));
@@ -132,7 +133,7 @@ fn iterative_selections_run_from_yaml_for_every_criterion() {
         ),
     );
     // Four iterative selections remove two of four layers, one removes two of eight sublayers, and one removes two of
-    // four attentions. Each step tries all remaining candidates.
+    // four attention sublayers. Each step tries all remaining candidates.
     let iterative = 4 * (4 + 3) + (8 + 7) + (4 + 3);
     let greedy = (4 + 3) + (8 + 7);
     assert_eq!(trials(&plan(&world)), (iterative + greedy, 0));
@@ -160,7 +161,7 @@ fn iterative_selection_by_trials_without_repair_is_the_greedy_one() {
     }
 }
 
-/// Runs a grid of two removed layers and returns the perplexity of each row.
+/// Runs a grid that removes two layers, and returns the perplexity of each row.
 fn perplexities(world: &World, criterion: &str, recovery: &str) -> Vec<f64> {
     write_grid(world, &format!("criterion: {criterion}\ndepth: 2\nrecovery: {recovery}\n"));
     world.runs(&[]);
@@ -175,7 +176,7 @@ fn merges_of_merged_layers_run_from_yaml() {
     let [flat, released] = perplexities(&world, "{name: explicit, layers: [1, 2]}", forms)[..] else { unreachable!() };
     // Layer 2 is merged into layer 1, and the result into layer 0: θ_0 + (θ_1 + (θ_2 − θ_1) − θ_0) is θ_2.
     assert_eq!(perplexities(&world, "{name: laco, threshold: -1, combine: 2}", forms), [released, released]);
-    // Three layers become one at a time.
+    // Without `combine`, all three layers are merged in a single step.
     assert_eq!(perplexities(&world, "{name: laco, threshold: -1}", forms), [flat, released]);
     let output = world.ghostlab(&["explain", "grid.yaml", "tiny.laco-2.merge"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -210,7 +211,8 @@ fn plan_counts_the_activations_of_iterative_criteria() {
         world.write("grid.yaml", text.replace("sequences: 8", "sequences: 8000"));
     };
     plain("{name: cca, iterative: true}");
-    // Half of the sites fit in an eighth of the first limit, and not even two sites in that of the second.
+    // Activations may take an eighth of the memory limit, but at least two sites are always kept. All five sites fit at
+    // 40 GB, 400 MB of activations fit at 3.2 GB, and not even two sites at 0.8 GB.
     let all = peak(&world, "40");
     let limited = peak(&world, "3.2");
     let least = peak(&world, "0.8");

@@ -1,4 +1,4 @@
-//! Tests of malicious task definitions, chat templates and rows that would abort the program, overflow its stack or
+//! Tests with malicious task definitions, chat templates and rows that would abort the program, overflow its stack or
 //! never terminate. Each must be rejected with exit code 2 and a message that names the file and the limit, within
 //! bounded memory and time. The cases are in `tests/fixtures/untrusted`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
@@ -19,7 +19,7 @@ const LIMITS: &str = "ulimit -v 2000000; ulimit -t 10; exec \"$@\"";
 /// Timeout for detecting hangs. It is long enough not to trip on a busy machine.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// Malicious input that consists of `unit` repeated `times` times. `{i}` is replaced with the number of the repetition.
+/// Malicious input that consists of `unit` repeated `times` times. `{i}` is replaced with the index of the repetition.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Case {

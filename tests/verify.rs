@@ -25,7 +25,7 @@ fn world() -> World {
          evaluate:\n  perplexity:\n    - {corpus: test, length: 64}\n    - {corpus: long, length: 64}\n  tasks: [copa]\n",
     );
     world.runs(&[]);
-    // Empty the store, so that verification has to recompute everything from the inputs.
+    // Empty the store so that verification has to recompute everything from the inputs.
     std::fs::remove_dir_all(world.path("data/store")).unwrap();
     std::fs::create_dir_all(world.path("data/store")).unwrap();
     world
@@ -88,7 +88,8 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
     {
         let check = check(&report, kind);
         assert!(check["agreed"].as_u64() > Some(0) && check["chance"] == 1.0, "{kind}: {check:#}");
-        // The same engine on the same machine is deterministic. Only means may be summed in another order.
+        // Results on the same engine and machine are deterministic, except that means may be summed in a different
+        // order.
         assert!(check["largest"].as_f64() < Some(1e-6), "{kind}: {check:#}");
     }
     // There are seven cells with 40 documents each.
@@ -100,7 +101,7 @@ fn an_untouched_folder_agrees_whole_and_in_part() {
     let all = &check(&part, "windows")["all"];
     assert!(drawn.as_u64() > Some(0) && drawn.as_u64() < all.as_u64(), "{drawn} of {all}");
     assert!(check(&part, "windows")["chance"].as_f64() < Some(0.7), "{part:#}");
-    // Without `documents.parquet`, only which answers are correct can be checked, and not the log-likelihoods.
+    // Without `documents.parquet`, the correctness of the answers can still be checked, but the log-likelihoods cannot.
     std::fs::remove_file(path(&world, "documents.parquet")).unwrap();
     let (code, bare) = verify(&world, &["--share", "100%"]);
     assert_eq!(code, 0, "{bare:#}");
@@ -142,7 +143,7 @@ fn altered_likelihood_and_loss_are_found_in_the_sample() {
 
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["losses"].is_array());
-        // Raise one loss and lower another by the same amount, so that the perplexity stays the same.
+        // Raise one loss and lower another by the same amount so that the perplexity stays the same.
         for (index, by) in [(0, 0.01), (1, -0.01)] {
             let loss = number["losses"][index].as_f64().unwrap();
             number["losses"][index] = (loss + by).into();
@@ -185,7 +186,7 @@ fn an_altered_layer_choice_table_cell_and_hash_are_found() {
         std::fs::write(path(&world, ".ghostlab.sha256"), &lists).unwrap();
     }
 
-    // Change an accuracy, so that it contradicts its items.
+    // Change an accuracy so that it contradicts its items.
     let numbers = std::fs::read_to_string(path(&world, "numbers.json")).unwrap();
     alter(&world, "numbers.json", |numbers| {
         let number = common::stored_number(numbers, |value| value["right"].is_string() && value["metric"] == "copa");
@@ -254,7 +255,7 @@ fn packed_record_verifies_like_its_folder() {
     let (code, answer) = verify_file(&world, "broken.zip");
     assert_eq!(code, 2, "{answer:#}");
     assert!(answer["error"]["where"].as_str().unwrap().contains("numbers.json"), "{answer:#}");
-    // An existing file of the user is not replaced.
+    // An existing user file is not replaced.
     std::fs::write(world.path("mine.zip"), "mine").unwrap();
     let output = world.ghostlab(&["record", "pack", "results", "--to", "mine.zip"]);
     assert_eq!(output.status.code(), Some(2));

@@ -24,7 +24,7 @@ fn unlike(one: &StoredResults, other: &StoredResults) -> BTreeSet<SettingPath> {
         };
         found.extend(differs(&one, &other).into_iter().map(|differ| differ.path));
     }
-    // Drop the index of a measure within a mean, so that `measure.0.task.bos` becomes `measure.task.bos`.
+    // Drop the index of a measure within a mean so that `measure.0.task.bos` becomes `measure.task.bos`.
     found
         .into_iter()
         .map(|setting_path: SettingPath| {

@@ -310,7 +310,7 @@ fn workers_begin_at_backbones_of_their_own() {
     let grid =
         grid.replace("tiny: {path: backbone}", "tiny: {path: backbone}\n  b: {path: second}\n  c: {path: third}");
     world.write("grid.yaml", grid.replace("backbone: [tiny]", "backbone: [tiny, b, c]"));
-    // Each worker is stopped during its first calibration, so that all of them run at the same time.
+    // Each worker is stopped during its first calibration so that all of them run at the same time.
     let workers = [0, 1, 2].map(|_| {
         let mut command = world.command(&["worker", "grid.yaml", "--events"]);
         command.env("GHOSTLAB_FAULT", "stop@activations:1");

@@ -1,4 +1,4 @@
-//! Descriptions of protocols in words, for notes and lists.
+//! Formats protocols as text for notes and lists.
 
 use super::Protocol;
 use crate::corpus::ShardOrder;
@@ -38,7 +38,7 @@ impl Protocol {
         }
     }
 
-    /// Formats how much data is scored and how it deviates from the published data.
+    /// Describes how much data is scored, and how it differs from the published data.
     pub fn amount(&self) -> String {
         match self {
             Self::Windows { length, limit, windows, all, generated, shards, .. } => {
@@ -113,7 +113,7 @@ impl Protocol {
         }
     }
 
-    /// Returns the column name for lines that list many columns.
+    /// Returns the short column name used in lines that list many columns.
     pub fn name(&self) -> &str {
         match self {
             Self::Windows { corpus, .. } => corpus,

@@ -16,7 +16,7 @@ use crate::machine::Machine;
 use crate::model::{EngineId, EngineRequest};
 use crate::pipeline::identity::ComputeId;
 
-/// Record of a run.
+/// Contents of `run.json`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Provenance {
     pub ghostlab: String,
@@ -29,7 +29,7 @@ pub struct Provenance {
     /// Command line, including the program name.
     pub command: Vec<String>,
     pub description: RunDescription,
-    /// Whether this is the recorded run in the repository.
+    /// Whether this run is recorded in the repository.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recorded: bool,
     /// Grid as it was run, with overrides and defaults filled in.
@@ -67,13 +67,13 @@ impl Provenance {
     /// Name of the record file in a results directory.
     pub const FILE: &str = "run.json";
 
-    /// Reads the run description in a results directory. Returns `None` if there is no record or if an older program
-    /// version wrote it.
+    /// Reads the run description in a results directory. Returns `None` if there is no record or if it was written by
+    /// an older version of the program.
     pub fn described(folder: &Path) -> Option<RunDescription> {
         serde_json::from_value(Self::outline(folder)?.description).ok()
     }
 
-    /// Returns whether a directory contains the recorded run.
+    /// Returns whether a directory contains a run that is recorded in the repository.
     pub fn is_recorded(folder: &Path) -> bool {
         Self::outline(folder).is_some_and(|record| record.recorded == true)
     }
@@ -87,7 +87,7 @@ impl Provenance {
         Self::read(folder).ok()
     }
 
-    /// Reads the record in a directory as a `T`, which may contain only some of its fields.
+    /// Reads the record in a directory as a `T`, which may declare only some of the record's fields.
     ///
     /// # Errors
     /// Fails if the record is missing or damaged.
@@ -103,7 +103,7 @@ impl Provenance {
     /// # Errors
     /// Fails with exit code 3 if the directory is not writable.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        // Write the recorded runs compactly, because they are part of the repository.
+        // Recorded runs are committed to the repository, so keep their files compact.
         let text = if self.recorded { serde_json::to_string(self) } else { serde_json::to_string_pretty(self) };
         let mut text =
             text.map_err(|error| Error::job("cannot write the run record as JSON").found(error.to_string()))?;
@@ -152,7 +152,7 @@ impl RunDescription {
         request: EngineRequest,
     ) -> Result<Self> {
         let engines = choose_entry(grid, request)?;
-        // Sort by key only: of two overrides with the same key, the later one wins.
+        // Sort by key only. The sort is stable, so the later of two overrides with the same key still wins.
         let mut sorted: Vec<String> = overrides.iter().map(|text| text.trim().to_owned()).collect();
         sorted.sort_by(|a, b| key(a).cmp(key(b)));
         let mut differs = sorted.clone();
@@ -165,7 +165,7 @@ impl RunDescription {
         Ok(Self { name: name.to_owned(), profile: grid.profile.clone(), by, overrides: sorted, engines, differs })
     }
 
-    /// Returns whether the results of `other` may replace those of this run. Backbones that only one run has are
+    /// Returns whether the results of `other` may replace those of this run. Backbones present in only one run are
     /// ignored, because they may since have been added to or removed from the grid file.
     pub fn is_same(&self, other: &Self) -> bool {
         let named = |provenance: &Self| {
@@ -175,7 +175,7 @@ impl RunDescription {
             && self.engines.iter().all(|(name, engine)| other.engines.get(name).is_none_or(|engines| engines == engine))
     }
 
-    /// Returns the parts that distinguish the name of this run's directory from those of other runs.
+    /// Returns the parts of this run's directory name that distinguish it from those of other runs.
     pub fn name_parts(&self) -> Vec<String> {
         match self.differs.as_slice() {
             [] => vec![words(&self.engines), if self.by == By::Run { "run" } else { "reproduce" }.to_owned()],

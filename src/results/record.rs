@@ -79,7 +79,7 @@ pub enum MetricKey {
     Text(&'static MetricEntry, Perplexity),
     /// A built-in task.
     Task(&'static MetricEntry, EvalTask),
-    /// A metric of a task, or of a group of tasks, with definitions in the format of lm-evaluation-harness.
+    /// A metric of a task or task group that is defined in the format of lm-evaluation-harness.
     Defined(DefinedColumn),
     /// Average over all tasks.
     Tasks(&'static MetricEntry),

@@ -122,12 +122,12 @@ fn long_table_row(
     }
 }
 
-/// Returns a criterion as written in the grid. An iterative criterion has the label of artifacts.
+/// Returns a criterion as written in the grid. An iterative criterion gets the same label as in artifacts.
 fn criterion_name(method: &Method<dyn Criterion>) -> String {
     if method.rule.is_iterative() { criterion_label(method) } else { method.to_string() }
 }
 
-/// Header of the column with the unit of depths.
+/// Header of the column that shows the unit of each depth.
 const UNIT: &str = "unit";
 /// Index of [`UNIT`] among the columns before the numbers.
 const UNIT_POSITION: usize = 3;
@@ -255,7 +255,7 @@ fn select_protocol<'a>(protocols: &'a [Protocol], metric: Option<&str>) -> Resul
     })
 }
 
-/// Settings that the cells in a row share, without backbone and depth. Empty for the dense backbone.
+/// Settings shared by the cells in a row, except backbone and depth. Empty for the dense backbone.
 type RowSettings = Settings;
 
 fn variant(cell: &CellSummary) -> RowSettings {

@@ -1,4 +1,4 @@
-//! Tests of the long table and the wide table in every format.
+//! Tests for the long table and the wide table in every format.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -7,8 +7,8 @@ use crate::metric::Metric;
 use crate::model::Cut;
 use crate::pipeline::stage::operator::{BoundaryResult, PlacedRepair};
 
-/// Number of equal scores from which two rows are taken to be the same measurement, and not equal by coincidence. The
-/// audit of the paper's tables uses the same number.
+/// Minimum number of equal scores at which two rows are assumed to show the same measurement rather than a coincidence.
+/// The audit of the paper's tables uses the same number.
 const MIN_EQUAL_SCORES: usize = 3;
 
 /// Removed layers of a variant, with the operators that replace them.

@@ -40,8 +40,8 @@ pub struct SavedColumn {
     pub label: bool,
     /// Whether rows can be filtered by this column.
     pub choice: bool,
-    /// Whether the column was not requested explicitly, such as the bits per byte next to each perplexity. The page
-    /// omits it.
+    /// Whether the column was added without being requested, such as the bits per byte next to each perplexity. The
+    /// page omits it.
     #[serde(skip_serializing_if = "usual")]
     pub unasked: bool,
 }

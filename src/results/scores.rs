@@ -44,7 +44,7 @@ impl<'a> ModelScores<'a> {
     /// Returns the scores of the only cell in a grid.
     ///
     /// # Errors
-    /// Fails with the cell's own reason if the cell failed.
+    /// Fails with the cell's error if the cell failed.
     pub fn new(grid: &'a Grid, outcome: &'a GridOutcome) -> Result<Self> {
         let [result] = outcome.cells.as_slice() else { return Err(Error::job("exactly one model can be scored")) };
         result.ok()?;
@@ -156,8 +156,8 @@ pub fn empty_file(model: &str) -> Value {
     })
 }
 
-/// Builds the results files for a cell. A file contains each task at most once, so a task with several protocols leads
-/// to several files. Definitions with the same settings share a file with their groups.
+/// Builds the results files for a cell. A file contains each task at most once, so a task with several protocols yields
+/// several files. Defined tasks with the same settings, and the groups they belong to, share a file.
 ///
 /// # Errors
 /// Fails if the grid refers to an unknown built-in task.

@@ -13,8 +13,8 @@ use crate::error::printable;
 use crate::metric::Of;
 
 /// Formats a table for a terminal that is `width` columns wide. The best value is marked `*` and the second best `°`.
-/// `+` and `-` mark our value if a paired test separates it from the best other row. If `width` is `None`, the output
-/// is not a terminal, and each row has all columns.
+/// `+` or `-` marks our value if a paired test finds it significantly better or worse than the best other row. If
+/// `width` is `None`, the output is not a terminal, and each row has all columns.
 pub fn screen(table: &Table, width: Option<usize>) -> String {
     let mut text = if table.title.is_empty() { String::new() } else { format!("{}\n\n", table.title) };
     let texts =
@@ -62,7 +62,7 @@ fn number(shown: Option<&PrintedNumber>, ranks: bool, marks: bool) -> String {
     format!("{text}{rank}{mark}")
 }
 
-/// Wraps a string to lines of at most `width` characters. A word that is longer gets its own line.
+/// Wraps a string into lines of at most `width` characters. A longer word gets a line of its own.
 pub fn wrapped(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let mut lines: Vec<String> = Vec::new();
@@ -339,8 +339,8 @@ fn above<'a>(texts: &TextTable, width: usize, shared: impl Iterator<Item = &'a (
     if text.is_empty() { text } else { format!("{text}\n") }
 }
 
-/// Returns the leading columns that contain a single string in each block. Returns none if there is only one block, if
-/// no block has two rows, or if no other leading column would remain.
+/// Returns the leading columns that contain a single string in each block. Returns an empty list if there is only one
+/// block, if no block has two rows, or if no other leading column would remain.
 fn block_columns(texts: &TextTable, gone: &[usize]) -> Vec<usize> {
     let rows = texts.columns.first().map_or(0, |column| column.cells.len());
     let starts: Vec<usize> = std::iter::once(0).chain(texts.breaks.iter().copied()).collect();

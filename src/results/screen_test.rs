@@ -1,4 +1,4 @@
-//! Snapshot tests of tables on terminals that are 120 and 80 columns wide.
+//! Snapshot tests for tables on terminals that are 120 and 80 columns wide.
 
 use super::run_tables_test::{Made, cell, results, task, text};
 use super::{Table, long, screen, wrapped};

@@ -1,4 +1,4 @@
-//! Settings that distinguish the numbers in a run, by name. Labels built from them are only displayed, never parsed.
+//! Named settings that distinguish the numbers in a run. Labels built from them are only displayed, never parsed.
 //! Groups and distinct values keep the order in which they first appear.
 
 use std::collections::{BTreeMap, BTreeSet};

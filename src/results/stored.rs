@@ -41,20 +41,20 @@ pub struct StoredResults {
     /// Protocol for each metric, with the hashes of its input files.
     #[serde(default)]
     pub protocols: BTreeMap<String, Value>,
-    /// Settings that distinguish each cell, by cell name; empty in older files.
+    /// Settings that distinguish each cell, keyed by cell name; empty in older files.
     #[serde(default)]
     pub cells: BTreeMap<String, Settings>,
-    /// Settings that distinguish each measurement, by column; empty in older files.
+    /// Settings that distinguish each measurement, keyed by column; empty in older files.
     #[serde(default)]
     pub measures: BTreeMap<String, Settings>,
     /// Identity of each cell, by name; empty in older files.
     #[serde(default, with = "super::stored_form::identities")]
     pub identities: BTreeMap<String, Identity>,
-    /// Identities of measurements, by backbone and column. A mean lists the measurements that it averages.
+    /// Identities of measurements, keyed by backbone and column. A mean lists the measurements that it averages.
     #[serde(default)]
     pub measured: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
-    /// Identities of latency measurements, by cell and column, because each cell may have been timed together with
-    /// other variants. Older files store them in `measured`.
+    /// Identities of latency measurements, keyed by cell and column, because each cell may have been timed together
+    /// with other variants. Older files store them in `measured`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub timed: BTreeMap<String, BTreeMap<String, Vec<MeasureId>>>,
     #[serde(with = "super::stored_form")]

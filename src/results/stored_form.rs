@@ -1,6 +1,6 @@
 //! Compact format of `numbers.json`.
 //!
-//! Numbers are grouped by cell, so that each condition is stored only once. They refer to their columns by index.
+//! Numbers are grouped by cell so that each condition is stored only once. They refer to their columns by index.
 //! Answers are packed into one hexadecimal number. Parts shared by several cell identities are stored once.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};

@@ -102,15 +102,15 @@ pub struct TableRow {
 #[derive(Debug, Clone)]
 pub struct PrintedNumber {
     pub measurement: Arc<Measurement>,
-    /// Value at the table's number of decimals, or a placeholder such as `failed`.
+    /// Value formatted with the table's number of decimals, or a placeholder such as `failed`.
     pub text: String,
     /// Value rounded to the printed number of decimals; `None` if the cell failed.
     pub value: Option<f64>,
     /// Whether the value is the best among the pruned variants in its column and block.
     pub best: bool,
     pub second: bool,
-    /// Paired test against the row named by [`Table::against`]. Without that, our row is tested against the best other
-    /// row with the same selection. `None` if there is no such row or if a row has no items.
+    /// Paired test against the row named by [`Table::against`]. If that is `None`, our row is tested against the best
+    /// other row with the same selection. `None` if there is no such row or if a row has no items.
     pub paired: Option<Paired>,
     /// Comparison with the paper's value for this condition, if any.
     pub comparison: Option<PaperComparison>,
@@ -185,8 +185,8 @@ impl PrintedNumber {
         }
     }
 
-    /// Returns `+` if ours is significantly better than the best other row, `-` if significantly worse, otherwise an
-    /// empty string.
+    /// Returns `+` if our value is significantly better than the best other row, `-` if it is significantly worse, and
+    /// an empty string otherwise.
     pub fn mark(&self) -> &'static str {
         self.paired.as_ref().map_or("", Paired::mark)
     }
@@ -266,7 +266,7 @@ impl Table {
         self
     }
 
-    /// Prepares a table that has no artifact description for print. Shades our rows, and removes the columns after the
+    /// Prepares for print a table that has no artifact description. Shades our rows, and removes the columns after the
     /// numbers in which all rows have the same text.
     #[must_use]
     pub fn printed(&self, title: &str) -> Self {

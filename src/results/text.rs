@@ -28,9 +28,9 @@ pub(super) struct TextColumn {
 }
 
 impl TextTable {
-    /// Builds the columns of strings for a table, from those of its columns whose visibility satisfies `places`.
-    /// `words` formats a text cell, given its column, row index and text, and whether the column is a leading one.
-    /// `numbers` formats a column of numbers.
+    /// Converts those columns of a table whose visibility satisfies `places` into columns of strings. `words` formats a
+    /// text cell, given its column, row index and text, and whether the column is a leading one. `numbers` formats a
+    /// column of numbers.
     pub(super) fn new(
         table: &Table,
         places: fn(Visibility) -> bool,
@@ -118,7 +118,7 @@ pub fn escaped(text: &str) -> String {
 }
 
 /// Formats a table as Markdown. The best value is bold, the second best underlined and ours in italics. The marks are
-/// explained below.
+/// explained below the table.
 pub fn markdown(table: &Table) -> String {
     let mut text = match table.title.as_str() {
         "" => String::new(),

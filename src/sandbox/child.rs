@@ -56,7 +56,7 @@ static STARTED: Mutex<(BTreeSet<String>, String)> = Mutex::new((BTreeSet::new(),
 thread_local! {
     /// Name of the input that this thread is processing.
     static CURRENT: RefCell<Name> = const { RefCell::new(Name(String::new())) };
-    /// Names that this thread has already found in [`STARTED`], so that it need not lock the set again.
+    /// Names that this thread has already found in [`STARTED`], cached to avoid locking the set again.
     static KNOWN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 

@@ -5,16 +5,16 @@ use serde::{Deserialize, Serialize};
 use super::probe::Probe;
 use crate::files::limit::TextLimit;
 
-/// Minimum heap limit of a child in bytes. Input files add [`HEAP_PER_FILE_BYTE`] to it, and a large `--text` raises
-/// it.
+/// Minimum heap limit of a child in bytes. The limit grows by [`HEAP_PER_FILE_BYTE`] for each byte of input. A large
+/// `--text` also raises it.
 const MIN_HEAP_BYTES: u64 = 400 << 20;
 /// Additional heap bytes for each byte in the input files, which are unpacked and parsed into trees.
 const HEAP_PER_FILE_BYTE: u64 = 20;
 /// CPU time limit of a child in milliseconds, before time for files and items is added.
 const BASE_MILLISECONDS: u64 = 4_000;
-/// Number of input bytes for which the time limit is raised by one millisecond.
+/// Number of input bytes that raise the time limit by one millisecond.
 const FILE_BYTES_PER_MILLISECOND: u64 = 10_000;
-/// Additional time in microseconds for each definition file or document. Most of them need only a tenth of it.
+/// Additional time in microseconds for each definition file or document. Most need only a tenth of this.
 const MICROSECONDS_PER_ITEM: u64 = 2_000;
 /// Stack size in bytes for each thread of a child.
 pub(super) const CHILD_STACK_BYTES: usize = 2 << 20;

@@ -1,4 +1,4 @@
-//! Parent process of the sandbox. It starts child processes and converts their failures to errors.
+//! Parent process of the sandbox. It starts child processes and converts their failures into errors.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::files::limit::TextLimit;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// Requests in JSON whose probes have already passed in a child process.
+/// Serialized requests whose probes have already passed in a child process.
 static PASSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Number of seconds without a report after which a child is killed. A child reports twenty times per second.

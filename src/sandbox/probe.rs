@@ -58,7 +58,7 @@ impl Probe {
         }
     }
 
-    /// Returns the total size in bytes of the files with rows.
+    /// Returns the total size of the row files in bytes.
     pub(super) fn file_bytes(&self) -> u64 {
         match self {
             Self::Definitions { .. } | Self::Chat { .. } => 0,

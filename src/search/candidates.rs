@@ -25,7 +25,7 @@ pub fn split_searches(grid: &Grid) -> Vec<Grid> {
     grid.backbone.iter().flat_map(|backbone| depths.iter().map(move |layers| part(grid, backbone, layers))).collect()
 }
 
-/// Restricts a search to one backbone. If `layers` is not empty, only these numbers of removed layers are kept.
+/// Restricts a search to one backbone. If `layers` is not empty, also restricts it to these numbers of removed layers.
 fn part(grid: &Grid, backbone: &str, layers: &[usize]) -> Grid {
     let mut part = grid.clone();
     part.cells.retain(|cell| cell.backbone == backbone);

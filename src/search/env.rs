@@ -1,5 +1,5 @@
-//! Environment of a search: the function that runs grids, timing grids, objectives with their items, and the schedule
-//! of rounds.
+//! Environment of a search: the function that runs its grids, the grids used for timing, the objectives with their
+//! items, and the schedule of rounds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(schedule.new_in(2, 1), [(16, 30)]);
         assert_eq!(schedule.new_in(3, 1), []);
         assert_eq!(schedule.new_in(4, 0), [(64, 100)]);
-        // The only task gets all items in the first round.
+        // With a single task, all items of the first round come from it.
         assert_eq!(Schedule::new(vec![100], 16).new_in(0, 0), [(0, 4), (4, 8), (8, 16)]);
     }
 }

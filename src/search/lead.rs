@@ -41,8 +41,8 @@ fn first_items(gains: &[Gains], like: &[Gains]) -> Vec<Gains> {
         .collect()
 }
 
-/// Returns the winner's lead over plain removal on the raced items and on the held-out items. Each argument is a pair
-/// of gains: the winner's, and those of plain removal.
+/// Returns the winner's lead over plain removal on the raced items and on the held-out items. `raced` and `held_out`
+/// are pairs that contain the winner's gains, followed by those of plain removal.
 pub(super) fn leads(tracks: &[Track], raced: (&[Gains], &[Gains]), held_out: (&[Gains], &[Gains])) -> Vec<Lead> {
     let raced = beyond(tracks, raced.0, raced.1);
     let held_out = beyond(tracks, held_out.0, held_out.1);

@@ -1,4 +1,4 @@
-//! Layer 3: searches for the best cell in a grid that meets a budget (design §21).
+//! Layer 3: searches a grid for the best cell that meets a budget (design §21).
 //!
 //! The caller runs the cells. This module does not read the paper's values and prints nothing.
 //!

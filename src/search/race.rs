@@ -1,10 +1,10 @@
 //! Elimination of candidates after each round.
 //!
-//! The leader is the candidate with the best mean over stratum means. A candidate is eliminated if it is significantly
-//! worse in a paired t-test within strata and, for right or wrong answers, also in McNemar's exact test. The
-//! significance level is corrected for the number of rounds (Bonferroni) and of remaining candidates (Holm). With two
-//! objectives, a single rival must be better in both. [`docs/search.md`](../../docs/search.md) reports simulated
-//! savings and error rates.
+//! The leader is the candidate with the best mean gain, with equal weight for each stratum. A candidate is eliminated
+//! if it is significantly worse in a paired t-test within strata and, for right or wrong answers, also in McNemar's
+//! exact test. The significance level is corrected for the number of rounds (Bonferroni) and of remaining candidates
+//! (Holm). With two objectives, a single rival must be better in both. [`docs/search.md`](../../docs/search.md) reports
+//! simulated savings and error rates.
 
 use crate::significance::mcnemar_exact;
 use crate::significance::stratified::{Stratified, holm};

@@ -23,12 +23,12 @@ use crate::significance::stratified::Stratified;
 /// evaluation. Fails if a run fails or is interrupted.
 pub fn search(grid: &Grid, env: &SearchEnv<'_>) -> Result<Found> {
     let spec = grid.search.as_ref().ok_or_else(|| Error::bad_input("the grid has no `search`"))?;
-    // Impossible cuts are reported once for the whole search. Clear them here, so that the grid of each round does not
+    // Impossible cuts are reported once for the whole search. Clear them here so that the grid of each round does not
     // report them again.
     let selectable = Search { unselectable: Vec::new(), ..spec.clone() };
     let bare = Grid { search: Some(selectable), ..grid.clone() };
     let (config, engine) = backbone(&bare, env)?;
-    // Check the bounds that need no timing first, so that an unreachable budget fails before anything runs.
+    // Check the bounds that need no timing first so that an unreachable budget fails before anything runs.
     let (mut cells, mut left_out) = candidates(grid, &config, engine, None)?;
     let chosen_from = grid;
     let grid = &bare;
@@ -243,8 +243,8 @@ fn second(racers: &[Racer], best: usize) -> Option<usize> {
     })
 }
 
-/// Returns the cell that removes the winner's layers without recovery. This is a cell of the grid if the grid contains
-/// it.
+/// Returns the cell that removes the winner's layers without recovery. If the grid already contains this cell, returns
+/// it under its own name.
 fn plain_removal(grid: &Grid, winner: &Racer) -> Result<Cell> {
     let plain = Cell { recovery: Some(Method::new("none", &Default::default())?), ..winner.cell.clone() };
     let known = grid.cells.iter().find(|cell| Cell { name: plain.name.clone(), ..(*cell).clone() } == plain);

@@ -24,7 +24,7 @@ use crate::{criterion, recovery};
 const LENGTH: usize = 2048;
 /// Window length for the embedded texts. They are short, like the training texts of the bundled models.
 const EMBEDDED_LENGTH: usize = 256;
-/// Minimum window length that is still useful.
+/// Shortest window length in tokens that is still useful.
 const SHORTEST: usize = 8;
 /// Number of calibration sequences used in the paper.
 const SEQUENCES: usize = 128;
@@ -47,15 +47,16 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Creates a starter grid for the models in `folder`. This is a model folder, or a folder that contains models up
-    /// to two levels below.
+    /// Creates a starter grid for the models in `folder`. The folder either is a model itself or contains models up to
+    /// two levels below.
     ///
     /// `texts` contains at least two files for calibration and scoring ([`SplitText`] splits a single file in two). If
     /// it is empty, the texts in `embedded` are used. The grid will be stored at `target`. Sizes are chosen so that a
     /// run takes at most [`sizes::MAX_SECONDS`] at `flop_per_second`, if possible.
     ///
     /// # Errors
-    /// Fails if there is no usable model, and gives the reason for each. Fails if a text is missing or too short.
+    /// Fails if no model is usable, in which case the error gives the reason for each. Also fails if a text is missing
+    /// or too short.
     pub fn new(
         folder: &Path,
         texts: &[PathBuf],

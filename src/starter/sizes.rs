@@ -14,7 +14,7 @@ const MIN_WINDOWS: usize = 32;
 /// [`MIN_TOKENS_PER_CHANNEL`] always applies.
 const GOOD_TOKENS_PER_CHANNEL: usize = 56;
 const MIN_TOKENS_PER_CHANNEL: usize = 16;
-/// Length in tokens below which windows are not shortened.
+/// Minimum length in tokens to which windows are shortened.
 const MIN_LENGTH: usize = 512;
 /// Approximate number of tokens in the scored documents of a task.
 const TASK_TOKENS: usize = 20_000;

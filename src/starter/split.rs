@@ -48,11 +48,11 @@ impl SplitText {
         [&self.parts[0].0, &self.parts[1].0]
     }
 
-    /// Writes the files, except those that exist with the same content. If a write fails, removes the files already
-    /// written.
+    /// Writes the files, except those that already exist with the same content. If a write fails, removes the files
+    /// already written.
     ///
     /// # Errors
-    /// Fails if a file exists with other content and `force` is not set, or if a file cannot be written.
+    /// Fails if a file exists with different content and `force` is not set, or if a file cannot be written.
     pub fn write(&self, force: bool) -> Result<WrittenParts> {
         let mut written = WrittenParts::default();
         for (path, content) in &self.parts {

@@ -27,7 +27,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// Creates empty checks beside the finished check of the inputs.
+    /// Combines the finished check of the inputs with empty checks of the other kinds.
     pub(super) fn new(inputs: Check) -> Self {
         use CheckKind::{Documents, LogLikelihoods, Operators, Selections, Windows};
         let [windows, documents, choices, selections, operators] =
@@ -193,7 +193,7 @@ struct NumberCheck<'a> {
 }
 
 impl NumberCheck<'_> {
-    /// Describes which item of the number is meant.
+    /// Describes the location of an item by cell and column.
     fn at(&self, item: &str) -> String {
         format!("{}, {}, {item}", self.number.cell, self.number.column)
     }
@@ -247,7 +247,7 @@ fn word(right: bool) -> &'static str {
     if right { "right" } else { "wrong" }
 }
 
-/// Compares whether generated answers are correct. On another engine, generated texts may diverge wherever two tokens
+/// Compares the correctness of generated answers. On another engine, generated texts may diverge wherever two tokens
 /// are nearly tied, which may also change the answers.
 fn compare_answers(number: &NumberCheck<'_>, made: &[(usize, bool)], check: &mut Check) {
     let recorded = number.number.task_answers().unwrap_or_default();

@@ -64,7 +64,7 @@ impl Finder {
         None
     }
 
-    /// Returns the path itself, followed by the paths below each root that end in the same components. Longer matches
+    /// Returns the path itself, followed by the paths under each root that end in the same components. Longer matches
     /// come first.
     fn candidates(&self, path: &Path) -> Vec<PathBuf> {
         let parts: Vec<Component<'_>> = path.components().collect();

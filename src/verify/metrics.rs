@@ -105,13 +105,13 @@ pub(super) fn metric_of(number: &ResultRow) -> Metric {
     Metric::find(&number.record.metric).unwrap_or_else(|_| Metric::task(&number.record.metric))
 }
 
-/// Returns whether a number belongs to a task with a definition.
+/// Returns whether a number belongs to a task that is defined in the format of lm-evaluation-harness.
 pub(super) fn is_defined(recorded: &ReferenceRun, number: &ResultRow) -> bool {
     matches!(recorded.measure(number), Some(MeasureId::Defined { .. }))
 }
 
-/// Returns the columns of tasks with definitions for which no items are recorded, such as metrics that compare
-/// generated texts with references.
+/// Returns the columns of defined tasks without recorded items, such as metrics that compare generated texts with
+/// references.
 pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
     let bare_numbers = recorded
         .numbers
@@ -122,8 +122,8 @@ pub(super) fn without_items(recorded: &ReferenceRun) -> BTreeSet<&str> {
     bare_numbers.map(|number| number.column.as_str()).collect()
 }
 
-/// Returns whether each document is answered correctly according to its log-likelihoods. Returns `None` if none are
-/// recorded.
+/// Returns, for each document, whether its log-likelihoods select the correct answer. Returns `None` if no
+/// log-likelihoods are recorded.
 fn recomputed_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<bool>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };
@@ -175,8 +175,8 @@ fn flips(recorded: &ReferenceRun, check: &mut Check) {
     }
 }
 
-/// Returns whether the answer to each document flips between two cells. An entry is `None` if both answers are wrong
-/// and no log-likelihoods show whether they are the same.
+/// Returns, for each document, whether its answer flips between two cells. An entry is `None` if both answers are wrong
+/// and there are no log-likelihoods to show whether they are the same.
 fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &ResultRow) -> Vec<Option<bool>> {
     let [dense_right, variant_right] =
         [dense, variant].map(|number| number.task_answers().unwrap_or_default().iter().copied());
@@ -193,7 +193,8 @@ fn flipped(recorded: &ReferenceRun, flip: Flip, dense: &ResultRow, variant: &Res
         .collect()
 }
 
-/// Returns the answer selected by the log-likelihoods of each document. Returns `None` if none are recorded.
+/// Returns, for each document, the answer that its log-likelihoods select. Returns `None` if no log-likelihoods are
+/// recorded.
 fn chosen_answers(recorded: &ReferenceRun, number: &ResultRow) -> Option<Vec<Option<usize>>> {
     let documents = recorded.documents.as_ref()?.get(&(number.cell.clone(), number.column.clone()))?;
     let MeasureId::Task { task, .. } = recorded.measure(number)? else { return None };

@@ -39,7 +39,7 @@ pub struct VerifyRequest<'a> {
     /// Additional folders in which to look for inputs.
     pub roots: Vec<PathBuf>,
     pub settings: RunSettings,
-    /// Store for recomputed objects, empty at the start.
+    /// Store for recomputed objects, initially empty.
     pub store: &'a Store,
     pub reporter: &'a dyn Reporter,
     pub stop: &'a AtomicBool,
@@ -123,7 +123,7 @@ impl Prepared {
     /// Estimates the work needed to recompute the sample. Reads and tokenizes texts.
     ///
     /// # Errors
-    /// Fails if the user interrupts.
+    /// Fails if the user interrupts it.
     pub fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
         self.drawn.work(request)
     }
@@ -140,7 +140,7 @@ impl Prepared {
 /// Recomputes the samples of several folders, and compares them with the records.
 ///
 /// # Errors
-/// Fails if the user interrupts.
+/// Fails if the user interrupts it.
 pub fn finish(prepared: Vec<Prepared>, request: &VerifyRequest<'_>) -> Result<Vec<FolderCheck>> {
     let drawn: Vec<&DrawnPart> = prepared.iter().map(|part| &part.drawn).collect();
     recompute::calibrate(&drawn, request)?;

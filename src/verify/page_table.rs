@@ -70,8 +70,8 @@ pub(super) fn check_page(
         check.differ(&file, [format!("{} rows", body.len()), format!("{} rows in page.json", rows.len())], None);
     }
     for (line, (texts, cells)) in body.iter().zip(&rows).enumerate().filter(|_| body.len() == rows.len()) {
-        // Compare from the right, because the labels may occupy fewer columns. Skip the empty cells that separate
-        // groups of columns.
+        // Compare from the right, because the labels may occupy fewer columns than in `page.json`. Skip the empty cells
+        // that separate groups of columns.
         let filled = texts.iter().rev().filter(|text| !text.trim().is_empty());
         for (shown_text, cell) in filled.zip(cells.iter().rev()).filter(|(_, cell)| !cell["key"].is_null()) {
             let text = cell["text"].as_str().unwrap_or_default();

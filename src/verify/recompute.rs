@@ -34,10 +34,10 @@ struct EngineGrid {
     engine: ComputeId,
 }
 
-/// Runs each calibration needed by the sampled cells once for all folders.
+/// Runs all calibrations that the sampled cells need. A calibration shared by several folders runs only once.
 ///
 /// # Errors
-/// Fails if the user interrupts. Other failures are reported by the checks of the folders that need the calibration.
+/// Fails if the user interrupts it. Other failures are reported by the checks of the folders that need the calibration.
 pub(super) fn calibrate(all: &[&DrawnPart], request: &VerifyRequest<'_>) -> Result<()> {
     let mut joined: Vec<EngineGrid> = Vec::new();
     for part in all.iter().flat_map(|drawn| &drawn.parts) {
@@ -62,7 +62,8 @@ impl EngineGrid {
         part
     }
 
-    /// Returns whether both grids use the same engine and define all names that they share equally.
+    /// Returns whether both grids use the same engine and batch size, and agree on the definition of every name that
+    /// they share.
     fn takes(&self, other: &Self) -> bool {
         let grid = &self.grid;
         let two = &other.grid;
@@ -165,7 +166,7 @@ impl DrawnPart {
     /// Estimates the work needed to recompute the sample.
     ///
     /// # Errors
-    /// Fails if the user interrupts. Other failures are reported when the sample is recomputed.
+    /// Fails if the user interrupts it. Other failures are reported when the sample is recomputed.
     pub(super) fn work(&self, request: &VerifyRequest<'_>) -> Result<Work> {
         let mut work = Work::default();
         for EngineGrid { grid, settings, .. } in &self.parts {
@@ -188,7 +189,7 @@ impl DrawnPart {
     /// Recomputes the sample and compares it with the record.
     ///
     /// # Errors
-    /// Fails if the user interrupts.
+    /// Fails if the user interrupts it.
     pub(super) fn check(self, recorded: &ReferenceRun, request: &VerifyRequest<'_>) -> Result<Vec<Check>> {
         let draw = self.chunks(request);
         let mut checks = Checks::new(self.inputs);
@@ -203,8 +204,8 @@ impl DrawnPart {
     }
 }
 
-/// Returns the recorded engine. If it is not available here, returns the closest one that is, with a note that says
-/// why.
+/// Returns the recorded engine. If it is not available here, returns the closest available one and a note that gives
+/// the reason.
 fn engine_request(id: &ComputeId, grid: &Grid, backbone: &str) -> (EngineRequest, Option<String>) {
     let Some((request, backbone)) = id.request().zip(grid.backbones.get(backbone)) else {
         return (EngineRequest::default(), is_elsewhere(id));
@@ -254,7 +255,7 @@ fn keep_available(grid: &mut Grid, recorded: &ReferenceRun, finder: &Finder, che
     evaluate.groups.clear();
 }
 
-/// Samples a share of the indices, but at least one, in ascending order.
+/// Samples a share of the indices, but at least one. Returns them in ascending order.
 pub(super) fn sample_indices(seed: u64, what: &str, all: usize, share: f64) -> Vec<usize> {
     let names: Vec<String> = (0..all).map(|at| format!("{what}/{at}")).collect();
     let chosen = ranked(seed, &names.iter().collect::<Vec<_>>(), share);
@@ -278,7 +279,8 @@ pub(super) fn drawn_cells(seed: u64, groups: &[String], names: &[String], share:
     (cells, part)
 }
 
-/// Samples a share of the names, but at least one. Takes the names that come first by a hash of seed and name.
+/// Samples a share of the names, but at least one. Takes the names that come first when sorted by a hash of seed and
+/// name.
 fn ranked<'a>(seed: u64, names: &[&'a String], part: f64) -> BTreeSet<&'a str> {
     // Subtract a small tolerance, because a product such as 0.05 × 100 may be rounded to slightly more than 5.
     let count = ((part * names.len() as f64 - 1e-9).ceil().max(1.0) as usize).min(names.len());

@@ -1,4 +1,4 @@
-//! Tests of the columns that distinguish cells in printed tables and in results files.
+//! Tests for the columns that distinguish cells in printed tables and in results files.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn one_setting_distinguishes_cells_wherever_shown() {
     let apart = printed(&world, &["compare", "results/one", "results/two"]);
     assert!(apart.contains("paired despite different settings") && apart.contains("calibration.seed"), "{apart}");
     assert!(!apart.contains("only in"), "{apart}");
-    // Only one of the two seeds has a partner.
+    // Only one of the two seeds has a counterpart in the other run.
     let half = printed(&world, &["compare", "results/seeds", "results/two"]);
     assert!(half.contains("common values are the same") && half.contains("only in A: "), "{half}");
     assert!(!half.contains("only in B") && !half.contains("values that differ"), "{half}");

@@ -1,4 +1,4 @@
-//! Tests of where the store and the results are placed when the program is called from another folder.
+//! Tests for the locations of the store and the results when the program is called from another folder.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of run events, engines, float types and kernel families.
+//! Tests for run events, engines, float types and kernel families.
 
 use super::*;
 

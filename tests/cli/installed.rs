@@ -1,4 +1,4 @@
-//! Tests of an installed program that is run in an empty folder.
+//! Tests for an installed program that runs in an empty folder.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of rejected model files, tokenizers, texts and grids.
+//! Tests for rejected model files, tokenizers, texts and grids.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of plans, interrupted runs, results folders and output streams.
+//! Tests for plans, interrupted runs, results folders and output streams.
 
 use super::*;
 
@@ -163,7 +163,7 @@ fn full_disk() -> std::fs::File {
 #[test]
 fn part_of_a_cell_name_resolves_or_lists_candidates() {
     let world = World::new();
-    // A full name, a suffix, and a name in the notation of earlier versions.
+    // A cell may be given by its full name, by a suffix of it, or in the notation of earlier versions.
     for cell in ["tiny.streamline-1.ghosted", "streamline-1.ghosted", "depth/1/ghosted"] {
         let (code, text) = explained(&world, cell);
         assert!(code == Some(0) && text.starts_with("tiny.streamline-1.ghosted\n"), "{cell}: {text}");

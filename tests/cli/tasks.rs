@@ -1,4 +1,4 @@
-//! Tests of tasks in a grid, and of task entries that are rejected.
+//! Tests for tasks in a grid and for rejected task entries.
 
 use super::*;
 

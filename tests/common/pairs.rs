@@ -1,7 +1,6 @@
-//! Pairs of settings for tests of identities. An identity consists of the settings that are stored with each number.
-//! Every view must distinguish the settings in a pair whose identities differ. If a pair differs only in irrelevant
-//! details, every view must show no difference. `setting_paths()` lists the identity settings that the pairs must
-//! cover.
+//! Pairs of settings for identity tests. An identity consists of the settings that are stored with each number. If the
+//! identities in a pair differ, every view must distinguish the two settings. If only irrelevant details differ, no
+//! view may show a difference. `setting_paths()` lists the identity settings that the pairs must cover.
 
 mod irrelevant;
 mod latency;

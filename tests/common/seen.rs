@@ -48,7 +48,7 @@ pub struct View {
     /// Function that returns whether the view states an identity setting. If it does not, another file in the results
     /// folder does.
     pub says: fn(&SettingPath) -> bool,
-    /// Whether equal identities lead to equal text. A results folder is named after the request as written, so its name
+    /// Whether equal identities yield equal text. A results folder is named after the request as written, so its name
     /// may differ even if identities are equal.
     pub one: bool,
 }
@@ -105,8 +105,8 @@ const FILES_WITHOUT_IDENTITY: [&str; 22] = [
     "eval_results",
 ];
 
-/// All commands, each with the test that compares setting pairs for it (`here` is this file) or the reason why no such
-/// test is needed.
+/// All commands, each with the test that compares setting pairs for it (`here` is this file) or why no such test is
+/// needed.
 const COMMANDS: [(&str, &str); 25] = [
     ("run", "here"),
     ("reproduce", "here"),
@@ -286,8 +286,8 @@ impl Seen {
 }
 
 impl View {
-    /// Asserts that the view distinguishes two settings that differ in `aspects`. If `aspects` is empty, asserts that
-    /// it shows the same text for both.
+    /// Asserts that the view distinguishes two settings that differ in `setting_paths`. If `setting_paths` is empty,
+    /// asserts that the view shows the same text for both.
     pub fn holds(&self, what: &str, setting_paths: &[&str], [one, other]: [&Seen; 2]) {
         let (Some(a), Some(b)) = ((self.text)(one), (self.text)(other)) else { return };
         if setting_paths.is_empty() {

@@ -27,7 +27,7 @@ pub struct KnownScores {
     pub objectives: Vec<KnownObjective>,
 }
 
-/// Known scores for one objective. Larger is better.
+/// Known scores for one objective. Larger scores are better.
 #[derive(Debug, Clone)]
 pub struct KnownObjective {
     pub first: usize,

@@ -92,7 +92,7 @@ impl World {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ghostlab"));
         command.current_dir(self.folder.path()).args(arguments);
-        // Keep user data inside the test folder, so that it is removed with the folder.
+        // Keep user data inside the test folder so that it is removed with the folder.
         command.env("XDG_DATA_HOME", self.folder.path().join(".user"));
         command
     }
@@ -105,7 +105,7 @@ impl World {
         log
     }
 
-    /// Reads all results files, by name, that a repeated run must reproduce.
+    /// Reads the results files that a repeated run must reproduce, keyed by name.
     pub fn tables(&self) -> BTreeMap<String, Vec<u8>> {
         let names = ["results.csv", "results.parquet", "results.md", "documents.parquet"];
         let folder = self.path("results/grid");
@@ -119,8 +119,8 @@ impl World {
         std::fs::write(path, config.to_string()).unwrap();
     }
 
-    /// Runs the grid. Asserts that it fails before any result, with the given exit code and the given words in its
-    /// message.
+    /// Runs the grid. Asserts that it fails before it writes a table, with the given exit code and the given words in
+    /// its message.
     pub fn refuses(&self, more: &[&str], code: i32, words: &[&str]) {
         let output = self.run(more);
         let text = String::from_utf8(output.stderr).unwrap();

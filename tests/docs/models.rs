@@ -15,7 +15,7 @@ use ghostlab::recovery::{self, Place};
 const BEGIN: &str = "<!-- Made by `just docs` from the registries. -->\n";
 const END: &str = "<!-- Until here. -->\n";
 
-/// Returns the table text on how repairs at this position are exported.
+/// Returns the table entry that says how repairs at this position are exported.
 fn export(position: Place) -> &'static str {
     match position {
         Place::Nothing => "plain",
@@ -26,7 +26,7 @@ fn export(position: Place) -> &'static str {
     }
 }
 
-/// Returns the table text on how a repair of an MLP branch is exported.
+/// Returns the table entry that says how a repair of an MLP branch is exported.
 fn branch(architecture: &Architecture) -> &'static str {
     if architecture.norms[3].is_some() {
         "after the norm"
@@ -37,7 +37,7 @@ fn branch(architecture: &Architecture) -> &'static str {
     }
 }
 
-/// Groups the recoveries by the position in the model where they repair.
+/// Groups the recoveries by the position in the model at which they apply their repair.
 fn places() -> BTreeMap<Place, Vec<String>> {
     let mut places: BTreeMap<Place, Vec<String>> = BTreeMap::new();
     for method in recovery::described() {

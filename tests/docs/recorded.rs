@@ -185,7 +185,7 @@ fn judged_real(root: &Path) -> Vec<JudgedClaim<'static>> {
     judged_in(&folders, REAL).unwrap()
 }
 
-/// Formats table 2 for the real model, with the numbers of claims that hold and that fail.
+/// Formats table 2 for the real model, with the number of claims that hold and the number that fail.
 fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredResults) -> String {
     let (_, counts) = headline(real, Some(seeds)).unwrap();
     let [hold, fail] =
@@ -243,7 +243,8 @@ fn sentences(accuracy: &Numbers, perplexity: &Numbers, counts: &BestCounts) -> S
     text
 }
 
-/// Formats how many settings have the paper's order of average perplexities, and lists the exceptions.
+/// Describes in how many settings the average perplexities are in the same order as in the paper, and lists the
+/// exceptions.
 fn perplexity_order(perplexity: &Numbers) -> String {
     let order = ["ghosted", "replaceme-ls", "linearpatch-rotate", recovery::NONE];
     let (kept, lost): (Vec<Cut>, Vec<Cut>) = perplexity.cuts().into_iter().partition(|cut| {

@@ -1,4 +1,4 @@
-//! Tests of `doctor MODEL`, which describes a model.
+//! Tests for `doctor MODEL`, which describes a model.
 
 use super::*;
 
@@ -52,7 +52,7 @@ fn doctor_describes_a_model_and_compares_engines() {
 struct ModelReport<'a> {
     name: &'a str,
     report: BTreeMap<String, (String, String)>,
-    /// Text expected about the operators stored next to the weights; `None` if there are no operators.
+    /// Expected text about the operators stored next to the weights; `None` if there are no operators.
     operators: Option<&'a str>,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of exports without operators. They are plain models in the Hugging Face format.
+//! Tests for exports without operators. Such exports are plain models in the Hugging Face format.
 
 use super::*;
 

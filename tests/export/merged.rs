@@ -1,4 +1,4 @@
-//! Tests of exports with merged layers, which need no additional tensors or code.
+//! Tests for exports with merged layers, which need no additional tensors or code.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of exports with operators next to the weights, and of exports from which sublayers are removed.
+//! Tests for exports with operators next to the weights, and for exports of sublayer cuts.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of `score`, which evaluates a single model.
+//! Tests for `score`, which evaluates a single model.
 
 use super::*;
 

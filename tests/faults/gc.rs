@@ -1,4 +1,4 @@
-//! Tests of which objects `cache gc` keeps and which it deletes.
+//! Checks which objects `cache gc` keeps and which it deletes.
 
 use super::*;
 

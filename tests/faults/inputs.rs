@@ -1,4 +1,4 @@
-//! Tests of input files that change during a run, are not regular files, or have unusual names.
+//! Tests with input files that change during a run, are not regular files, or have unusual names.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn changed_after_hashing(world: &World, change: impl FnOnce()) -> Output {
         std::thread::sleep(Duration::from_millis(10));
     }
     change();
-    // Release the lease. The run notices this sooner than the death of the process.
+    // Release the lease. The run notices this sooner than it would notice the death of the process.
     fs::remove_file(world.path("data/store/claims/tokenising")).unwrap();
     fs::remove_file(record).unwrap();
     let output = ended(child);
@@ -128,8 +128,8 @@ fn flip_last_byte(path: &Path) {
 fn changed_weights_stop_fine_tuning_and_store_nothing() {
     let undisturbed = fine_tuned_world();
     undisturbed.runs(&[]);
-    // The backbone is in memory, but each training reads the teacher and the layers after the cut again. Change the
-    // file before the first or before the second training.
+    // The backbone is in memory, but each training run reads the teacher and the layers after the cut again. Change the
+    // file before the first or the second training run.
     for (point, settled) in [("activations:1", true), ("activations:1", false), ("train:5", true)] {
         let world = fine_tuned_world();
         let weights = world.path("backbone/model.safetensors");

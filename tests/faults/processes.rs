@@ -1,4 +1,4 @@
-//! Tests of processes that die, fail or wait.
+//! Tests in which processes die, fail or wait.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of stores that cannot be read or written, and of leftovers from dead processes.
+//! Tests with stores that cannot be read or written, and with leftovers from dead processes.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of how axes expand to cells, with depths given as lists and as shares of the layers.
+//! Tests for the expansion of axes into cells, with depths given as lists and as shares of the layers.
 
 use ghostlab::criterion::Depth;
 

@@ -67,7 +67,7 @@ pub struct GridFolder {
 
 impl GridFolder {
     pub fn new() -> Self {
-        // Names are also looked up in `./experiments`. Leave the checkout, so that its `experiments` folder is not
+        // Names are also looked up in `./experiments`. Leave the checkout so that its `experiments` folder is not
         // found.
         std::env::set_current_dir(std::env::temp_dir()).unwrap();
         let root = tempfile::tempdir().unwrap();
@@ -115,7 +115,8 @@ impl GridFolder {
         assert!(message.lines().all(|line| line.len() < 200), "a line is too long:\n{message}");
     }
 
-    /// Returns the error message for a rejected grid, with the path of the temporary folder removed, and the exit code.
+    /// Returns the error message and the exit code for a rejected grid. The path of the temporary folder is removed
+    /// from the message.
     pub fn refusal(&self, text: impl AsRef<[u8]>, overrides: &[&str]) -> (String, u8) {
         let error = self.load(text, overrides).expect_err("the grid was accepted");
         (error.to_string().replace(&format!("{}/", self.root.path().display()), ""), error.exit_code())

@@ -1,4 +1,4 @@
-//! Tests of grid files that are rejected, and of the positions in error messages.
+//! Tests for rejected grid files, and for the positions in error messages.
 
 use ghostlab::grid::Grid;
 

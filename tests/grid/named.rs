@@ -1,4 +1,4 @@
-//! Tests of backbones, corpora and tasks that are defined in separate files.
+//! Tests for backbones, corpora and tasks that are defined in separate files.
 
 use super::fixtures::{GOOD, GridFolder, Messages, good_but};
 

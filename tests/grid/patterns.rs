@@ -1,4 +1,4 @@
-//! Tests of the patterns in `exclude` and `include`.
+//! Tests for the patterns in `exclude` and `include`.
 
 use super::fixtures::{GridFolder, Messages, with};
 

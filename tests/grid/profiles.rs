@@ -1,4 +1,4 @@
-//! Tests of profiles: how one is selected, the keys it overrides, and invalid profiles.
+//! Tests for profiles: how one is selected, the keys it overrides, and invalid profiles.
 
 use ghostlab::criterion::Depth;
 use ghostlab::error::Result;

@@ -1,4 +1,4 @@
-//! Tests of grid files that are accepted, and of the cells that result.
+//! Tests for accepted grid files and the resulting cells.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -153,7 +153,7 @@ fn load_nth(folder: &GridFolder, document: &str, nth: usize, profile: Option<&st
     Grid::load(&folder.root.path().join("grids/grid.yaml"), profile, &[]).unwrap()
 }
 
-/// Copies the paper's grids and all files with entries that they name. Models have zero weights, and data files are
+/// Copies the paper's grids and the files that define their entries. Models have zero weights, and data files are
 /// empty.
 fn paper_profile(position: &GridFolder) {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).join("experiments");

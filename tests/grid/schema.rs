@@ -34,7 +34,7 @@ fn the_profile_is_chosen_on_the_command_line() {
     folder.write("grid.yaml", &format!("{text}profiles: {{tiny: {{depth: 3}}}}\n"));
     assert!(run(&folder, &[]).contains("no profile selected"));
     assert!(run(&folder, &["--profile", "tny"]).contains("did you mean `tiny`?"));
-    // The profile is accepted, so that the next error is about the empty backbone.
+    // The profile is accepted, so the next error is about the empty backbone.
     assert!(run(&folder, &["--profile", "tiny"]).contains("config.json"));
 }
 
@@ -61,7 +61,7 @@ fn followed<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     }
 }
 
-/// Returns the subschema at the end of a path. References on the way are followed.
+/// Returns the subschema at the end of a path. References along the way are followed.
 fn walk<'a>(root: &'a Value, path: &str) -> &'a Value {
     path.split('/').filter(|step| !step.is_empty()).fold(root, |schema, step| {
         let next = match schema {

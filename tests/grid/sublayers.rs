@@ -1,4 +1,4 @@
-//! Tests of depths given in sublayers: the cells that result, their names, and grids that are rejected.
+//! Tests for depths given in sublayers: the resulting cells, their names, and rejected grids.
 
 use ghostlab::criterion::DepthUnit;
 

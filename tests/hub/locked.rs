@@ -1,4 +1,4 @@
-//! Tests of runs with a lock file (`hub.lock`).
+//! Tests for runs with a lock file (`hub.lock`).
 
 use super::*;
 

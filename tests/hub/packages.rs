@@ -1,4 +1,4 @@
-//! Tests of models that come from Python packages or local files.
+//! Tests for models that come from Python packages or local files.
 
 use super::*;
 

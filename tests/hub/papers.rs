@@ -1,4 +1,4 @@
-//! Tests of the check that a model is the one used in the paper.
+//! Tests for the check that a model is the one used in the paper.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of corpora streamed from several files.
+//! Tests for corpora streamed from several files.
 
 use super::*;
 
@@ -58,7 +58,7 @@ fn only_the_needed_shards_of_a_stream_are_fetched() {
     assert!(notes.contains("streamed shard by shard"), "{notes}");
     let first = fs::read(world.path("results/grid/results.csv")).unwrap();
 
-    // Another seed starts with another shard, which is shard 5 here. Interleaved reading needs all eight shards.
+    // A different seed starts with a different shard, here shard 5. Interleaved reading needs all eight shards.
     let seed = ["--set", "calibration.seed=1"];
     assert!(
         run(&world, &server, &[&["run", "grid.yaml"][..], &seed].concat(), 3).contains("the corpus `train` is missing")

@@ -1,4 +1,4 @@
-//! Tests of repairs when weights or calibration data are degenerate.
+//! Tests for repairs with degenerate weights or calibration data.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of files that users keep in output folders.
+//! Tests for files that users keep in output folders.
 
 use super::*;
 

@@ -106,7 +106,7 @@ fn row(lines: &[Line], metrics: &[(&str, &str, &str)], grouped: bool, key: &str)
     cells.extend([text_cell(criterion::label(first.criterion())), text_cell(recovery::label(first.recovery()))]);
     cells.extend(metrics.iter().enumerate().map(|(index, (metric, _, _))| {
         let value = of_row.iter().find(|line| line.metric() == *metric).map_or("—", |line| line.value());
-        // Mark a few cells as failed, so that the page shows this state too.
+        // Mark a few cells as failed so that the page shows this state too.
         let failed = first.recovery() == "replaceme-cos" && first.depth() == "11" && index < 2;
         SavedCell {
             text: if failed { "failed".into() } else { value.into() },

@@ -1,4 +1,4 @@
-//! Tests of the Hugging Face cache, which is shared with `huggingface_hub`.
+//! Tests for the Hugging Face cache, which is shared with `huggingface_hub`.
 
 use super::*;
 
@@ -33,7 +33,8 @@ for name in sys.argv[2:]:
     print(hf_hub_download('o/n', name, local_files_only=sys.argv[1] == 'local'))
 ";
 
-/// Reads the folder of the repository in a cache. Returns the target of each link and the bytes of each file, by path.
+/// Reads the folder of the repository in a cache. Returns the target of each link and the bytes of each file, keyed by
+/// path.
 fn layout(cache: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![cache.join("models--o--n")];

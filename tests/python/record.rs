@@ -1,4 +1,4 @@
-//! Tests of run records in formats defined by other projects.
+//! Tests for run records in formats defined by other projects.
 
 use super::*;
 
@@ -77,8 +77,8 @@ fn accuracies_are_in_the_forms_that_others_collect_them_in() {
 }
 
 /// Script that validates a packed record against the RO-Crate profile. The validator would download the profile's
-/// context from the web. The script serves a later version with the same terms instead, which the package `rocrate`
-/// contains.
+/// context from the web. Instead, the script serves a later version with the same terms, which comes with the package
+/// `rocrate`.
 const CRATE: &str = r#"
 import importlib.resources, io, json, sys, zipfile
 import requests, urllib3

@@ -1,4 +1,4 @@
-//! Tests of `ghostlab audit` on the paper's tables and on other tables.
+//! Tests for `ghostlab audit` on the paper's tables and on other tables.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn the_audit_checks_anybodys_table() {
     world.write("other.csv", "Method,COPA\nTheirs,69.00\n");
     let log = made(&world, &["audit", "wide.csv", "other.csv", "--tasks", "COPA=copa", "--format", "csv"]);
     assert!(log.contains("contradiction,agreement,\"wide, other\",Theirs,COPA,70.00 (wide),69.00 (other)"), "{log}");
-    // A number that is impossible is also found in the paper's long format.
+    // Impossible numbers are also found in tables in the paper's long format.
     world.write(
         "tidy.csv",
         "artifact,backbone,total_layers,pruned_layers,criterion,recovery,finetuned,calibration,metric,value,std\n\

@@ -1,4 +1,4 @@
-//! Tests of verdicts, of claims, and of the gate that compares dense backbones with the paper's.
+//! Tests for verdicts, claims, and the gate that compares dense backbones with the paper's.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of `ghostlab compare` for two runs.
+//! Tests for `ghostlab compare` on two runs.
 
 use super::*;
 

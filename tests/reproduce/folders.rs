@@ -1,4 +1,4 @@
-//! Tests of the folders in which the results of artifacts are stored.
+//! Tests for the folders in which the results of artifacts are stored.
 
 use super::*;
 
@@ -165,7 +165,7 @@ fn the_plan_of_an_artifact_is_what_reproduce_does() {
     assert!(output.contains(&format!("({} trials)", trials(&plan)[2])), "{output}");
     let plan = made(&world, &["plan", "experiments/mini.yaml"]);
     assert!(plan.contains("3 complete, 0 to run") && trials(&plan)[2] == 0, "{plan}");
-    // Another depth adds cells and replaces none. Another seed does replace cells.
+    // A different depth only adds cells, whereas a different seed replaces existing ones.
     let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "depth=1,2"]);
     assert!(plan.contains("2 to run") && !plan.contains("changed:"), "{plan}");
     let plan = made(&world, &["plan", "experiments/mini.yaml", "--set", "calibration.seed=7"]);

@@ -1,4 +1,4 @@
-//! Tests of the list of artifacts printed by `ghostlab reproduce`, with the progress of each.
+//! Tests for the list of artifacts printed by `ghostlab reproduce`, with the progress of each.
 
 use super::*;
 

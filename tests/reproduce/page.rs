@@ -1,4 +1,4 @@
-//! Tests of the report page that covers all artifacts.
+//! Tests for the report page that covers all artifacts.
 
 use super::*;
 

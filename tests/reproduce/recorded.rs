@@ -1,4 +1,4 @@
-//! Tests of recorded results (`reproduce --record`).
+//! Tests for recorded results (`reproduce --record`).
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn races_are_recorded_with_labels_and_stay_to_the_byte() {
     assert!(again.contains("races: identical to the recorded run in results/races/tiny"), "{again}");
     made(&world, &["reproduce", "races", "--record"]);
     assert_eq!(kept(&world, "results"), recorded, "recording again changed files");
-    // A different order of items makes it a different run, so the recorded run is kept.
+    // A different order of items counts as a different run, so the recorded run is kept.
     let races = world.path("experiments/races.yaml");
     fs::write(&races, fs::read_to_string(&races).unwrap().replace("search: {", "search: {seed: 5, ")).unwrap();
     let other = made(&world, &["reproduce", "races"]);
@@ -144,7 +144,8 @@ fn without_every_eval_ever(
 fn run_with_recorded_numbers_stays_in_its_place() {
     let world = experiments("mine");
     made(&world, &["reproduce", "mini", "--record"]);
-    // Make it look as if the record came from another processor: the last bits differ, but no displayed number does.
+    // Make it look as if the record came from a different processor: the last bits differ, but no displayed number
+    // does.
     let record = world.path("results/mini/tiny/run.json");
     let mut run = common::json(&record);
     run["files"]["channels.parquet"] = "0".repeat(64).into();

@@ -1,11 +1,11 @@
-//! Tests of search budgets.
+//! Tests for search budgets.
 
 use super::*;
 
 #[test]
 fn a_budget_of_time_counts_what_is_decoded_behind_the_prompt() {
-    // In the cost model, attention costs more per token after a longer prompt. The same cuts therefore have another
-    // speedup if the prompt changes.
+    // In the cost model, attention costs more per token after a longer prompt. The speedup of the same cuts therefore
+    // depends on the prompt.
     let world = world();
     let read = speedup_and_time(&world, "16x1");
     let decoded = speedup_and_time(&world, "16x1+32");

@@ -1,4 +1,4 @@
-//! Tests of damaged stores.
+//! Tests with damaged stores.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of stores shared by several users and processes.
+//! Tests for stores shared by several users and processes.
 
 use super::*;
 
@@ -144,7 +144,7 @@ fn hidden_process_of_another_user_is_not_presumed_dead() {
     assert!(!store.join("attempts").exists(), "the death of a running worker was recorded");
     assert!(Command::new("kill").args(["-CONT", &halted.id().to_string()]).status().unwrap().success());
     assert_eq!(ended(halted).status.code(), Some(0));
-    // A killed process is recognized as dead, because no process has its pid any more.
+    // A killed process is recognized as dead, because its pid no longer belongs to any process.
     let mut killed = run(&one, &["worker", "grid.yaml", "--store", "group", "--set", "calibration.seed=7"]);
     killed.env("GHOSTLAB_FAULT", "kill@activations:1");
     assert_eq!(done(killed).0, None);

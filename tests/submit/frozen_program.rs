@@ -22,7 +22,7 @@ fn a_program_that_is_built_anew_ends_no_job_that_is_queued() {
     assert!(alone.tables().len() == 3 && alone.tables() == world.tables(), "the tables differ");
 }
 
-/// Sets the modification times of all files and folders below a folder to `hours` hours ago.
+/// Sets the modification times of all files and folders under a folder to `hours` hours ago.
 fn aged(folder: &Path, hours: u64) {
     let then = std::time::SystemTime::now() - Duration::from_secs(3600 * hours);
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
@@ -80,7 +80,7 @@ fn frozen_program_stays_while_a_job_may_run_it() {
     aged(&programs, 48);
     aged(&submission(&world), 48);
     assert_eq!((collect_garbage(&slurm, &world, &[]), fs::read_dir(&programs).unwrap().count()), (1.into(), 1));
-    // When needed again, the program is copied again.
+    // A deleted program is copied again when a submission needs it.
     let output = slurm.run(&world, &["submit", "slurm", "grid.yaml", "--again"]);
     assert_eq!((output.status.code(), fs::read_dir(&programs).unwrap().count()), (Some(0), 2), "{}", stderr(&output));
 }

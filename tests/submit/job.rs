@@ -1,4 +1,4 @@
-//! Tests of the jobs in a submission.
+//! Tests for the jobs in a submission.
 
 use super::*;
 
@@ -148,8 +148,8 @@ fn report_replaces_a_later_run_only_with_equal_settings() {
         assert!(stderr(&refused).contains(word), "`{word}` is not in {}", stderr(&refused));
     }
     assert!(tables.len() == 3 && world.tables() == tables, "the tables of the later run changed");
-    // A later run on different bytes under the same path also counts as having other settings, even if the bytes are
-    // restored afterwards.
+    // A later run on different bytes under the same path also counts as having different settings, even if the bytes
+    // are restored afterwards.
     let text = fs::read(world.path("test.jsonl")).unwrap();
     let other = "{\"text\": \"w1 w2 w3\"}\n".repeat(60);
     world.write("grid.yaml", &grid);

@@ -1,4 +1,4 @@
-//! Tests of submission scripts and their options.
+//! Tests for submission scripts and their options.
 
 use super::*;
 

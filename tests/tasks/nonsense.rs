@@ -1,5 +1,4 @@
-//! Fuzzes the rows of datasets with implausible values. Each row must lead to requests or to an error, never to a
-//! panic.
+//! Fuzzes the rows of datasets with implausible values. Each row must yield requests or an error, never a panic.
 
 use ghostlab::error::Result;
 use ghostlab::tasks::{Bos, Encoder, Prefix, TASKS, Task};
@@ -73,7 +72,7 @@ fn of_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definiti
     ghostlab_definitions::Task::of_rows(builtin::definition(known)?.clone(), vec![row], None)
 }
 
-/// Checks that a row leads to requests or to an error that names `nonsense:1`. Returns whether it leads to requests.
+/// Checks that a row yields requests or an error that names `nonsense:1`. Returns whether it yields requests.
 fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
     let asked = of_row(known, fields).and_then(|task| Asked::of(task, &Bytes, Bos::Tokenizer, 64));
     match asked {

@@ -1,4 +1,4 @@
-//! Tests of data files written for other tools: local files for a `datasets` builder, splits without labels, and texts
+//! Tests for data files written for other tools: local files for a `datasets` builder, splits without labels, and texts
 //! in a single row.
 
 use std::process::Output;

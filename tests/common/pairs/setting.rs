@@ -82,7 +82,7 @@ impl Setting {
         self.world.write(file, serde_json::to_vec_pretty(&value).unwrap());
     }
 
-    /// Writes a text as a number of identical shards, so that every shard order yields the same bytes.
+    /// Writes a text as identical shards so that every shard order yields the same bytes.
     pub(super) fn streamed(&self, text: &str, shards: usize, settings: &str) {
         let rows = std::fs::read_to_string(self.world.path(&format!("{text}.jsonl"))).unwrap().repeat(100);
         std::fs::create_dir(self.world.path(text)).unwrap();
@@ -143,7 +143,7 @@ impl Setting {
         self.grid("recovery: ghosted", "recovery: {name: ghosted, finetune: {sequences: 4, length: 32, seed: 0}}");
     }
 
-    /// Removes layers one by one, and repairs after each removal.
+    /// Makes the criterion iterative: layers are removed one by one, with a repair after each removal.
     pub(super) fn one_by_one(&self) {
         self.grid("criterion: llm-streamline", "criterion: {name: shortgpt, iterative: true}");
     }

@@ -1,5 +1,5 @@
-//! Downloads from a faulty local server with the library `hf-hub`, and prints which of the guarantees of `crates/hub`
-//! it fulfills. `crates/hub/tests/faults` tests the same guarantees for our own client.
+//! Downloads from a faulty local server with the `hf-hub` library, and prints which of the guarantees of `crates/hub`
+//! the library fulfills. `crates/hub/tests/faults` tests the same guarantees for our own client.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -56,7 +56,7 @@ fn serve(fault: Arc<Mutex<Fault>>, requests: Arc<Mutex<Vec<String>>>) -> Result<
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let fault = fault.lock().map_or(Fault::None, |fault| *fault);
-            // It is not an error of the server if the client closes the connection.
+            // A client that closes the connection early is not a server error.
             answer(stream, fault, &requests).ok();
         }
     });
