@@ -59,6 +59,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     for method in criterion::described() {
         let fits = criterion::build(&method.name, &none).and_then(|rule| {
             let unit = rule.units().first().copied().unwrap_or_default();
+            rule.check_backbone(&config)?;
             rule.check(&PruneSpec { backbone: "model", layers: config.layers, depth: 1, unit })
         });
         lines.push(CheckItem::or_note(format!("criterion {}", method.name), fits.map(|()| "applies".to_owned())));

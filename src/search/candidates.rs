@@ -152,7 +152,9 @@ pub(super) fn candidates(
     let mut taken = Vec::new();
     let mut nearest = Vec::new();
     for cell in grid.cells.iter().filter(|cell| !cell.is_dense()) {
-        if let Some(Err(error)) = cell.recovery.as_ref().map(|recovery| recovery.rule.check(config)) {
+        let criterion = cell.criterion.as_ref().map_or(Ok(()), |criterion| criterion.rule.check_backbone(config));
+        let recovery = cell.recovery.as_ref().map_or(Ok(()), |recovery| recovery.rule.check(config));
+        if let Err(error) = criterion.and(recovery) {
             left_out.push(LeftOut::new(cell, error.one_line()));
             continue;
         }

@@ -2,6 +2,7 @@
 //!
 //! `run`, `worker`, `plan` and `submit` share these checks and their messages.
 
+use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
 use crate::error::{Error, Result};
@@ -127,16 +128,19 @@ fn check(grid: &Grid, backbone: &BackbonePlan, reporter: &dyn Reporter) -> Resul
     backbone.config.notes.iter().for_each(|text| note(text.clone()));
     // Check only the headers. The weights are verified when the backbone is loaded.
     check_weights(&backbone.config, &backbone.folder)?;
-    let mut checked: Vec<String> = Vec::new();
-    for method in backbone.variants.iter().filter_map(|variant| grid.cells[variant.cell].recovery.as_ref()) {
-        if checked.contains(&method.to_string()) {
-            continue;
+    let mut checked = HashSet::new();
+    for cell in backbone.variants.iter().map(|variant| &grid.cells[variant.cell]) {
+        let criterion = cell
+            .criterion
+            .as_ref()
+            .map(|method| (format!("criterion `{method}`"), method.rule.check_backbone(&backbone.config)));
+        let recovery =
+            cell.recovery.as_ref().map(|method| (format!("recovery `{method}`"), method.rule.check(&backbone.config)));
+        for (method, result) in criterion.into_iter().chain(recovery) {
+            if checked.insert(method.clone()) {
+                result.map_err(|error| error.at(format!("backbone `{}`, {method}", backbone.name)))?;
+            }
         }
-        method
-            .rule
-            .check(&backbone.config)
-            .map_err(|error| error.at(format!("backbone `{}`, recovery `{method}`", backbone.name)))?;
-        checked.push(method.to_string());
     }
     let texts = backbone.evaluations.iter().filter_map(|evaluation| match &evaluation.target {
         EvalTarget::Windows(text) => Some((&text.corpus, text.length)),

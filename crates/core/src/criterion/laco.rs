@@ -11,7 +11,7 @@ use super::rule::{CalibrationStats, Criterion, CriterionEntry, PruneSpec, Select
 use super::trial::{Trial, TrialMetric};
 use crate::deviation::Deviation;
 use crate::error::{Error, Result};
-use crate::model::{Cut, LayerMerge, MergeForm};
+use crate::model::{Config, Cut, LayerMerge, MergeForm};
 use crate::options::Variant;
 
 pub(super) const NAME: &str = "laco";
@@ -88,6 +88,10 @@ fn invalid(option: &str, expected: impl Into<String>, found: impl std::fmt::Disp
 }
 
 impl Criterion for Laco {
+    fn check_backbone(&self, config: &Config) -> Result<()> {
+        MergeForm::check(config)
+    }
+
     fn check(&self, cut: &PruneSpec<'_>) -> Result<()> {
         if self.combine < 2 {
             return Err(invalid("combine", "2 or more layers", self.combine));
@@ -163,9 +167,9 @@ mod tests {
     use super::ENTRY;
     use crate::criterion::depth::DepthUnit;
     use crate::criterion::rule::tests::select;
-    use crate::criterion::rule::{PruneSpec, Selection};
+    use crate::criterion::rule::{Criterion, PruneSpec, Selection};
     use crate::error::Result;
-    use crate::model::Cut;
+    use crate::model::{Config, Cut};
 
     fn selected(options: &Value, depth: usize, cosine: impl Fn(&[usize]) -> f64) -> Result<Selection> {
         let cut = PruneSpec { backbone: "b", layers: 10, depth, unit: DepthUnit::Layers };
@@ -209,5 +213,23 @@ mod tests {
             let error = selected(&options, 2, |_| 1.0).unwrap_err();
             assert!(error.exit_code() == 2 && error.to_string().contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn a_backbone_with_experts_is_rejected() {
+        let file = |class: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let config = json!({
+                "architectures": [class], "hidden_size": 64, "intermediate_size": 128, "head_dim": 16,
+                "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 4, "vocab_size": 100,
+                "rms_norm_eps": 1e-5,
+            });
+            std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+            Config::read_file(&folder.path().join("config.json")).unwrap()
+        };
+        let rule = super::Laco::default();
+        assert!(rule.check_backbone(&file("MistralForCausalLM")).is_ok());
+        let error = rule.check_backbone(&file("MixtralForCausalLM")).unwrap_err().one_line();
+        assert!(error.contains("layers with experts cannot be merged"), "{error}");
     }
 }

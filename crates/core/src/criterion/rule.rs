@@ -10,7 +10,7 @@ use crate::calibrate::{Activations, HookPoint, Pair, Similarities, SimilarityAxi
 use crate::corpus::Windows;
 use crate::deviation::{Deviation, OFFICIAL_SEQUENCES};
 use crate::error::{Error, Result};
-use crate::model::{Cut, LayerMerge, RmsNorm};
+use crate::model::{Config, Cut, LayerMerge, RmsNorm};
 use crate::options::{self, Options};
 
 /// Request to remove layers or sublayers from a backbone.
@@ -148,6 +148,12 @@ pub trait Criterion: Send + Sync {
     /// Returns the units in which the depth may be given.
     fn units(&self) -> &'static [DepthUnit] {
         &[DepthUnit::Layers]
+    }
+
+    /// Rejects a backbone that the rule cannot prune.
+    fn check_backbone(&self, config: &Config) -> Result<()> {
+        let _ = config;
+        Ok(())
     }
 
     /// Rejects a request that the rule cannot satisfy. The unit of the request must be one of [`Self::units`].

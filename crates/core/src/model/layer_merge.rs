@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Config;
 use super::merged_layer::MergedLayer;
+use crate::error::{Error, Result};
 
 /// Merge of a layer with later layers. Each layer stands for its current weights, which may result from an earlier
 /// merge.
@@ -32,6 +34,19 @@ pub enum MergeForm {
 }
 
 impl MergeForm {
+    /// Rejects a backbone whose layers cannot be merged.
+    ///
+    /// # Errors
+    /// Fails if some layers have experts.
+    pub fn check(config: &Config) -> Result<()> {
+        if config.experts.is_none() {
+            return Ok(());
+        }
+        Err(Error::bad_input("layers with experts cannot be merged")
+            .expected("a backbone with dense MLPs")
+            .found(config.architecture.class))
+    }
+
     /// Applies the merges in order. Returns the resulting merged layers in ascending order.
     pub fn apply(self, merges: &[LayerMerge]) -> Vec<MergedLayer> {
         // Factors of the source layers, by merged layer.

@@ -34,12 +34,7 @@ struct Merge {
 
 impl Recovery for Merge {
     fn check(&self, config: &Config) -> Result<()> {
-        if config.experts.is_some() {
-            return Err(Error::bad_input(format!("`{NAME}` cannot merge layers with experts"))
-                .expected("a backbone with dense MLPs")
-                .found(config.architecture.class));
-        }
-        Ok(())
+        MergeForm::check(config)
     }
 
     fn is_fitted(&self) -> bool {
