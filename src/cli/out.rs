@@ -228,8 +228,8 @@ pub(super) fn shortened_columns(
         let overflow = (widths.iter().sum::<usize>() + 2 * count.saturating_sub(1)).saturating_sub(width);
         let texts = (0..count).filter(|column| !numbers.contains(column) && widths[*column] > MIN_NAME);
         let Some(widest) = texts.max_by_key(|column| widths[*column]).filter(|_| overflow > 0) else { return rows };
-        // Shrink the widest column at most to the width of the next widest one. The columns then take turns, and no
-        // single column bears the whole reduction.
+        // Shrink the widest column no further than the width of the next widest one, so that no single column bears the
+        // whole reduction.
         let next =
             (0..count).filter(|column| *column != widest && !numbers.contains(column)).map(|column| widths[column]);
         let next = next.max().unwrap_or(0).max(MIN_NAME).min(widths[widest] - 1);

@@ -222,7 +222,7 @@ impl Measurement {
         self.record.error.filter(|_| self.spread() == kind)
     }
 
-    /// Returns whether the number is a noisy time or a speedup computed from noisy times. A mean over seeds never
+    /// Returns whether the number is a noisy timing or a speedup computed from noisy timings. A mean over seeds never
     /// counts as noisy.
     pub fn is_noise(&self) -> bool {
         match self.sample {

@@ -217,7 +217,7 @@ pub struct Spent {
     pub all_layers: f64,
     /// Number of items scored in the final evaluation. They are not included in `items`.
     pub judged_items: f64,
-    /// Number of items times layers in the final evaluation. They are not included in `layers`.
+    /// Number of layer evaluations (items × layers) in the final evaluation. Not included in `layers`.
     pub judged_layers: f64,
 }
 

@@ -14,12 +14,12 @@ use serde::Deserialize;
 /// Upper bound on every count, such as sequences, windows, documents or tokens per window. The product of two counts
 /// fits in a `u64`.
 pub const MAX: usize = 1 << 30;
-/// Maximum number of tokens drawn for calibration or training. The paper uses at most 10,240,000 tokens. A pass over
-/// that many tokens would take months.
+/// Maximum number of tokens drawn for calibration or training. A pass over this many tokens would take months. The
+/// paper uses at most 10,240,000 tokens.
 pub const MAX_TOKENS: usize = 1 << 32;
 /// Maximum number of times that a failed job is retried.
 pub const MAX_RETRIES: u32 = 1000;
-/// Maximum wait in seconds. It is one year, so that adding it to a timestamp cannot overflow.
+/// Maximum wait in seconds: one year, so that adding it to a timestamp cannot overflow.
 pub const MAX_SECONDS: u64 = 366 * 86_400;
 
 /// Size in bytes, specified in gigabytes. It is positive and at most 10⁶ GB.

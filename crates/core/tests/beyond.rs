@@ -1,5 +1,5 @@
-//! Compares methods that are not in the paper with a plain PyTorch implementation in float64. The results are in the
-//! reference data `beyond`, whose README documents formulas and tolerances.
+//! Compares methods that are not in the paper with a plain float64 implementation in PyTorch. The expected values
+//! are in the `beyond` reference data, whose README documents the formulas and tolerances.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test panics on setup errors")]
 
 use std::collections::HashMap;

@@ -34,7 +34,7 @@ const DATASETS: &str = "datasets/";
 const MAX_NAME_BYTES: usize = 96;
 
 impl Repo {
-    /// Parses `org/name` as a repository of `kind`, or `datasets/org/name`.
+    /// Parses `org/name` as a repository of the given `kind`, or `datasets/org/name` as a dataset.
     ///
     /// # Errors
     /// Fails if the name is not a valid repository name.

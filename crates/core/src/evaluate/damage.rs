@@ -123,7 +123,8 @@ impl Damages {
     }
 }
 
-/// Computes the damage of each program relative to `dense` on all windows, in one run of their trie.
+/// Computes the damage of each program relative to `dense` on all windows. The programs are combined into one trie,
+/// which is evaluated once.
 ///
 /// # Errors
 /// Fails if a tensor operation fails.

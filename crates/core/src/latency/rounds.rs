@@ -67,8 +67,9 @@ pub fn passes(programs: usize, rounds: Rounds) -> usize {
     programs * (rounds.warmups + rounds.timed)
 }
 
-/// Times each program's pass over the prompt, in a separate trie, with the head at every position. A pass ends once its
-/// predictions are in host memory, so that the device has no work left. See [`in_rounds`].
+/// Times each program's pass over the prompt. Each program runs in its own trie, and the head is applied at every
+/// position. A pass ends only when its predictions are in host memory, so no work is pending on the device. See
+/// [`in_rounds`].
 ///
 /// # Errors
 /// Fails if a step fails for a reason other than insufficient memory. Propagates errors from `after`.

@@ -71,7 +71,7 @@ pub struct Config {
     pub activation: Activation,
     /// Scale of attention scores.
     pub scale: f32,
-    /// Soft cap of attention scores, `cap·tanh(x/cap)`.
+    /// Soft cap on attention scores, `cap·tanh(x/cap)`.
     pub score_cap: Option<f32>,
     pub logit_cap: Option<f32>,
     /// Experts of the layers in [`Self::sparse`], which replace the dense MLP.

@@ -269,7 +269,7 @@ mod tests {
         fs::write(folder.join("model.safetensors"), &bytes).unwrap();
         let first = of(folder);
         assert_eq!(first, of(&fixture()), "the order of config entries must not matter");
-        // Entries without an effect on the forward pass.
+        // Entries that do not affect the forward pass.
         let mut other = config.clone();
         for (name, value) in
             [("transformers_version", json!("9")), ("use_cache", json!(false)), ("max_position_embeddings", json!(512))]

@@ -98,7 +98,7 @@ pub trait Engine: Send + Sync {
     /// parallel parts. The number is fixed per engine, so results do not depend on the machine.
     fn part_tokens(&self) -> usize;
 
-    /// Returns the preferred number of tokens per pass over the layers when the tokens are run with `streams` streams.
+    /// Returns the preferred number of tokens per pass over the layers when each token has `streams` residual streams.
     /// Returns 0 if one chunk per pass is enough. Engines that load weights on demand override this method.
     fn pass_tokens(&self, _streams: usize) -> usize {
         0

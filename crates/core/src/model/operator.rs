@@ -39,7 +39,7 @@ pub(super) enum Matrix {
 /// Norm in a [`Matrix::Normed`], stored on the same device.
 #[derive(Debug)]
 pub(super) struct DeviceNorm {
-    /// Weight `[C]`. It consists of ones if the norm has no weight.
+    /// Weight `[C]`, or all ones if the norm has no weight.
     pub(super) weight: Tensor,
     pub(super) eps: f32,
     /// Whether the weight is stored with the operator.

@@ -106,8 +106,8 @@ macro_rules! launch {
             let kernel = $kernel?;
             let [grid_dim, block_dim] = [$blocks, $threads].map(|count| (count as u32, 1, 1));
             let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
-            // SAFETY: the arguments match the kernel's signature. `out` and the inputs have the sizes that the kernel
-            // accesses.
+            // SAFETY: the arguments match the kernel's signature. `out` and the inputs are large enough for all accesses
+            // of the kernel.
             unsafe { kernel.stream.launch_builder(&kernel.function)$(.arg($argument))+.launch(config) }.w()?;
         }
     };

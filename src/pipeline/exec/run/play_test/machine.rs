@@ -49,7 +49,7 @@ pub(super) struct WorkerProcess {
 type Failure = Box<dyn FnMut() + Send>;
 
 impl WorkerProcess {
-    /// Creates a process. Whenever it stores an operator, it spends the time that solving the operator would take.
+    /// Creates a simulated process. Storing an operator takes as long as solving it would.
     pub(super) fn new(
         pace: Arc<Pace>,
         server: &Arc<Server>,
