@@ -36,7 +36,7 @@ LLAMA_CPP=…/llama.cpp just bench-peers llamacpp   # a peer that you build
 ```
 
 Python is `target/python`, or `GHOSTLAB_PYTHON`.
-A run ends if the results of both sides differ by more than a tolerance.
+A run ends if results differ by more than a tolerance.
 On a GPU, `tools/gpu_bench.sh` measures instead ([engines.md](engines.md)).
 """
 

@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     /// paper's claims.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Profile: `tiny` (bundled models and data) or `paper` (those of the paper).
+    /// Profile: `tiny` (bundled models), `smollm2` (a real model) or `paper`.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
     /// Artifact folder [default: $GHOSTLAB_EXPERIMENTS, or experiments in the checkout].
