@@ -171,8 +171,8 @@ impl Config {
         (0..=self.head_part()).map(|part| self.part_bytes(products, part)).max().unwrap_or(0)
     }
 
-    /// Returns the size of the output projection in bytes. The embedding has the same shape, but is always stored in
-    /// f32.
+    /// Returns the size of the output projection in bytes. For [`Products::F32`], this is also the size of an embedding
+    /// in f32.
     pub fn head_bytes(&self, products: Products) -> u64 {
         products.bytes() * (self.vocab * self.hidden) as u64
     }

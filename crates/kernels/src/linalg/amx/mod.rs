@@ -286,7 +286,7 @@ mod tests {
             emulator::install();
         }
         for ([rows, lines, count], parts) in SHAPES.into_iter().flat_map(|shape| PARTS.map(|parts| (shape, parts))) {
-            // If each number is split into several bf16 parts, rows are padded to whole AMX tiles.
+            // If numbers are split into several bf16 parts, each part of a row is padded to whole tiles.
             let lines = if parts == Parts::One { lines } else { parts.words(2 * lines) };
             let kinds = [Numbers::Normal, Numbers::Special, Numbers::Tiny];
             for (adds, numbers) in kinds.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
