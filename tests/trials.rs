@@ -3,8 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on setup errors")]
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::common::world::{World, records};
+use ghostlab::error::ErrorKind;
+use ghostlab::grid::Grid;
+use ghostlab::pipeline::exec::{Event, Reporter, RunSettings, run};
 use ghostlab::pipeline::stage;
 use ghostlab_store::{Found, Store};
 use serde_json::Value;
@@ -88,6 +93,48 @@ fn plan_counts_the_trials_that_a_run_computes() {
         let after = plan(&world);
         assert_eq!(trials(&after), (needed, needed), "{axes}");
         assert_nothing_left(&after);
+    }
+}
+
+/// Trials of all windows in one step would otherwise run for minutes without progress, and ignore an interruption.
+#[test]
+fn trials_report_progress_and_stop_between_windows() {
+    for (name, axes) in [
+        ("finercut", "criterion: finercut\ndepth: {sublayers: 1}\nrecovery: none\n"),
+        ("laco", "criterion: {name: laco, threshold: -1}\ndepth: 2\nrecovery: none\n"),
+    ] {
+        let world = World::new();
+        write_grid(&world, axes);
+        let grid = Grid::load(&world.path("grid.yaml"), None, &[]).unwrap();
+        let store = Store::open(&world.path("store"), stage::WORDS).unwrap();
+        let reporter = StopsAfterWindows { windows: 2, advanced: Mutex::default(), stop: AtomicBool::new(false) };
+        let error = run(&grid, RunSettings::default(), &store, &reporter, &reporter.stop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+        let (label, tokens) = reporter.advanced.lock().unwrap().clone();
+        assert!(label.starts_with(name) && label.ends_with("trials)"), "{label}");
+        assert_eq!(tokens, [64, 64], "{label}");
+    }
+}
+
+/// Reporter that interrupts a run after some windows of a trial.
+struct StopsAfterWindows {
+    windows: usize,
+    /// Label of the latest job of trials, and the tokens of its steps.
+    advanced: Mutex<(String, Vec<usize>)>,
+    stop: AtomicBool,
+}
+
+impl Reporter for StopsAfterWindows {
+    fn event(&self, event: Event) {
+        let mut advanced = self.advanced.lock().unwrap();
+        match event {
+            Event::Started(job) => *advanced = (job.label, Vec::new()),
+            Event::Advanced { tokens, .. } if advanced.0.ends_with("trials)") => {
+                advanced.1.push(tokens);
+                self.stop.store(advanced.1.len() == self.windows, Relaxed);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -209,8 +209,7 @@ impl<'a> ShrinkingModel<'a> {
                 Ok(losses.into_iter().map(|windows| Losses { windows }.perplexity()).collect())
             }
             TrialMetric::Distance(distance) => {
-                let windows = distance.by_window(self.engine, &programs, self.windows)?;
-                progress(self.windows.ids.len())?;
+                let windows = distance.by_window(self.engine, &programs, self.windows, progress)?;
                 Ok(windows.iter().map(|means| means.iter().sum::<f64>() / means.len() as f64).collect())
             }
             TrialMetric::Cosine => Err(Error::job("layers are not merged while they are removed one by one")),

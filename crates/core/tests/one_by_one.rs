@@ -157,7 +157,7 @@ fn measure(engine: &dyn Engine, windows: &Windows, metric: TrialMetric, programs
         let losses = evaluate::score(&eval_set, engine, &trie, &mut vec![0.0; trie.len()], |_| Ok(()))?;
         return Ok(losses.into_iter().map(|windows| evaluate::perplexity::Losses { windows }.perplexity()).collect());
     };
-    let windows = distance.by_window(engine, programs, windows)?;
+    let windows = distance.by_window(engine, programs, windows, &mut |_| Ok(()))?;
     Ok(windows.iter().map(|means| means.iter().sum::<f64>() / means.len() as f64).collect())
 }
 

@@ -102,11 +102,11 @@ impl World {
         match metric {
             TrialMetric::Perplexity => Ok(perplexities(engine, &programs, &self.calibration)),
             TrialMetric::Distance(distance) => {
-                let windows = distance.by_window(engine, &programs, &self.calibration)?;
+                let windows = distance.by_window(engine, &programs, &self.calibration, &mut |_| Ok(()))?;
                 Ok(windows.iter().map(|means| means.iter().sum::<f64>() / means.len() as f64).collect())
             }
             TrialMetric::Cosine => {
-                let windows = output_cosines(engine, &programs, &self.calibration)?;
+                let windows = output_cosines(engine, &programs, &self.calibration, &mut |_| Ok(()))?;
                 Ok(windows.iter().map(|cosines| cosines.iter().sum::<f64>() / cosines.len() as f64).collect())
             }
         }

@@ -16,8 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::evaluate::output_cosines;
 use crate::evaluate::perplexity::PerplexityEval;
 use crate::iterative::ShrinkingModel;
-use crate::model::{Load, Program};
-use crate::pipeline::env::backbone::{ScoredExtent, Variant};
+use crate::model::{Load, Program, Trie};
+use crate::pipeline::env::backbone::{BackbonePlan, ScoredExtent, Variant};
 use crate::pipeline::env::context::CalibrationJob;
 use crate::pipeline::env::event::WorkKind;
 use crate::pipeline::identity::CutId;
@@ -290,7 +290,7 @@ impl<'a> Trials<'a> {
         if !new.is_empty() {
             let measured = match metric {
                 TrialMetric::Perplexity => self.perplexities(label, &new)?,
-                TrialMetric::Distance(_) | TrialMetric::Cosine => self.means(metric, &new)?,
+                TrialMetric::Distance(_) | TrialMetric::Cosine => self.means(label, metric, &new)?,
             };
             self.known.extend(new.into_iter().map(|trial| (metric, trial.clone())).zip(measured));
         }
@@ -299,7 +299,7 @@ impl<'a> Trials<'a> {
 
     /// Returns distances or cosines, which are means over windows. Missing values are measured in one trie and stored,
     /// so that a resumed run continues after the last complete step.
-    fn means(&self, metric: TrialMetric, trials: &[&Trial]) -> Result<Vec<f64>> {
+    fn means(&self, label: &str, metric: TrialMetric, trials: &[&Trial]) -> Result<Vec<f64>> {
         let CalibrationJob { run, backbone, tokens, windows, engine, hold, .. } = self.job;
         let keys: Vec<_> =
             trials.iter().map(|trial| Arc::new(scores::trial(backbone.key_parts(), tokens, metric, trial))).collect();
@@ -310,10 +310,17 @@ impl<'a> Trials<'a> {
             let started = Instant::now();
             let layers = backbone.config.layers;
             let programs: Vec<Program> = missing.iter().map(|&index| trials[index].program(layers)).collect();
+            let tokens = windows.ids.len();
+            let with_dense: Vec<Program> = programs.iter().cloned().chain([Program::trunk(layers)]).collect();
+            let load = Load::windows(tokens, windows.length);
+            let flops = Trie::new(&with_dense).flops(&backbone.config, &load).shared;
+            let id = run.start(hold.name(), &trials_label(label, backbone, missing.len()), tokens, 0, flops);
+            let mut progress = |tokens| run.advance(id, tokens);
             let measured = match metric {
-                TrialMetric::Distance(distance) => distance.by_window(&**engine, &programs, windows)?,
-                _ => output_cosines(&**engine, &programs, windows)?,
+                TrialMetric::Distance(distance) => distance.by_window(&**engine, &programs, windows, &mut progress)?,
+                _ => output_cosines(&**engine, &programs, windows, &mut progress)?,
             };
+            run.finish(id);
             hold.check()?;
             let seconds = started.elapsed().as_secs_f64() / missing.len() as f64;
             for (index, of_windows) in missing.into_iter().zip(measured) {
@@ -342,7 +349,7 @@ impl<'a> Trials<'a> {
             backbone,
             eval_set: &PerplexityEval::new(windows, batch),
             program: &program,
-            label: &format!("{label} for {} ({} trials)", backbone.name, trials.len()),
+            label: &trials_label(label, backbone, trials.len()),
             journal: scores::journal(backbone.key_parts(), tokens, ScoredExtent::default()),
             within: Some(self.job.hold),
             sample: None,
@@ -350,6 +357,10 @@ impl<'a> Trials<'a> {
         let losses = score_missing(&scoring, &keys)?;
         Ok(losses.into_iter().map(|windows| scores::trial_result(metric, windows)).collect())
     }
+}
+
+fn trials_label(criterion: &str, backbone: &BackbonePlan, count: usize) -> String {
+    format!("{criterion} for {} ({count} trials)", backbone.name)
 }
 
 /// Returns the values of each variant. Those that are missing are scored and stored first.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::trunks::Trunks;
 use crate::corpus::Windows;
 use crate::error::Result;
+use crate::iterative::Progress;
 use crate::model::{Engine, HostRows, Program};
 use crate::named::named;
 
@@ -37,16 +38,23 @@ impl LogitDistance {
     }
 
     /// Computes the mean distance of each program from the dense backbone over the tokens of each window. The result is
-    /// indexed by `[program][window]`.
+    /// indexed by `[program][window]`. `progress` is called with the number of tokens of each finished window.
     ///
     /// # Errors
-    /// Fails if the engine cannot run a program.
-    pub fn by_window(self, engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<Vec<f64>>> {
+    /// Fails if the engine cannot run a program, or if `progress` fails.
+    pub fn by_window(
+        self,
+        engine: &dyn Engine,
+        programs: &[Program],
+        windows: &Windows,
+        progress: &mut Progress<'_>,
+    ) -> Result<Vec<Vec<f64>>> {
         let trunks = Trunks::new(engine, programs);
         let mut distances = vec![Vec::with_capacity(windows.count()); programs.len()];
         for window in windows.iter() {
             let means = self.of_window(engine, &trunks.run(engine, window)?, window.len())?;
             distances.iter_mut().zip(means).for_each(|(all, mean)| all.push(mean));
+            progress(window.len())?;
         }
         Ok(distances)
     }

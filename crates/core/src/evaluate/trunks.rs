@@ -2,6 +2,7 @@
 
 use crate::corpus::Windows;
 use crate::error::{Error, Result};
+use crate::iterative::Progress;
 use crate::model::{Batch, Engine, HostRows, Observer, Program, ResidualStream, RmsNorm, Step, Trie};
 
 /// The dense backbone and programs to compare with it, all without heads.
@@ -54,11 +55,17 @@ impl Observer<dyn ResidualStream> for EndStreams<'_> {
 }
 
 /// Computes the cosine between the final norm's output of each program and that of the dense backbone, over all tokens
-/// and channels of each window. The result is indexed by `[program][window]`.
+/// and channels of each window. The result is indexed by `[program][window]`. `progress` is called with the number of
+/// tokens of each finished window.
 ///
 /// # Errors
-/// Fails if the engine cannot run a program or does not expose its final norm.
-pub fn output_cosines(engine: &dyn Engine, programs: &[Program], windows: &Windows) -> Result<Vec<Vec<f64>>> {
+/// Fails if the engine cannot run a program or does not expose its final norm, or if `progress` fails.
+pub fn output_cosines(
+    engine: &dyn Engine,
+    programs: &[Program],
+    windows: &Windows,
+    progress: &mut Progress<'_>,
+) -> Result<Vec<Vec<f64>>> {
     let trunks = Trunks::new(engine, programs);
     let config = engine.config();
     let norm = engine.stream_norm(config.layers)?;
@@ -69,6 +76,7 @@ pub fn output_cosines(engine: &dyn Engine, programs: &[Program], windows: &Windo
         for (all, stream) in cosines.iter_mut().zip(&streams[1..]) {
             all.push(cosine(&dense, &output(&norm, stream, config.hidden)?));
         }
+        progress(window.len())?;
     }
     Ok(cosines)
 }
