@@ -34,7 +34,8 @@ fn main() {
 /// Lists the source files and folders of the program.
 fn sources() -> Vec<String> {
     let crates = std::fs::read_dir("crates").into_iter().flatten().flatten();
-    let of_crates = crates.flat_map(|of| ["src", "Cargo.toml"].map(|name| of.path().join(name).display().to_string()));
+    let of_crates =
+        crates.flat_map(|member| ["src", "Cargo.toml"].map(|name| member.path().join(name).display().to_string()));
     let mut all =
         ["src", "build.rs", "Cargo.toml", "Cargo.lock", "experiments", "data/tiny"].map(String::from).to_vec();
     all.extend(of_crates);

@@ -91,7 +91,7 @@ fn operations(config: &Config) {
     let keys = turned_keys.unsqueeze(0).unwrap();
     let mask = Tensor::zeros((PIECE, PIECE), DType::F32, &Device::Cpu).unwrap();
     let scores = random_tensor(&[h, PIECE, PIECE]);
-    let of_scores = ops::Scores::of(config);
+    let of_scores = ops::Scores::from_config(config);
     let all = [
         time_operation("products of the layer", &|| {
             for (x, weight) in

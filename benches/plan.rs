@@ -59,10 +59,10 @@ fn planning() {
             Plan::new(&grid, &store, RunSettings::default().engine, RunSettings::default().batch_tokens).unwrap();
         prepare(&plan, &store, &(), &AtomicBool::new(false)).unwrap();
         let state = StoreState::read(&plan, &store);
-        let estimate = Estimate::of(&plan, &state, RunSettings::default().spool_bytes, u64::MAX).unwrap();
+        let estimate = Estimate::from_plan(&plan, &state, RunSettings::default().spool_bytes, u64::MAX).unwrap();
         let reasons = Reasons::new(&store, &plan);
         let missing = plan.variants().flat_map(|(_, variant)| variant.keys()).filter(|key| !state.has(key));
-        let reasons: Vec<Reason> = missing.map(|key| reasons.of(key, &state)).collect();
+        let reasons: Vec<Reason> = missing.map(|key| reasons.reason(key, &state)).collect();
         println!(
             "planning, round {round}: {} cells in {:.2} s ({read:.2} s for parsing the YAML); {} reasons, {:.1} GFLOP",
             grid.cells.len(),

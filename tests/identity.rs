@@ -231,7 +231,7 @@ fn calibrations_with_other_operator_sequences_share_a_pass() {
     });
     let naive = |count: &str| {
         plan_of(count, &|plan, state| {
-            let all = Estimate::of(plan, state, u64::MAX, u64::MAX).unwrap();
+            let all = Estimate::from_plan(plan, state, u64::MAX, u64::MAX).unwrap();
             let jobs: f64 = job_costs(plan, state).unwrap().iter().take(1).map(|job| job.cost.shared).sum();
             vec![all.cost.shared, jobs]
         })

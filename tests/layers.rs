@@ -33,8 +33,8 @@ fn first_ranked(columns: &[Value], criterion: &str) -> Value {
         let scores = column["scores"].as_array().unwrap();
         scores.iter().map(|score| (column["of"].as_str().unwrap(), score))
     });
-    let (of, first) = scores.find(|(_, score)| score["rank"] == 1).unwrap();
-    if of == "layer" { first["layer"].clone() } else { json!(format!("{of} {}", first["layer"])) }
+    let (target, first) = scores.find(|(_, score)| score["rank"] == 1).unwrap();
+    if target == "layer" { first["layer"].clone() } else { json!(format!("{target} {}", first["layer"])) }
 }
 
 #[test]

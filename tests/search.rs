@@ -72,7 +72,7 @@ fn race_and_held_out_items_are_disjoint() {
     let results = StoredResults::read(&world.path("results/search")).unwrap();
     let candidates = found["candidates"].as_array().unwrap();
     let count = losses_of(&results, "tiny.dense").len();
-    let order = Draw { seed: 0, from: 0, to: count }.of(count).unwrap();
+    let order = Draw { seed: 0, from: 0, to: count }.indices(count).unwrap();
     let last = count - held_out_items(count);
     assert_eq!(found["objectives"][0]["items"], last);
     for candidate in candidates {

@@ -69,7 +69,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(task: ghostlab_definitions::Task, encoder: &impl Encoder, bos: Bos, length: usize) -> Result<Self> {
+    fn new(task: ghostlab_definitions::Task, encoder: &impl Encoder, bos: Bos, length: usize) -> Result<Self> {
         let requests = task.requests(&FileRows::default(), &Setting::default())?;
         let tokens = tokenised(&task, &requests, encoder, bos, length)?;
         Ok(Self { task, requests, tokens })
@@ -77,7 +77,7 @@ impl Asked {
 
     fn golden(known: &Task, bos: Bos) -> Self {
         let (encoder, length) = golden();
-        Self::of(builtin::task(known, &documents_of(known), None).unwrap(), &encoder, bos, length).unwrap()
+        Self::new(builtin::task(known, &documents_of(known), None).unwrap(), &encoder, bos, length).unwrap()
     }
 
     fn judge(&self, known: &Task, scores: &[Score]) -> Result<Vec<DocumentResult>> {
@@ -302,7 +302,7 @@ fn task_with_hidden_overflow_is_flagged_never_right_by_luck() {
     for odd in [f64::NAN, f64::NEG_INFINITY] {
         let scores = vec![Score { log_likelihood: odd, greedy: false }; asked.requests.len()];
         let documents = asked.judge(task, &scores).unwrap();
-        let result = TaskResult::of(task, asked.task.original, &documents).unwrap();
+        let result = TaskResult::from_documents(task, asked.task.original, &documents).unwrap();
         assert_eq!((result.non_finite, result.acc.value, result.acc_norm.value), (8, 0.0, 0.0));
     }
     let few = vec![Score { log_likelihood: -1.0, greedy: false }; asked.requests.len() - 1];
@@ -334,7 +334,7 @@ fn decoys_in_other_splits_are_never_scored() {
         }
         let read = builtin::task(task, folder.path(), None).unwrap();
         assert_eq!(read.documents.len(), lines(&documents_of(task)).len(), "{}", task.name);
-        let all = Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap();
+        let all = Asked::new(read, &encoder, Bos::Tokenizer, length).unwrap();
         assert!(all.texts().all(|(context, _)| !context.contains("DECOY")), "{}", task.name);
         std::fs::remove_file(folder.path().join(format!("{scored}.jsonl"))).unwrap();
         assert_eq!(builtin::task(task, folder.path(), None).unwrap_err().exit_code(), 2, "{}", task.name);
@@ -349,7 +349,7 @@ fn a_limit_gives_the_first_requests() {
         let limit = limit.map(|limit| DocumentLimit::new(limit).unwrap());
         let read = builtin::task(task, &documents_of(task), limit).unwrap();
         assert_eq!(read.original, 8);
-        Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap()
+        Asked::new(read, &encoder, Bos::Tokenizer, length).unwrap()
     };
     let all_tasks = all(None);
     for (limit, documents) in [(3.0, 3), (0.3, 3), (50.0, 8)] {
@@ -384,7 +384,7 @@ fn real_data_become_requests_without_exception() {
             assert!((0..choices.len() as i64).contains(&gold), "{file}: an answer is unknown");
             golds.insert(gold);
         }
-        let all = Asked::of(read, &encoder, Bos::Tokenizer, length).unwrap();
+        let all = Asked::new(read, &encoder, Bos::Tokenizer, length).unwrap();
         let mut inputs = all.tokens.iter().flatten().map(|tokens| tokens.input_ids.len());
         assert!(inputs.all(|input| (1..=length).contains(&input)), "{file}");
         assert_eq!(builtin::solutions(task, &all.task, &all.tokens).unwrap().documents(), all.task.original, "{file}");

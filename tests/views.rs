@@ -59,7 +59,7 @@ fn is_told_apart(pair: &Pair) {
         assert!(found.iter().any(|path| path.is_of(setting_path)), "{}: {setting_path} is not in {found:?}", pair.what);
     }
     let Differences { settings, data, protocols, engines, global_differences, .. } =
-        Differences::of(&one, &other, &[]).unwrap();
+        Differences::between(&one, &other, &[]).unwrap();
     let reported = [settings, data, protocols, engines, global_differences].concat();
     assert!(!reported.is_empty(), "{}: not reported by `compare`", pair.what);
 }
@@ -125,7 +125,7 @@ fn is_taken_for_one(pair: &Pair) {
     let other = other.numbers;
     let found = unlike(&one, &other);
     assert!(found.is_empty(), "{}: {found:?}", pair.what);
-    let compared = Differences::of(&one, &other, &[]).unwrap();
+    let compared = Differences::between(&one, &other, &[]).unwrap();
     assert!(compared.compared > 0 && compared.coinciding.is_empty(), "{}", pair.what);
     assert!(compared.engines.is_empty() && compared.only_first.is_empty(), "{}: {:?}", pair.what, compared.only_first);
     // Latency and peak memory are different in every run.

@@ -186,7 +186,7 @@ pub(super) fn gguf_seeds() -> Vec<Vec<u8>> {
     let folder = checkout("tests/fixtures/arch/qwen3");
     let config = Config::read(&folder).unwrap();
     let dense = deployed(&Program::dense(config.layers), &config);
-    let layout = Layout::of(&config, &folder, &dense, None).unwrap();
+    let layout = Layout::plan(&config, &folder, &dense, None).unwrap();
     let vocab: serde_json::Map<String, Value> = (b'a'..=b'z')
         .chain(b'A'..=b'Z')
         .enumerate()

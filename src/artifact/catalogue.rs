@@ -230,7 +230,7 @@ impl PaperPlace {
     const MAIN: [&str; 10] =
         ["figure1", "figure2", "figure3", "figure4", "table1", "table2", "table3", "table4", "table5", "figure5"];
 
-    pub fn of(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         if let Some(index) = Self::MAIN.iter().position(|known| *known == name) {
             return Self::Main(index);
         }
@@ -252,7 +252,7 @@ mod place_tests {
     fn artifacts_have_the_papers_order() {
         let names = ["beyond", "tableA10", "figure5", "tableA4", "table2", "figure1", "table1", "tableAx"];
         let mut sorted = names;
-        sorted.sort_by_key(|name| PaperPlace::of(name));
+        sorted.sort_by_key(|name| PaperPlace::from_name(name));
         let expected = ["figure1", "table1", "table2", "figure5", "tableA4", "tableA10", "beyond", "tableAx"];
         assert_eq!(sorted, expected);
     }

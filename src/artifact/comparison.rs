@@ -123,7 +123,7 @@ impl Gate {
     ///
     /// `paper` must contain all tables, because most have no dense row and the LLaMA-3-8B row in table 3 belongs to
     /// another backbone. If the paper prints several values for a score, matching one of them is sufficient.
-    pub fn of(numbers: &[Arc<Measurement>], paper: &[Record], tolerance: &Tolerance) -> Self {
+    pub fn check(numbers: &[Arc<Measurement>], paper: &[Record], tolerance: &Tolerance) -> Self {
         let mut gate = Self::default();
         for backbone in distinct(numbers.iter().map(|number| &number.record.condition.backbone)) {
             if paper.iter().all(|theirs| theirs.condition.backbone != backbone) {

@@ -354,20 +354,20 @@ fn the_gate_names_what_a_dense_backbone_misses() {
         Arc::new(number(record(DENSE, "wikitext2", "ppl_c4", 10.1))),
         Arc::new(number(record("sleb", "c4", "rte", 50.0))),
     ];
-    let misses = Gate::of(&ours, &paper, &Tolerance::default()).misses;
+    let misses = Gate::check(&ours, &paper, &Tolerance::default()).misses;
     assert_eq!(
         misses.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["llama: rte is 61.50, the paper has 60.00 (± 1.00)"]
     );
     assert_eq!(GateFailure::backbones(&misses), ["llama"]);
     let wide = Tolerance { accuracy: 2.0, perplexity: 2.0 };
-    assert_eq!(Gate::of(&ours, &paper, &wide), Gate::default());
+    assert_eq!(Gate::check(&ours, &paper, &wide), Gate::default());
     // Another table prints a different value for the same score.
     let more = [&paper[..], &[record(DENSE, "c4", "rte", 64.0)]].concat();
-    let misses = Gate::of(&ours, &more, &Tolerance::default()).misses;
+    let misses = Gate::check(&ours, &more, &Tolerance::default()).misses;
     assert_eq!(misses[0].to_string(), "llama: rte is 61.50, the paper has 60.00 (± 1.00) or 64.00 (± 1.00)");
     let more = [&paper[..], &[record(DENSE, "c4", "rte", 62.0)]].concat();
-    assert!(Gate::of(&ours, &more, &Tolerance::default()).misses.is_empty());
+    assert!(Gate::check(&ours, &more, &Tolerance::default()).misses.is_empty());
 }
 
 #[test]
@@ -375,9 +375,10 @@ fn gate_ignores_other_protocols_and_reports_unknown() {
     let paper = [record(DENSE, "c4", "ppl_c4", 10.0)];
     let mut ours = number(record(DENSE, "c4", "ppl_c4", 99.0));
     ours.setup.scored = vec![text(256, 256)];
-    let gate = Gate::of(&[Arc::new(ours)], &paper, &Tolerance::default());
+    let gate = Gate::check(&[Arc::new(ours)], &paper, &Tolerance::default());
     assert!(gate.misses.is_empty());
     assert_eq!(gate.unknown, [("llama".into(), "other protocol: windows of 256 tokens (paper: 2048)".into())]);
-    let gate = Gate::of(&[Arc::new(number(record(DENSE, "c4", "boundary_mae", 1.0)))], &paper, &Tolerance::default());
+    let gate =
+        Gate::check(&[Arc::new(number(record(DENSE, "c4", "boundary_mae", 1.0)))], &paper, &Tolerance::default());
     assert_eq!(gate.unknown.len(), 1, "the paper has no value of this metric");
 }

@@ -52,7 +52,7 @@ pub(super) fn explain<'n>(
 }
 
 fn frames(made: &Path, recorded: &Path) -> Result<String> {
-    let Some(difference) = FrameDifference::of(&read_frame(made)?, &read_frame(recorded)?) else {
+    let Some(difference) = FrameDifference::between(&read_frame(made)?, &read_frame(recorded)?) else {
         return Ok("rows or columns differ".to_owned());
     };
     let FrameDifference { largest, rows, cells, other_columns } = difference;

@@ -250,7 +250,7 @@ fn columns_of_metric(numbers: &[Arc<Measurement>], metric: &Metric) -> Vec<LaidC
         0 | 1 => vec![(metric.label.clone(), None)],
         _ => ways.into_iter().map(|way| (way.to_string(), Some(way))).collect(),
     };
-    let columns = heads.into_iter().map(|(head, key)| (NumberColumn::of(metric.clone(), head), key));
+    let columns = heads.into_iter().map(|(head, key)| (NumberColumn::new(metric.clone(), head), key));
     columns.map(|(column, key)| LaidColumn { column, key, group: None }).collect()
 }
 

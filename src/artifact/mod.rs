@@ -35,8 +35,8 @@ mod print;
 mod print_facts;
 #[cfg(test)]
 mod print_test;
-mod raced;
 mod recorded;
+mod search_results;
 mod seeds;
 #[cfg(test)]
 mod size_test;
@@ -54,5 +54,5 @@ pub use folder::{Published, ResultsFolder, run_folder};
 pub use identity::{ExaminedInput, check_pins, examine, identify, weight_bytes};
 pub use page_part::PagePart;
 pub use pipeline::{ArtifactOutcome, Executor, Gated, Runner, artifact_files, list, make, run_gate};
-pub use raced::{Raced, search_files, search_names};
 pub use recorded::NOT_RECORDED;
+pub use search_results::{SearchResults, search_files, search_names};

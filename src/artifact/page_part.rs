@@ -164,7 +164,7 @@ pub(super) fn list_sheet(artifact: &Artifact, list: &NameList) -> PagePart {
     PagePart { artifact: PageArtifact { tables: vec![view], ..described(artifact) }, cells: BTreeMap::new() }
 }
 
-pub(super) fn raced_sheet(
+pub(super) fn search_sheet(
     artifact: &Artifact,
     profile: &str,
     table: &[Vec<String>],

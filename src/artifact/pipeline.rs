@@ -228,7 +228,7 @@ pub fn run_gate(
         Gated::Yes(Some(dense)) => {
             let paper: Vec<Record> = paper::all()?.into_iter().map(|entry| entry.record).collect();
             let results = collect(dense, &run(dense)?, &[]);
-            Gate::of(&results.measurements(), &paper, &description.tolerance)
+            Gate::check(&results.measurements(), &paper, &description.tolerance)
         }
         Gated::Yes(None) | Gated::No => Gate::default(),
     };

@@ -175,7 +175,7 @@ impl Bench {
     pub(super) fn target(&self, overrides: &[String]) -> ResultsFolder {
         let grid = self.grid(overrides);
         let request = EngineRequest::default();
-        let description = RunDescription::of(&grid, &self.artifact.name, By::Reproduce, true, overrides, request);
+        let description = RunDescription::new(&grid, &self.artifact.name, By::Reproduce, true, overrides, request);
         ResultsFolder::new(&self.root.path().join("results"), description.unwrap())
     }
 

@@ -113,7 +113,11 @@ fn turned(table: Table) -> Table {
     Table {
         lead: ["Seq", "Batch"].map(RowHeader::count).to_vec(),
         groups: Vec::new(),
-        columns: table.rows.iter().map(|row| NumberColumn::of(metric.clone(), turned_heading(&headers, row))).collect(),
+        columns: table
+            .rows
+            .iter()
+            .map(|row| NumberColumn::new(metric.clone(), turned_heading(&headers, row)))
+            .collect(),
         rows: prompts
             .iter()
             .enumerate()

@@ -76,7 +76,7 @@ pub(super) fn compare(made: &Path, recorded: &Path) -> Result<RecordComparison> 
     let settings = settings_that_differ(&theirs["grid"], &ours["grid"]);
     different.extend(list_names("settings", settings.into_iter().map(|setting| setting.path)));
     different.extend(list_names("inputs", unequal(&ours["inputs"], &theirs["inputs"]).into_iter()));
-    let findings = FindingDifference::of(&findings(ours), &findings(theirs));
+    let findings = FindingDifference::between(&findings(ours), &findings(theirs));
     let is_rounding =
         findings.structure.is_none() && findings.largest.as_ref().is_none_or(|(_, size)| *size <= ROUNDING);
     let mut rounding = Vec::new();
@@ -129,7 +129,7 @@ struct FindingDifference {
 }
 
 impl FindingDifference {
-    fn of(ours: &Value, theirs: &Value) -> Self {
+    fn between(ours: &Value, theirs: &Value) -> Self {
         let mut difference = Self::default();
         difference.add("cells", ours, theirs);
         difference
@@ -279,14 +279,14 @@ mod tests {
     #[test]
     fn findings_differ_by_rounding_or_in_structure() {
         let recorded = json!([{"removed": [2, 3], "boundary_mae": 1.0, "note": null}]);
-        assert_eq!(FindingDifference::of(&recorded, &recorded), FindingDifference::default());
-        let found = FindingDifference::of(&json!([{"removed": [2, 3], "boundary_mae": 1.25}]), &recorded);
+        assert_eq!(FindingDifference::between(&recorded, &recorded), FindingDifference::default());
+        let found = FindingDifference::between(&json!([{"removed": [2, 3], "boundary_mae": 1.25}]), &recorded);
         assert_eq!(found.largest, Some(("cells[0].boundary_mae".to_owned(), 0.25)));
         assert_eq!(found.structure, None, "a value that is null may be absent");
         // Layer indices are integers, so rounding cannot explain a difference.
-        let found = FindingDifference::of(&json!([{"removed": [2, 4], "boundary_mae": 1.0}]), &recorded);
+        let found = FindingDifference::between(&json!([{"removed": [2, 4], "boundary_mae": 1.0}]), &recorded);
         assert_eq!(found.structure.as_deref(), Some("cells[0].removed[1]"));
-        assert!(FindingDifference::of(&json!([]), &recorded).structure.is_some(), "a cell that only one run has");
+        assert!(FindingDifference::between(&json!([]), &recorded).structure.is_some(), "a cell that only one run has");
     }
 
     #[test]

@@ -209,9 +209,9 @@ fn collect(gc: &Gc) -> Result<ExitCode> {
     let mut clearing = Clearing {
         store: store.root().display().to_string(),
         in_use: used.len(),
-        going: KindSum::of(&going),
-        dead_drafts: Files::of(left.iter().map(|draft| draft.bytes)),
-        programs: Files::of(programs.iter().map(|program| program.bytes)),
+        going: KindSum::by_kind(&going),
+        dead_drafts: Files::from_sizes(left.iter().map(|draft| draft.bytes)),
+        programs: Files::from_sizes(programs.iter().map(|program| program.bytes)),
         deleted: false,
     };
     let nothing = going.is_empty() && left.is_empty() && programs.is_empty();

@@ -43,7 +43,7 @@ fn map(text: &str) -> Result<(String, String), String> {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (first, second) =
         (StoredResults::read(&folder(&arguments.first)?)?, StoredResults::read(&folder(&arguments.second)?)?);
-    let differences = Differences::of(&first, &second, &arguments.names)?;
+    let differences = Differences::between(&first, &second, &arguments.names)?;
     let first = Side::new(&first, &arguments.first);
     let second = Side::new(&second, &arguments.second);
     answer::show(Comparison { first, second, differences }, Answer::Compare, text)
@@ -184,7 +184,7 @@ fn coinciding_text(differences: &Differences) -> String {
 
 /// Shortens hashes to 12 characters. Leaves other values unchanged.
 fn short(value: &Value) -> String {
-    match Canonical::of(value).is_hash() {
+    match Canonical::from_value(value).is_hash() {
         true => plain(value).chars().take(12).collect(),
         false => plain(value),
     }

@@ -34,7 +34,7 @@ pub(super) fn lines(model: &Path, check: bool) -> Result<Vec<CheckItem>> {
     let config = Config::read_with_attachments(model)?;
     check_weights(&config, model)?;
     let dense = deployed(&Program::without(config.layers, &config.dropped), &config);
-    let layout = Layout::of(&config, model, &dense, None)?;
+    let layout = Layout::plan(&config, model, &dense, None)?;
     let mut lines =
         vec![CheckItem::good("architecture", shape(&config)), CheckItem::good("attention", attention(&config))];
     let millions = layout.parameters() as f64 / 1e6;

@@ -39,7 +39,7 @@ impl ArtifactList<'_> {
     ///
     /// # Errors
     /// Fails if the store cannot be read or the engine is not supported here.
-    pub(super) fn of(&self, all: &[Artifact]) -> Result<Vec<ListedArtifact>> {
+    pub(super) fn entries(&self, all: &[Artifact]) -> Result<Vec<ListedArtifact>> {
         let mut rates = BTreeMap::new();
         let mut listed = Vec::new();
         for artifact in all {
@@ -97,7 +97,7 @@ impl ArtifactList<'_> {
         if complete == grid.cells.len() {
             return Ok(());
         }
-        let estimate = Estimate::of(&plan, &state, RunSettings::default().spool_bytes, u64::MAX)?;
+        let estimate = Estimate::from_plan(&plan, &state, RunSettings::default().spool_bytes, u64::MAX)?;
         let known = plan.backbones.iter().flat_map(BackbonePlan::tokens).all(|key| state.has(key));
         let left = (plan.engines(), plan.machine(), estimate.cost.left);
         to.left = to.left.take().filter(|_| known).map(|before| [before, vec![left]].concat());

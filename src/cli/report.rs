@@ -174,7 +174,8 @@ impl PageParts {
 
     /// Builds the page. The claims are judged on all `folders`.
     fn page(mut self, folders: &[PathBuf], record: bool) -> Result<Page> {
-        self.sections.sort_by_key(|section| (section.artifact.profile.clone(), PaperPlace::of(&section.artifact.name)));
+        self.sections
+            .sort_by_key(|section| (section.artifact.profile.clone(), PaperPlace::from_name(&section.artifact.name)));
         let profiles: BTreeSet<String> = self.sections.iter().map(|section| section.artifact.profile.clone()).collect();
         let (mut artifacts, notes): (Vec<_>, Vec<_>) = self.sections.into_iter().map(own_keys).unzip();
         add_headlines(&mut artifacts, folders)?;

@@ -181,7 +181,7 @@ impl Call<'_> {
             overrides,
             engine: engine.request(),
         };
-        let answer = Reproduced { listed: list.of(all)?, made: Vec::new(), not_made: Vec::new(), page: None };
+        let answer = Reproduced { listed: list.entries(all)?, made: Vec::new(), not_made: Vec::new(), page: None };
         answer::show(answer, Answer::Reproduce, |answer| println!("{}", listing::text(&answer.listed)))?;
         Ok(0)
     }

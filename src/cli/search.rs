@@ -15,7 +15,9 @@ use super::out::{bytes, columns, seconds};
 use super::search_grid::SearchArgs;
 use super::work::differs;
 use super::{fetch, progress, stop, work};
-use crate::artifact::{self, Artifact, Executor, Published, Raced, ResultsFolder, Runner, search_files, search_names};
+use crate::artifact::{
+    self, Artifact, Executor, Published, ResultsFolder, Runner, SearchResults, search_files, search_names,
+};
 use crate::cluster;
 use crate::error::{Error, Result};
 use crate::export::{self, Exporter, Form};
@@ -242,7 +244,7 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
     if searches.is_empty() {
         return Err(Error::bad_input("the artifact has no `search`").at(artifact.file.display().to_string()));
     }
-    target.check(&Raced::files(artifact))?;
+    target.check(&SearchResults::files(artifact))?;
     let reporter = DistinctNotes::new(runner.reporter);
     let runner = &Runner { reporter: &reporter, ..*runner };
     let run = |grid: &Grid| -> Result<GridOutcome> {
@@ -259,13 +261,13 @@ pub(super) fn run_race(race: &Race<'_>, runner: &Runner<'_>) -> Result<MadeArtif
     let found = searches.iter().map(|one| search(one, &env)).collect::<Result<Vec<Found>>>()?;
     let profile = grid.profile.clone().unwrap_or_default();
     let table_results = StoredResults::read(&results.join(&races.table).join(&profile)).ok();
-    let raced = Raced::new(grid, races, &found, table_results.as_ref());
+    let search_results = SearchResults::new(grid, races, &found, table_results.as_ref());
     let dense = Grid { cells: grid.cells.iter().filter(|cell| cell.is_dense()).cloned().collect(), ..grid.clone() };
     let dense = exec::read_stored(&dense, settings, store, &())?;
-    let Published { files, recorded } = raced.publish(artifact, &dense, target, started)?;
+    let Published { files, recorded } = search_results.publish(artifact, &dense, target, started)?;
     if !quiet {
-        println!("{}\n\n{}", artifact.description.title, columns(&raced.table(), &[]));
-        raced.notes().iter().for_each(|note| println!("{note}"));
+        println!("{}\n\n{}", artifact.description.title, columns(&search_results.table(), &[]));
+        search_results.notes().iter().for_each(|note| println!("{note}"));
     }
     let folder = display_path(target.path());
     let outcome = recorded.clone().unwrap_or_else(|| format!("wrote {} to {folder}", counted(files.len(), "file")));

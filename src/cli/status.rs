@@ -221,7 +221,7 @@ pub(super) fn run_cancel(arguments: &CancelArguments) -> Result<ExitCode> {
     })?;
     let mut ended = Vec::new();
     for submission in &chosen {
-        for job in queue.of(&submission.comment()) {
+        for job in queue.jobs_with_comment(&submission.comment()) {
             // Cancel whole arrays: `45_1` and `45_[2-3]` become 45.
             let number = job.id.split('_').next().unwrap_or_default().to_owned();
             if !ended.iter().any(|job: &EndedJob| job.job == number) {

@@ -311,7 +311,7 @@ fn find_queued(submission: &Submission, store: &Store) -> Result<Option<(Vec<Str
     let mut without_report = None;
     for earlier in &before {
         let mut array = None;
-        for job in queue.of(&earlier.comment()) {
+        for job in queue.jobs_with_comment(&earlier.comment()) {
             let reason = if job.reason.is_empty() { String::new() } else { format!(" ({})", job.reason) };
             lines.push(format!(
                 "already queued: job {} of {}: {}{reason}",

@@ -118,7 +118,7 @@ pub(super) fn run_folder(
     let is_artifact = submission.is_none() && Artifact::read(grid_args.file())?.is_some();
     let overrides = effective(overrides, grid, || grid_args.plain())?;
     let description =
-        RunDescription::of(grid, &grid.name, By::Run, is_artifact, overrides, grid_args.engine.request())?;
+        RunDescription::new(grid, &grid.name, By::Run, is_artifact, overrides, grid_args.engine.request())?;
     Ok(ResultsFolder::new(&results, description))
 }
 
@@ -134,7 +134,7 @@ pub(super) fn artifact_folder(
     results: &Path,
 ) -> Result<ResultsFolder> {
     let overrides = effective(overrides, grid, || artifact.grid(grid.profile.as_deref(), &[]))?;
-    let description = RunDescription::of(grid, &artifact.name, By::Reproduce, true, overrides, engine)?;
+    let description = RunDescription::new(grid, &artifact.name, By::Reproduce, true, overrides, engine)?;
     Ok(ResultsFolder::new(results, description))
 }
 

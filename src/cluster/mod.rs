@@ -50,7 +50,7 @@ pub fn unneeded(store: &Store) -> Vec<FrozenProgram> {
             let folder = submission.folder(store);
             let gone = match (submission.jobs(store).any(), &queue) {
                 (false, _) => true,
-                (true, Some(queue)) => queue.of(&submission.comment()).next().is_none(),
+                (true, Some(queue)) => queue.jobs_with_comment(&submission.comment()).next().is_none(),
                 (true, None) => false,
             };
             gone && is_mine(&folder) && idle_time(&folder) >= QUIET

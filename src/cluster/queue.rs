@@ -70,7 +70,7 @@ impl Queue {
 
     /// Returns the jobs that belong to a submission. They are identified by the submission's comment
     /// ([`Submission::comment`](super::Submission::comment)), because job numbers are reused.
-    pub fn of(&self, comment: &str) -> impl Iterator<Item = &QueuedJob> {
+    pub fn jobs_with_comment(&self, comment: &str) -> impl Iterator<Item = &QueuedJob> {
         self.jobs.iter().filter(move |job| job.comment == comment)
     }
 }

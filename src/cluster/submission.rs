@@ -275,7 +275,7 @@ impl Submission {
     /// jobs.
     pub fn find_jobs(&self, store: &Store, queue: &Queue) -> Result<SubmittedJobs> {
         let mut jobs = self.jobs(store);
-        for job in queue.of(&self.comment()) {
+        for job in queue.jobs_with_comment(&self.comment()) {
             let (number, what) = match job.id.split_once('_') {
                 Some((number, _)) => (number, SubmittedJobs::ARRAY),
                 None => (job.id.as_str(), SubmittedJobs::REPORT),

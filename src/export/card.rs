@@ -118,7 +118,10 @@ fn values(exporter: &Exporter<'_>, grid: &Grid, made: &MadeCell<'_>, numbers: Op
         base_model: hub.map(|hub| hub.repository.split('@').next().unwrap_or_default().to_owned()),
         base_revision: hub.and_then(|hub| hub.commit.clone().map(String::from)),
         content: backbone.content.clone(),
-        identity: result.identity.as_ref().map(|identity| sha256::of_bytes(Canonical::of(&identity.json()).as_str())),
+        identity: result
+            .identity
+            .as_ref()
+            .map(|identity| sha256::of_bytes(Canonical::from_value(&identity.json()).as_str())),
         class: backbone.config.architecture.class,
         layers: result.layers,
         kept: layout.kept.len(),

@@ -84,7 +84,7 @@ impl Exporter<'_> {
         };
         let deployed = deployed(&stored_program(store, backbone, variant)?, &backbone.config);
         let deployed = merged(deployed, &backbone.config)?;
-        let layout = Layout::of(&backbone.config, &backbone.folder, &deployed, self.form.dtype)?;
+        let layout = Layout::plan(&backbone.config, &backbone.folder, &deployed, self.form.dtype)?;
         then(MadeCell { layout: &layout, backbone, result, deployed: &deployed, inputs: &plan.inputs })
     }
 

@@ -379,7 +379,7 @@ impl Axes {
     fn depths(&self, layers: usize) -> Vec<(criterion::Depth, &Positioned<Depth>)> {
         let mut counts: Vec<(criterion::Depth, &Positioned<Depth>)> = Vec::new();
         for depth in self.depth.iter().flatten() {
-            let count = depth.value.of(layers);
+            let count = depth.value.resolve(layers);
             if counts.iter().all(|(known, _)| *known != count) {
                 counts.push((count, depth));
             }

@@ -47,8 +47,8 @@ impl DepthEntry {
 
 impl Depth {
     /// Returns the depth for a backbone with `layers` layers. Shares are rounded half up, but to at least 1.
-    pub(super) fn of(self, layers: usize) -> criterion::Depth {
-        criterion::Depth { count: self.amount.of(self.unit.available(layers)), unit: self.unit }
+    pub(super) fn resolve(self, layers: usize) -> criterion::Depth {
+        criterion::Depth { count: self.amount.resolve(self.unit.available(layers)), unit: self.unit }
     }
 
     /// Returns whether the depth is written as a share.
@@ -105,7 +105,7 @@ impl Amount {
     }
 
     /// Returns the number of units to remove out of `available`.
-    fn of(self, available: usize) -> usize {
+    fn resolve(self, available: usize) -> usize {
         match self {
             Self::Count(count) => count,
             Self::Share { millionths } => {
@@ -281,7 +281,7 @@ mod tests {
             let (written, amount) = text[1..text.len() - 1].split_once(": ").unwrap();
             let amount = amount.parse::<u64>().map_or_else(|_| json!(amount), |count| json!(count));
             let depth = parse(json!({written: amount})).unwrap();
-            assert_eq!(depth.of(layers), criterion::Depth { count, unit }, "{text}");
+            assert_eq!(depth.resolve(layers), criterion::Depth { count, unit }, "{text}");
             assert_eq!(depth.to_string(), text);
         }
         for wrong in [json!({"heads": 1}), json!({"layers": 1}), json!({}), json!({"mlp": 1, "attention": 1})] {
@@ -305,7 +305,7 @@ mod tests {
             ("34.999999%", 10, 3),
             ("99.999999%", 80, 80),
         ] {
-            assert_eq!(share(text).unwrap().of(layers), criterion::Depth::layers(count), "{text} of {layers}");
+            assert_eq!(share(text).unwrap().resolve(layers), criterion::Depth::layers(count), "{text} of {layers}");
             assert_eq!(share(text).unwrap().to_string(), text);
         }
         assert_eq!(share("12.50%").unwrap(), share("12.5%").unwrap());

@@ -25,7 +25,7 @@ impl Draw {
     ///
     /// # Errors
     /// Propagates errors from [`PythonRandom::sample`].
-    pub fn of(&self, count: usize) -> Result<Vec<usize>> {
+    pub fn indices(&self, count: usize) -> Result<Vec<usize>> {
         let order = PythonRandom::new(self.seed).sample(count, count)?;
         let to = self.to.min(count);
         Ok(order[self.from.min(to)..to].to_vec())
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn stretches_of_one_order_are_all_of_it_and_meet_nowhere() {
         let [a, b, c, none] =
-            [(0, 4), (4, 8), (8, 16), (12, 20)].map(|(from, to)| Draw { seed: 7, from, to }.of(10).unwrap());
+            [(0, 4), (4, 8), (8, 16), (12, 20)].map(|(from, to)| Draw { seed: 7, from, to }.indices(10).unwrap());
         // Expected: `random.Random(7).sample(range(10), 10)` in Python 3.11.
         assert_eq!([a, b, c].concat(), [5, 2, 6, 9, 0, 7, 4, 1, 3, 8]);
         assert_eq!(Draw { seed: 7, from: 8, to: 16 }.count(10), 2);

@@ -165,7 +165,11 @@ impl Grid {
     /// # Errors
     /// Fails like [`Grid::load`].
     pub fn of_text(text: &str, path: &Path) -> Result<Grid> {
-        Self::from_layers(Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
+        Self::from_layers(
+            Layers::from_node(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?,
+            path,
+            &AxisChoice::ALL,
+        )
     }
 
     fn from_layers(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<Grid> {
@@ -233,7 +237,7 @@ impl Grid {
     /// # Errors
     /// Fails like [`Grid::load`], except for errors that can be found only if the inputs exist.
     pub fn checked_search(text: &str, path: &Path) -> Result<Option<Search>> {
-        let Layers { root, library, .. } = Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?;
+        let Layers { root, library, .. } = Layers::from_node(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?;
         Ok(check::check(&schema(&root)?, &root, path, &library)?.search)
     }
 
@@ -242,7 +246,7 @@ impl Grid {
     /// # Errors
     /// Fails like [`Grid::needs`].
     pub fn needs_of_text(text: &str, path: &Path) -> Result<InputList> {
-        Self::needed(Layers::of(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
+        Self::needed(Layers::from_node(yaml::parse_map(text, path, &SHAPE)?, path, None, &[])?, path, &AxisChoice::ALL)
     }
 
     fn needed(layers: Layers, path: &Path, shown: &AxisChoice<'_>) -> Result<InputList> {
@@ -335,10 +339,10 @@ struct Layers {
 
 impl Layers {
     fn read(path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
-        Self::of(yaml::read(path, &SHAPE)?, path, profile, overrides)
+        Self::from_node(yaml::read(path, &SHAPE)?, path, profile, overrides)
     }
 
-    fn of(mut root: node::YamlNode, path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
+    fn from_node(mut root: node::YamlNode, path: &Path, profile: Option<&str>, overrides: &[String]) -> Result<Self> {
         artifact::take(&mut root);
         let library = named::Library::around(path);
         let profile = profile::take(&mut root, profile, &library)?;

@@ -100,7 +100,7 @@ impl CellPattern {
         }
         backbone
             && method(&self.criterion, criterion)
-            && (self.depth.is_empty() || self.depth.iter().any(|depth| depth.value.of(layers) == cell.depth))
+            && (self.depth.is_empty() || self.depth.iter().any(|depth| depth.value.resolve(layers) == cell.depth))
             && method(&self.recovery, recovery)
             && (self.calibration.is_empty()
                 || self.calibration.iter().any(|pattern| means_calibration(&pattern.value, calibration)))
@@ -134,7 +134,7 @@ impl CellPattern {
         unmeant(&self.criterion, &distinct(pruned().filter_map(|(cell, _)| cell.criterion.as_ref())), missing)?;
         unmeant(&self.recovery, &distinct(pruned().filter_map(|(cell, _)| cell.recovery.as_ref())), missing)?;
         for Positioned { value, position } in &self.depth {
-            if !pruned().any(|(cell, layers)| cell.depth == value.of(*layers)) {
+            if !pruned().any(|(cell, layers)| cell.depth == value.resolve(*layers)) {
                 let known = distinct(pruned().map(|(cell, _)| &cell.depth));
                 let known = known.iter().map(ToString::to_string).collect();
                 return Err(missing("depth", position, value.to_string(), known));
@@ -212,17 +212,17 @@ fn means_calibration(pattern: &CalibrationPattern, calibration: &Calibration) ->
 
 /// Formats a pattern, such as `corpus: c4, sequences: 16 or 32`.
 fn describe(pattern: &CalibrationPattern) -> String {
-    fn of<T: ToString>(key: &str, values: &Many<T>) -> Option<String> {
+    fn describe_values<T: ToString>(key: &str, values: &Many<T>) -> Option<String> {
         let values: Vec<String> = values.iter().map(ToString::to_string).collect();
         if values.is_empty() { None } else { Some(format!("{key}: {}", values.join(" or "))) }
     }
     let CalibrationPattern { corpus, sequences, length, seed, operator_sequences } = pattern;
     let parts = [
-        of("corpus", corpus),
-        of("sequences", sequences),
-        of("length", length),
-        of("seed", seed),
-        of("operator_sequences", operator_sequences),
+        describe_values("corpus", corpus),
+        describe_values("sequences", sequences),
+        describe_values("length", length),
+        describe_values("seed", seed),
+        describe_values("operator_sequences", operator_sequences),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -75,10 +75,10 @@ impl ShardsEntry {
     }
 
     pub(super) fn patterns(&self) -> Vec<String> {
-        self.of(self.names.len()).into_iter().map(|shard| self.names[shard].clone()).collect()
+        self.opened_shards(self.names.len()).into_iter().map(|shard| self.names[shard].clone()).collect()
     }
 
-    fn of(&self, count: usize) -> BTreeSet<usize> {
+    fn opened_shards(&self, count: usize) -> BTreeSet<usize> {
         self.seeds.iter().flat_map(|seed| self.order.opened_shards(count, *seed, self.read)).collect()
     }
 
@@ -97,7 +97,7 @@ impl ShardsEntry {
             names => names.iter().map(|name| name.rsplit('/').next().unwrap_or(name).to_owned()).collect(),
         };
         let files: BTreeMap<usize, String> =
-            self.of(names.len()).into_iter().map(|shard| (shard, names[shard].clone())).collect();
+            self.opened_shards(names.len()).into_iter().map(|shard| (shard, names[shard].clone())).collect();
         if let Some(absent) = files.values().find(|name| !path.join(name).is_file()) {
             return Err(Error::missing("a shard of the text is missing")
                 .at(path.display().to_string())

@@ -112,7 +112,7 @@ impl Differences {
     ///
     /// # Errors
     /// Fails if a name does not occur in its run.
-    pub fn of(first: &StoredResults, second: &StoredResults, names: &[(String, String)]) -> Result<Self> {
+    pub fn between(first: &StoredResults, second: &StoredResults, names: &[(String, String)]) -> Result<Self> {
         let renamed = Renamed::new(names, first, second)?;
         let settings = settings_that_differ(&renamed.value(&first.settings), &second.settings);
         let data_known = !first.inputs.is_empty() && !second.inputs.is_empty();

@@ -113,17 +113,17 @@ fn run(seeds: &[(u64, f64)]) -> StoredResults {
 #[test]
 fn cells_that_differ_only_in_seed_are_paired_by_seed() {
     let both = run(&[(0, 50.0), (1, 75.0)]);
-    let alike = Differences::of(&both, &both, &[]).unwrap();
+    let alike = Differences::between(&both, &both, &[]).unwrap();
     assert_eq!((alike.compared, alike.values.len(), alike.coinciding.len()), (2, 0, 0));
     // A run that has one of the two seeds is compared with the cell for that seed.
-    let other = Differences::of(&both, &run(&[(1, 75.0)]), &[]).unwrap();
+    let other = Differences::between(&both, &run(&[(1, 75.0)]), &[]).unwrap();
     assert_eq!((other.compared, other.values.len(), other.only_first.len()), (1, 0, 1));
     assert_eq!(other.only_first[0].cell, "llama/ghosted@0");
 }
 
 #[test]
 fn uniform_setting_is_reported_and_pairs_still_match() {
-    let apart = Differences::of(&run(&[(0, 50.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
+    let apart = Differences::between(&run(&[(0, 50.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
     assert_eq!((apart.compared, apart.values.len()), (1, 1));
     let global_differences: Vec<_> = apart
         .global_differences
@@ -132,7 +132,7 @@ fn uniform_setting_is_reported_and_pairs_still_match() {
         .collect();
     assert_eq!(global_differences, [("calibration.seed", Some(json!(0)), Some(json!(7)))]);
     // Two numbers in one run match the same number in the other run, so none of them are paired.
-    let several = Differences::of(&run(&[(0, 50.0), (1, 60.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
+    let several = Differences::between(&run(&[(0, 50.0), (1, 60.0)]), &run(&[(7, 75.0)]), &[]).unwrap();
     assert_eq!((several.compared, several.only_first.len(), several.only_second.len()), (0, 2, 1));
 }
 
@@ -141,12 +141,12 @@ fn indistinguishable_values_get_no_paper_value() {
     let both = run(&[(0, 50.0), (1, 75.0)]);
     // An older program version did not record identities.
     let older = StoredResults { identities: BTreeMap::new(), ..run(&[(0, 50.0)]) };
-    let found = Differences::of(&both, &older, &[]).unwrap();
+    let found = Differences::between(&both, &older, &[]).unwrap();
     assert!(!found.identified);
     assert_eq!((found.compared, found.values.len(), found.coinciding.len()), (0, 0, 1));
     assert_eq!((found.coinciding[0].first.len(), found.coinciding[0].second.len()), (2, 1));
     assert!(found.coinciding[0].settings.contains(&"calibration.seed".to_owned()), "{:?}", found.coinciding);
-    let older = Differences::of(&run(&[(0, 50.0)]), &older, &[]).unwrap();
+    let older = Differences::between(&run(&[(0, 50.0)]), &older, &[]).unwrap();
     assert_eq!((older.compared, older.values.len()), (1, 0));
 }
 
@@ -173,7 +173,7 @@ fn settings_values_and_what_only_one_has_are_told_apart() {
     for run in [&mut one, &mut two] {
         run.inputs.insert("rte.jsonl".into(), "11".into());
     }
-    let differences = Differences::of(&one, &two, &[]).unwrap();
+    let differences = Differences::between(&one, &two, &[]).unwrap();
     let paths: Vec<&str> = differences.settings.iter().map(|setting| setting.path.as_str()).collect();
     assert_eq!(paths, ["calibration", "corpora.c4.column", "corpora.c4.limit"], "a file location is not a setting");
     assert_eq!(differences.settings[1].first, None);
@@ -187,7 +187,7 @@ fn settings_values_and_what_only_one_has_are_told_apart() {
         (differences.only_first[0].record.metric.as_str(), differences.only_second[0].record.metric.as_str()),
         ("boolq", "copa")
     );
-    assert!(Differences::of(&one, &one, &[]).unwrap().values.is_empty());
+    assert!(Differences::between(&one, &one, &[]).unwrap().values.is_empty());
 }
 
 #[test]
@@ -200,13 +200,13 @@ fn changed_bytes_under_one_name_are_not_paired() {
     two.inputs.extend([("a".into(), "33".into()), ("m/config.json".into(), "22".into())]);
     one.protocols.insert("rte".into(), protocol("44"));
     two.protocols.insert("rte".into(), protocol("44"));
-    let differences = Differences::of(&one, &two, &[]).unwrap();
+    let differences = Differences::between(&one, &two, &[]).unwrap();
     assert!(differences.settings.is_empty());
     let data: Vec<&str> = differences.data.iter().map(|change| change.path.as_str()).collect();
     assert_eq!(data, ["corpora.c4"]);
     assert!(differences.values[0].paired.is_some(), "the task is the same");
     two.protocols.insert("rte".into(), protocol("55"));
-    let differences = Differences::of(&one, &with_rows(two, "55"), &[]).unwrap();
+    let differences = Differences::between(&one, &with_rows(two, "55"), &[]).unwrap();
     assert_eq!(differences.protocols.len(), 1);
     let global_differences: Vec<&str> =
         differences.global_differences.iter().map(|change| change.path.as_str()).collect();
@@ -229,7 +229,7 @@ fn engine_differences_beyond_dtype_tolerance_are_listed() {
         run.inputs.insert("m/config.json".into(), "22".into());
     }
     let beyond = |one: &StoredResults, two: &StoredResults| {
-        let differences = Differences::of(one, two, &[]).unwrap();
+        let differences = Differences::between(one, two, &[]).unwrap();
         (differences.engines, differences.values.iter().map(|value| value.beyond).collect::<Vec<_>>())
     };
     assert_eq!(beyond(&one, &two), (Vec::new(), vec![None, None]), "a run without recorded engines used the CPU");
@@ -267,10 +267,10 @@ fn backbones_pair_by_map_and_unknown_names_are_refused() {
         run.protocols.insert("rte".into(), json!({"data": ["44"]}));
         run.protocols.insert("ppl_c4".into(), json!({"data": ["55"]}));
     }
-    let differences = Differences::of(&one, &two, &[]).unwrap();
+    let differences = Differences::between(&one, &two, &[]).unwrap();
     assert_eq!((differences.compared, differences.only_first.len()), (0, 1));
     let map = [("llama".to_string(), "qwen".to_string())];
-    let differences = Differences::of(&one, &two, &map).unwrap();
+    let differences = Differences::between(&one, &two, &map).unwrap();
     assert_eq!((differences.compared, differences.only_first.len(), differences.only_second.len()), (1, 0, 0));
     assert!(differences.values[0].paired.is_some());
     let paths: Vec<&str> = differences.settings.iter().map(|setting| setting.path.as_str()).collect();
@@ -278,7 +278,7 @@ fn backbones_pair_by_map_and_unknown_names_are_refused() {
     let data: Vec<&str> = differences.data.iter().map(|change| change.path.as_str()).collect();
     assert_eq!(data, ["backbones.qwen", "tokenizers.qwen"]);
     for (from, to, words) in [("lama", "qwen", "did you mean `llama`?"), ("llama", "qwem", "did you mean `qwen`?")] {
-        let error = Differences::of(&one, &two, &[(from.into(), to.into())]).unwrap_err();
+        let error = Differences::between(&one, &two, &[(from.into(), to.into())]).unwrap_err();
         assert!(error.exit_code() == 2 && error.to_string().contains(words), "{error}");
     }
 }
@@ -296,7 +296,7 @@ fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
     let measured = two.measured.remove("llama").unwrap();
     two.measured.insert("mine".into(), measured);
     two.numbers[0].record.value = Some(75.0);
-    let found = Differences::of(&one, &two, &[]).unwrap();
+    let found = Differences::between(&one, &two, &[]).unwrap();
     assert_eq!((found.compared, found.values.len(), found.global_differences.len()), (1, 1, 0));
     assert!(found.values[0].same_items);
     // If one run has two names for the same backbone, the numbers are paired by name.
@@ -304,9 +304,9 @@ fn what_is_one_thing_stands_side_by_side_whatever_it_is_called() {
     both.numbers.push(ResultRow { cell: "mine/none".into(), ..two.numbers[0].clone() });
     both.identities.insert("mine/none".into(), both.identities["llama/none"].clone());
     both.measured.extend(two.measured.clone());
-    let found = Differences::of(&both, &both, &[]).unwrap();
+    let found = Differences::between(&both, &both, &[]).unwrap();
     assert_eq!((found.compared, found.values.len(), found.coinciding.len()), (2, 0, 0));
-    let found = Differences::of(&both, &one, &[]).unwrap();
+    let found = Differences::between(&both, &one, &[]).unwrap();
     assert_eq!((found.compared, found.values.len(), found.only_first.len()), (1, 0, 1));
     assert_eq!(found.only_first[0].cell, "mine/none");
 }
@@ -319,7 +319,7 @@ fn option_of_one_of_several_methods_is_reported() {
             identity["repair"]["options"]["solver"] = json!("normal");
         }
     });
-    let found = Differences::of(&one, &two, &[]).unwrap();
+    let found = Differences::between(&one, &two, &[]).unwrap();
     assert_eq!((found.compared, found.coinciding.len()), (2, 0));
     let global_differences: Vec<_> = found
         .global_differences
@@ -340,7 +340,7 @@ fn every_setting_that_differs_is_reported() {
             let value = identity.pointer_mut(&format!("/{}", path.as_str().replace('.', "/"))).unwrap();
             *value = if value.is_number() { json!(7) } else { json!("another") };
         });
-        let found = Differences::of(&one, &two, &[]).unwrap();
+        let found = Differences::between(&one, &two, &[]).unwrap();
         // Numbers of different methods are never paired.
         if ["cut.criterion", "repair.recovery"].contains(&path.as_str()) {
             assert_eq!((found.compared, found.only_first.len(), found.only_second.len()), (0, 1, 1), "{path}");
@@ -361,10 +361,10 @@ fn every_setting_that_differs_is_reported() {
 fn of_runs_by_an_older_program_backbones_of_two_names_are_two() {
     let one = older("llama");
     let two = older("qwen");
-    assert_eq!(Differences::of(&one, &one, &[]).unwrap().compared, 1);
-    let found = Differences::of(&one, &two, &[]).unwrap();
+    assert_eq!(Differences::between(&one, &one, &[]).unwrap().compared, 1);
+    let found = Differences::between(&one, &two, &[]).unwrap();
     assert_eq!((found.compared, found.only_first.len(), found.only_second.len()), (0, 1, 1));
-    assert_eq!(Differences::of(&one, &two, &[("llama".into(), "qwen".into())]).unwrap().compared, 1);
+    assert_eq!(Differences::between(&one, &two, &[("llama".into(), "qwen".into())]).unwrap().compared, 1);
 }
 
 fn older(backbone: &str) -> StoredResults {

@@ -36,7 +36,7 @@ pub struct FrameDifference {
 
 impl FrameDifference {
     /// Compares two tables row by row. Returns `None` if their columns or row counts differ.
-    pub fn of(one: &DataFrame, other: &DataFrame) -> Option<Self> {
+    pub fn between(one: &DataFrame, other: &DataFrame) -> Option<Self> {
         if one.schema() != other.schema() || one.height() != other.height() {
             return None;
         }
@@ -87,10 +87,10 @@ mod tests {
     #[test]
     fn frame_difference_reports_largest_value_rows_and_cells() {
         let recorded = table(&[-1.0, -2.0, -3.0], &[true, false, true]);
-        let same = FrameDifference::of(&recorded, &recorded).unwrap();
+        let same = FrameDifference::between(&recorded, &recorded).unwrap();
         assert_eq!(same, FrameDifference::default());
         let made = table(&[-1.0, -2.25, -3.5], &[true, false, true]);
-        let found = FrameDifference::of(&made, &recorded).unwrap();
+        let found = FrameDifference::between(&made, &recorded).unwrap();
         assert_eq!((found.largest, found.rows), (Some(("log_likelihood".to_owned(), 0.5)), 2));
         assert_eq!(found.cells.into_iter().collect::<Vec<_>>(), ["a.dense", "a.ghosted"]);
         assert!(found.other_columns.is_empty());
@@ -99,9 +99,10 @@ mod tests {
     #[test]
     fn frame_difference_names_other_columns_and_bounds_nan() {
         let recorded = table(&[-1.0, -2.0, -3.0], &[true, false, true]);
-        let found = FrameDifference::of(&table(&[f64::NAN, -2.0, -3.0], &[false, false, true]), &recorded).unwrap();
+        let found =
+            FrameDifference::between(&table(&[f64::NAN, -2.0, -3.0], &[false, false, true]), &recorded).unwrap();
         assert_eq!(found.largest, Some(("log_likelihood".to_owned(), f64::INFINITY)));
         assert_eq!(found.other_columns, ["greedy"]);
-        assert_eq!(FrameDifference::of(&table(&[-1.0], &[true]), &recorded), None, "other rows");
+        assert_eq!(FrameDifference::between(&table(&[-1.0], &[true]), &recorded), None, "other rows");
     }
 }

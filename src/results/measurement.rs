@@ -268,7 +268,7 @@ impl Measurement {
 /// Returns the hexadecimal SHA-256 that identifies a reported number by its variants, measures and metric.
 pub(super) fn number_id(variants: &[&Identity], measures: &[&MeasureId], metric: &str) -> String {
     let all = json!({"variants": variants, "measures": measures, "metric": metric});
-    sha256::of_bytes(Canonical::of(&all).as_str())
+    sha256::of_bytes(Canonical::from_value(&all).as_str())
 }
 
 impl Results {

@@ -181,7 +181,7 @@ impl NumberIdentity {
         for path in NAMED {
             let Some(leaf) = flat.get_mut(path) else { continue };
             if let Value::String(name) = leaf.value() {
-                *leaf = Canonical::of(&renamed.name(&name)?.into());
+                *leaf = Canonical::from_value(&renamed.name(&name)?.into());
             }
         }
         Some(Self { names, flat, ..self })

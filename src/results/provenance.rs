@@ -143,7 +143,7 @@ impl RunDescription {
     ///
     /// # Errors
     /// Fails if the engine is not supported here.
-    pub fn of(
+    pub fn new(
         grid: &Grid,
         name: &str,
         by: By,
@@ -281,7 +281,7 @@ mod tests {
 mod description_tests {
     use super::*;
 
-    fn of(overrides: &[&str], engines: &[(&str, &str)]) -> RunDescription {
+    fn description(overrides: &[&str], engines: &[(&str, &str)]) -> RunDescription {
         RunDescription {
             name: "grid".into(),
             profile: None,
@@ -298,20 +298,20 @@ mod description_tests {
 
     #[test]
     fn only_the_same_settings_and_engines_may_replace_each_other() {
-        let plain = of(&[], &[("a", "f32")]);
-        assert!(plain.is_same(&of(&[], &[("a", "f32"), ("b", "bf16")])), "a backbone that was added");
+        let plain = description(&[], &[("a", "f32")]);
+        assert!(plain.is_same(&description(&[], &[("a", "f32"), ("b", "bf16")])), "a backbone that was added");
         assert!(plain.is_same(&RunDescription { differs: vec!["told".into()], ..plain.clone() }));
         for other in [
-            of(&[], &[("a", "bf16")]),
-            of(&["depth=2"], &[("a", "f32")]),
+            description(&[], &[("a", "bf16")]),
+            description(&["depth=2"], &[("a", "f32")]),
             RunDescription { by: By::Reproduce, ..plain.clone() },
             RunDescription { profile: Some("tiny".into()), ..plain.clone() },
             RunDescription { name: "other".into(), ..plain.clone() },
         ] {
             assert!(!plain.is_same(&other) && !other.is_same(&plain), "{other:?}");
         }
-        assert_eq!(words(&of(&[], &[("a", "f32"), ("b", "bf16"), ("c", "f32")]).engines), "cpu-bf16,cpu-f32");
-        let amx = ComputeId { device: "cpu-amx".into(), ..of(&[], &[("a", "bf16")]).engines["a"].clone() };
+        assert_eq!(words(&description(&[], &[("a", "f32"), ("b", "bf16"), ("c", "f32")]).engines), "cpu-bf16,cpu-f32");
+        let amx = ComputeId { device: "cpu-amx".into(), ..description(&[], &[("a", "bf16")]).engines["a"].clone() };
         assert_eq!(words(&BTreeMap::from([("a".to_owned(), amx)])), "cpu-bf16-amx");
     }
 }

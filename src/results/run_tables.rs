@@ -58,7 +58,7 @@ pub fn long(results: &Results, profile: &str, extra_notes: Vec<String>) -> Table
         columns: results
             .protocols
             .iter()
-            .map(|protocol| NumberColumn::of(protocol.measures(), protocol.column()))
+            .map(|protocol| NumberColumn::new(protocol.measures(), protocol.column()))
             .collect(),
         tail: setting_columns.chain(tail.into_iter().flatten()).collect(),
         rows: results
@@ -222,7 +222,7 @@ pub fn wide(results: &Results, metric: Option<&str>, profile: &str, extra_notes:
             .iter()
             .map(|(backbone, depth, layers)| {
                 let of_layers = if depth.is_in_layers() { format!("/{layers}") } else { String::new() };
-                NumberColumn::of(protocol.measures(), format!("{backbone} {depth}{of_layers}"))
+                NumberColumn::new(protocol.measures(), format!("{backbone} {depth}{of_layers}"))
             })
             .collect(),
         rows: variants.iter().zip(row_labels(&variants)).map(row).collect(),

@@ -330,7 +330,7 @@ impl Table {
 }
 
 impl NumberColumn {
-    pub fn of(metric: Metric, head: impl Into<String>) -> Self {
+    pub fn new(metric: Metric, head: impl Into<String>) -> Self {
         Self { head: head.into(), metric, arrow: false }
     }
 

@@ -45,7 +45,7 @@ impl Found {
         order.sort_by_key(|candidate| self.rank(candidate));
         for candidate in order {
             let mut row = vec![
-                names.of(&candidate.cell).to_owned(),
+                names.shorten(&candidate.cell).to_owned(),
                 removed(&candidate.removed),
                 format!("{:.3}×", candidate.costs.speedup),
                 bytes(candidate.costs.bytes),
@@ -92,7 +92,7 @@ impl Found {
             Elimination::Survived if self.winner.as_ref() == Some(&candidate.cell) => "winner".to_owned(),
             Elimination::Survived => "not separated from the winner".to_owned(),
             Elimination::Out { round, rival, p } => {
-                format!("out after round {round}, p {p:.1e} against {}", names.of(rival))
+                format!("out after round {round}, p {p:.1e} against {}", names.shorten(rival))
             }
             Elimination::Failed { reason } => format!("failed: {}", reason.lines().next().unwrap_or_default()),
             Elimination::Slow { reason } => reason.clone(),
@@ -108,7 +108,7 @@ impl Found {
         let names = self.short_names();
         std::iter::once(head)
             .chain(self.judged.iter().map(|judged| {
-                let mut row = vec![judged.role.clone(), names.of(&judged.cell).to_owned()];
+                let mut row = vec![judged.role.clone(), names.shorten(&judged.cell).to_owned()];
                 for (at, objective) in self.objectives.iter().enumerate() {
                     row.push(judged.scores.get(at).map_or_else(String::new, |score| objective.score_text(score)));
                     row.push(
@@ -136,8 +136,8 @@ impl Found {
         }
         let names = self.short_names();
         for candidate in self.candidates.iter().filter(|candidate| !candidate.same.is_empty()) {
-            let copies: Vec<&str> = candidate.same.iter().map(|name| names.of(name)).collect();
-            lines.push(format!("Identical to {}: {}.", names.of(&candidate.cell), copies.join(", ")));
+            let copies: Vec<&str> = candidate.same.iter().map(|name| names.shorten(name)).collect();
+            lines.push(format!("Identical to {}: {}.", names.shorten(&candidate.cell), copies.join(", ")));
         }
         lines.extend(names.without_middle().map(|(short, full)| format!("{short} is {full}.")));
         lines.extend(self.objectives.iter().zip(&self.leads).map(|(objective, lead)| objective.said_lead(lead)));

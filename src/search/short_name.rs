@@ -30,7 +30,7 @@ impl ShortNames {
     }
 
     /// Returns the short name, or `name` itself if it has none.
-    pub(super) fn of<'a>(&'a self, name: &'a str) -> &'a str {
+    pub(super) fn shorten<'a>(&'a self, name: &'a str) -> &'a str {
         self.0.get(name).map_or(name, String::as_str)
     }
 
@@ -60,10 +60,10 @@ mod tests {
     fn long_names_are_shortened_and_stay_apart() {
         let names = ["my.dense".to_owned(), long("1024"), long("2048"), "other.a.dense".to_owned()];
         let short = ShortNames::new("my", &names);
-        assert_eq!(short.of("my.dense"), "dense");
-        assert_eq!(short.of("other.a.dense"), "other.a.dense", "the name of another backbone is kept");
-        assert_eq!(short.of("unknown"), "unknown");
-        let shown: Vec<&str> = names.iter().map(|name| short.of(name)).collect();
+        assert_eq!(short.shorten("my.dense"), "dense");
+        assert_eq!(short.shorten("other.a.dense"), "other.a.dense", "the name of another backbone is kept");
+        assert_eq!(short.shorten("unknown"), "unknown");
+        let shown: Vec<&str> = names.iter().map(|name| short.shorten(name)).collect();
         assert_eq!(shown.iter().collect::<BTreeSet<_>>().len(), names.len(), "{shown:?}");
         assert!(shown.iter().all(|name| name.chars().count() <= MAX_LENGTH), "{shown:?}");
         let kept: Vec<&str> = short.without_middle().map(|(_, full)| full).collect();

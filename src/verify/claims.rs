@@ -75,7 +75,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun, judge: &Judge) -> Re
         }
     }
     let all = check.compared();
-    Ok(check.of(all))
+    Ok(check.with_total(all))
 }
 
 fn rest_of_line(line: &str) -> String {

@@ -179,7 +179,7 @@ impl Checks {
         let boundaries = recorded.cells.iter().map(|cell| cell.boundaries.len()).sum();
         let counts = [self.inputs.compared(), windows, documents, choices, pruned, boundaries];
         let checks = [self.inputs, self.windows, self.documents, self.choices, self.selections, self.operators];
-        checks.into_iter().zip(counts).map(|(check, count)| check.of(count)).collect()
+        checks.into_iter().zip(counts).map(|(check, count)| check.with_total(count)).collect()
     }
 }
 

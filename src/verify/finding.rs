@@ -192,7 +192,7 @@ impl Check {
     /// Sets the total number of values from which the sample was drawn, and the detection probability that follows from
     /// it.
     #[must_use]
-    pub(super) fn of(mut self, all: usize) -> Self {
+    pub(super) fn with_total(mut self, all: usize) -> Self {
         self.all = all.max(self.compared());
         self.chance = if self.all == 0 { 1.0 } else { self.compared() as f64 / self.all as f64 };
         self
@@ -211,7 +211,7 @@ impl FolderCheck {
             folder: path.display().to_string(),
             name: "archive".to_owned(),
             program: METADATA.to_owned(),
-            checks: vec![check.of(all)],
+            checks: vec![check.with_total(all)],
             notes: Vec::new(),
         }
     }

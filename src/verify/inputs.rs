@@ -109,7 +109,7 @@ pub(super) fn check_files(folder: &Path, notes: &mut Vec<String>) -> Result<Chec
     notes.extend(
         (left_out > 0).then(|| format!("{left_out} of {all} listed files are not in the folder (allowed for records)")),
     );
-    Ok(check_files.of(all - left_out))
+    Ok(check_files.with_total(all - left_out))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
     flips(recorded, &mut check);
     channels(folder, recorded, &mut check)?;
     let all = check.compared();
-    Ok(check.of(all))
+    Ok(check.with_total(all))
 }
 
 fn item_label(number: &ResultRow) -> String {

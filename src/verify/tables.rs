@@ -41,7 +41,7 @@ pub(super) fn check(folder: &Path, recorded: &ReferenceRun) -> Result<Check> {
         }
     }
     let all = check.compared();
-    Ok(check.of(all))
+    Ok(check.with_total(all))
 }
 
 fn both_nearly_equal(one: Option<f64>, two: Option<f64>) -> bool {

@@ -35,7 +35,7 @@ fn once<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
 struct Numbers(Vec<Record>);
 
 impl Numbers {
-    fn of(records: Vec<Record>, metric: &str) -> Self {
+    fn new(records: Vec<Record>, metric: &str) -> Self {
         Self(records.into_iter().filter(|record| record.metric == metric).collect())
     }
 
@@ -193,7 +193,7 @@ fn real_part(judged: &[JudgedClaim<'_>], real: &StoredResults, seeds: &StoredRes
     format!(
         "SmolLM2-135M, a real language model, over six tasks:\n\n{}\n{}Of the paper's claims that it can test, {hold} hold \
          and {fail} fail ([list](docs/paper.md#claims-on-smollm2)).\n",
-        table(&Numbers::of(real.records(), "acc_average")),
+        table(&Numbers::new(real.records(), "acc_average")),
         ahead(&counts),
     )
 }
@@ -289,8 +289,8 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
     let cells = second.cells.len();
     assert!(readme.contains(&format!("{cells} cells")), "the README does not state {cells} cells for table 2");
     let (_, counts) = headline(&second, Some(&seeds)).unwrap();
-    let accuracy = Numbers::of(second.records(), "acc_average");
-    let perplexity = Numbers::of(third.records(), "ppl_average");
+    let accuracy = Numbers::new(second.records(), "acc_average");
+    let perplexity = Numbers::new(third.records(), "ppl_average");
     let judged = judged_real(root);
     let part = format!(
         "{}\nThe three bundled models, over nine tasks:\n\n{}\n{}",
@@ -321,7 +321,7 @@ fn what_the_pages_show_of_the_recorded_run_is_what_it_says() {
 
 /// Builds the records for one metric from (depth, criterion, recovery, value) tuples.
 fn played(metric: &str, values: &[(usize, &str, &str, f64)]) -> Numbers {
-    Numbers::of(
+    Numbers::new(
         values
             .iter()
             .map(|(depth, criterion, recovery, value)| {

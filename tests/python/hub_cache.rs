@@ -16,7 +16,7 @@ fn wants() -> RepoFiles {
 }
 
 fn settings(endpoint: &str, cache: &Path, offline: bool) -> HubSettings {
-    HubSettings::of(&|name: &str| match name {
+    HubSettings::from_vars(&|name: &str| match name {
         "HF_ENDPOINT" => Some(endpoint.into()),
         "HF_HUB_CACHE" => Some(cache.into()),
         "HF_TOKEN" => Some(TOKEN.into()),

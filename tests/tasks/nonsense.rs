@@ -74,7 +74,7 @@ fn of_row(known: &Task, fields: &Map<String, Value>) -> Result<ghostlab_definiti
 
 /// Checks that a row yields requests or an error that names `nonsense:1`. Returns whether it yields requests.
 fn ask(known: &'static Task, fields: &Map<String, Value>) -> bool {
-    let asked = of_row(known, fields).and_then(|task| Asked::of(task, &Bytes, Bos::Tokenizer, 64));
+    let asked = of_row(known, fields).and_then(|task| Asked::new(task, &Bytes, Bos::Tokenizer, 64));
     match asked {
         Ok(asked) => {
             assert_eq!(asked.requests.len(), asked.task.solution(0).unwrap().0.len());
@@ -195,7 +195,7 @@ fn any_text_passes_through_unchanged() {
     let path = folder.path().join("arc.jsonl");
     std::fs::write(&path, file).unwrap();
     let read = builtin::task(arc, &path, None).unwrap();
-    let asked = Asked::of(read, &Bytes, Bos::Tokenizer, 1000).unwrap();
+    let asked = Asked::new(read, &Bytes, Bos::Tokenizer, 1000).unwrap();
     for (at, (pair, (context, continuation))) in texts.chunks(2).zip(asked.texts().step_by(2)).enumerate() {
         assert_eq!(context, format!("Question: {}\nAnswer:", pair[0]));
         assert_eq!(continuation, format!(" {}", pair[1]));
@@ -214,7 +214,7 @@ fn any_text_passes_through_unchanged() {
             continue;
         }
         let task = of_row(race, fields.as_object().unwrap()).unwrap_or_else(|error| panic!("{problem}: {error}"));
-        let asked = Asked::of(task, &Bytes, Bos::Tokenizer, 1000).unwrap();
+        let asked = Asked::new(task, &Bytes, Bos::Tokenizer, 1000).unwrap();
         if !four[0].ends_with("  _  .") {
             let wanted = format!("Article: {0}\n\nQuestion: {0}\nAnswer: d\n{0}", four[0]);
             assert_eq!(asked.texts().next().unwrap().0, wanted);
@@ -235,7 +235,7 @@ fn requests_fit_the_length_whatever_the_text() {
         let length = 1 + nonsense.number(40) as usize;
         let asked = |length: usize| {
             let task = of_row(task, fields.as_object().unwrap()).unwrap();
-            Asked::of(task, &encoder, Bos::Tokenizer, length).unwrap().tokens.concat()
+            Asked::new(task, &encoder, Bos::Tokenizer, length).unwrap().tokens.concat()
         };
         for (tokens, uncut) in asked(length).iter().zip(asked(1 << 20)) {
             assert!(tokens.input_ids.len() <= length && uncut.cut_ids.is_empty());

@@ -248,7 +248,7 @@ impl<'a> ShrinkingModel<'a> {
 
     /// Runs the model over the calibration windows, unless nothing is requested.
     fn measure(&self, request: &PassRequest, progress: &mut Progress<'_>) -> Result<(Similarities, Activations)> {
-        let mut kept = InMemory::of(request.sites.iter().copied());
+        let mut kept = InMemory::new(request.sites.iter().copied());
         if request.is_empty() {
             return Ok((Similarities::default(), kept.finish(self.shape())?));
         }
@@ -294,7 +294,7 @@ impl<'a> ShrinkingModel<'a> {
         {
             solution.repair = Repair::Stream(Arc::clone(operator));
         }
-        let metrics = RepairMetrics::of(&boundary, &solution.repair)?;
+        let metrics = RepairMetrics::compute(&boundary, &solution.repair)?;
         let degenerate = match solution.repair.operator() {
             Some(_) => recovery::degenerate(&boundary)?,
             None => Vec::new(),

@@ -40,7 +40,7 @@ impl Recovery for MyRecovery {
         }
         let factor = (post / pre).powf(self.power) as f32;
         let operator = Operator::diagonal(vec![factor; boundary.channels()])?;
-        Ok(Solution::of(Repair::Stream(operator)))
+        Ok(Solution::new(Repair::Stream(operator)))
     }
 }
 

@@ -113,7 +113,7 @@ impl OracleWorld {
             self.compare_operators(engine, name, variant, &solved);
             let program = pruned(all, &removed, &solved);
             let deployed = deployed(&program, engine.config());
-            let checkpoint = Layout::of(engine.config(), &self.backbone, &deployed, None).unwrap();
+            let checkpoint = Layout::plan(engine.config(), &self.backbone, &deployed, None).unwrap();
             assert_eq!(variant["parameters"], checkpoint.parameters(), "{}: {name}: parameters", self.name);
             program
         }));

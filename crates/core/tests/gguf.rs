@@ -263,7 +263,9 @@ fn matrices_are_quantised_by_position_and_row_length() {
             let values = values.to_dtype(DType::F32).unwrap();
             let head = tensor == "lm_head.weight" || config.tied_embeddings && tensor == "model.embed_tokens.weight";
             let back = match values.dims() {
-                [_, row] => QTensor::quantize(&values, to.of(*row, head)).unwrap().dequantize(&Device::Cpu).unwrap(),
+                [_, row] => {
+                    QTensor::quantize(&values, to.ggml_dtype(*row, head)).unwrap().dequantize(&Device::Cpu).unwrap()
+                }
                 _ => values,
             };
             rounded.insert(tensor, back);

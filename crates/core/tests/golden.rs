@@ -111,7 +111,7 @@ impl Case<'_> {
                 ..Boundary::new(self.engine, &self.calibrated.activations, span, fitted)
             };
             let solution = method.solve(&boundary).unwrap();
-            let metrics = RepairMetrics::of(&boundary, &solution.repair).unwrap();
+            let metrics = RepairMetrics::compute(&boundary, &solution.repair).unwrap();
             if let Some(operator) = solution.repair.operator() {
                 self.operator(&what, operator, expected);
             }
@@ -232,7 +232,7 @@ fn every_method(backbone: &str) {
             calibration: &calibration,
             calibrated: calibrated(engine, &calibration),
             operator_sequences,
-            tolerance: Tolerance::of(id.dtype).activations,
+            tolerance: Tolerance::for_dtype(id.dtype).activations,
             name: format!("{backbone} on {id}"),
         };
         expected["criteria"].as_array().unwrap().iter().for_each(|expected_case| case.criterion(expected_case));

@@ -58,7 +58,7 @@ impl<'a> Variant<'a> {
         let boundary = Boundary::new(engine, &activations, span, fitted);
         let solution = method.solve(&boundary).unwrap();
         assert!(matches!(solution.repair, Repair::Merged(_)) && solution.notes.is_empty(), "{what}");
-        let metrics = RepairMetrics::of(&boundary, &solution.repair).unwrap();
+        let metrics = RepairMetrics::compute(&boundary, &solution.repair).unwrap();
         assert!(metrics.boundary_mae > 0.0 && metrics.m_norm == 0.0, "{what}");
         let layers = engine.config().layers;
         let solved = place_repairs(&self.removed(), &[(span, solution.repair)]).unwrap().unwrap();
@@ -72,7 +72,7 @@ impl<'a> Variant<'a> {
     fn compare_export(&self, world: &World, engine: &dyn Engine, program: &Program) {
         let what = format!("{}: {}", world.name, self.name);
         let layout =
-            Layout::of(engine.config(), &world.folder, &deployed(program, engine.config()), Some(FloatType::F32))
+            Layout::plan(engine.config(), &world.folder, &deployed(program, engine.config()), Some(FloatType::F32))
                 .unwrap();
         assert_eq!(self.expected["parameters"], layout.parameters(), "{what}");
         assert!(!layout.needs_code(), "{what}");
@@ -149,7 +149,7 @@ fn merged_layers_run_in_every_float_type() {
     let in_memory = perplexities(&*engines[0], &programs, &world.evaluation);
     assert_eq!(perplexities(&*engines[1], &programs, &world.evaluation), in_memory);
     for engine in engines {
-        let tolerance = Tolerance::of(engine.id().dtype).perplexity;
+        let tolerance = Tolerance::for_dtype(engine.id().dtype).perplexity;
         let found = perplexities(&*engine, &programs, &world.evaluation);
         for (variant, found) in variants.iter().zip(found) {
             let what = format!("{} {}", engine.id(), variant.name);

@@ -193,7 +193,7 @@ fn nbl_maps_apply_in_every_float_type() {
         Variant::all(&world).into_iter().filter(|variant| variant.input.is_some() && variant.depth == 4).collect();
     let programs: Vec<Program> = variants.iter().map(|variant| setting.program(variant)).collect();
     for engine in engines_of_all_types(&world.folder) {
-        let tolerance = Tolerance::of(engine.id().dtype).perplexity;
+        let tolerance = Tolerance::for_dtype(engine.id().dtype).perplexity;
         let found = perplexities(&*engine, &programs, &world.evaluation);
         for (variant, found) in variants.iter().zip(found) {
             let what = format!("{} {}", engine.id(), variant.name);

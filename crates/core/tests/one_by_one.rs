@@ -128,7 +128,7 @@ fn plain_selection(engine: &dyn Engine, windows: &Windows, case: &Case, program:
     let sequences: Vec<&[u32]> = windows.iter().collect();
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: sequences.len(), length: windows.length };
-    let mut kept = InMemory::of(request.sites.iter().copied());
+    let mut kept = InMemory::new(request.sites.iter().copied());
     let mut pieces = [Piece { windows: sequences, first_sequence: 0, spool: &mut kept }];
     let similarities =
         calibrate::run_program(engine, &trunk, &mut pieces, BATCH, &request, |_| Ok(())).unwrap().remove(0);

@@ -95,7 +95,7 @@ fn fewer_tokens_than_channels_are_said_and_still_repaired() {
         let operator = matrix(solution.repair.operator().unwrap());
         assert!(operator.iter().all(|v| v.is_finite()), "{name} {options}");
         // The system has fewer equations than unknowns, so the boundary is matched exactly.
-        let residual = RepairMetrics::of(&boundary, &solution.repair).unwrap().relative_residual;
+        let residual = RepairMetrics::compute(&boundary, &solution.repair).unwrap().relative_residual;
         assert!(residual < 1e-2, "{name} {options}: {residual}");
     }
 }
@@ -129,7 +129,7 @@ fn boundary_error_is_that_of_the_repaired_backbone() {
             ("rank", json!({"rank": 5})),
         ] {
             let solution = recovery(method, options).solve(&boundary).unwrap();
-            let numbers = RepairMetrics::of(&boundary, &solution.repair).unwrap();
+            let numbers = RepairMetrics::compute(&boundary, &solution.repair).unwrap();
             // Layers 2 and 3 are the last layers, so the boundary's output is the head's input.
             let given = run(&world.decoder, &program(4, &[2, 3], &[(2, solution)]), &batch);
             let post = world.calibration.activations.rows(HookPoint::Stream(4), 0..128).unwrap();
@@ -172,7 +172,7 @@ fn bias_and_full_rank_never_exceed_the_ghosted_error() {
 
 fn relative_residual(name: &str, options: Value, boundary: &Boundary<'_>) -> f64 {
     let solution = recovery(name, options).solve(boundary).unwrap();
-    RepairMetrics::of(boundary, &solution.repair).unwrap().relative_residual
+    RepairMetrics::compute(boundary, &solution.repair).unwrap().relative_residual
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn options_that_make_no_sense_are_refused_with_what_would() {
 
 fn residual(boundary: &Boundary<'_>, name: &str, options: Value) -> f64 {
     let solution = recovery(name, options).solve(boundary).unwrap();
-    RepairMetrics::of(boundary, &solution.repair).unwrap().relative_residual
+    RepairMetrics::compute(boundary, &solution.repair).unwrap().relative_residual
 }
 
 fn matrix(operator: &Operator) -> Vec<f64> {

@@ -113,10 +113,10 @@ impl Aggregation {
     /// Fails if `items` is empty, or if F1 is requested for more than two labels.
     pub fn score(self, items: &[Item]) -> Result<f64> {
         let all: Vec<&Item> = items.iter().collect();
-        self.of(&all)
+        self.aggregate(&all)
     }
 
-    fn of(self, items: &[&Item]) -> Result<f64> {
+    fn aggregate(self, items: &[&Item]) -> Result<f64> {
         if items.is_empty() {
             return Err(Error::bad_input("no documents to score"));
         }
@@ -212,7 +212,7 @@ impl Aggregation {
         let scores = (0..count).map(|_| {
             drawn.clear();
             drawn.extend((0..items.len()).map(|_| &items[(random.random() * items.len() as f64) as usize]));
-            self.of(&drawn)
+            self.aggregate(&drawn)
         });
         scores.collect()
     }

@@ -27,7 +27,7 @@ struct Hashes {
 }
 
 impl KeyIndex {
-    pub(crate) fn of<K: Key, T>(pairs: &[(K, T)]) -> Self {
+    pub(crate) fn new<K: Key, T>(pairs: &[(K, T)]) -> Self {
         let mut index = Self::default();
         index.hash_if_long(pairs);
         index

@@ -120,7 +120,7 @@ impl Task {
     /// Fails in the same cases as [`Task::limited`].
     pub fn of_rows(definition: Definition, mut rows: Vec<Row>, limit: Option<DocumentLimit>) -> Result<Self> {
         let original = rows.len();
-        rows.truncate(limit.map_or(original, |limit| limit.of(original)));
+        rows.truncate(limit.map_or(original, |limit| limit.apply(original)));
         let prepared = prepared(&definition, rows)?;
         let (places, documents) = prepared.into_iter().map(|row| (row.place, row.value)).unzip();
         Self::checked(definition, documents, places, original)

@@ -220,7 +220,7 @@ impl PartialEq for Value {
             (Self::Object(a), Self::Object(b)) => a == b,
             (Self::Map(a), Self::Map(b)) => {
                 a.len() == b.len() && {
-                    let index = KeyIndex::of(b);
+                    let index = KeyIndex::new(b);
                     a.iter().all(|(key, value)| index.position(b, key).is_some_and(|position| b[position].1 == *value))
                 }
             }
@@ -375,7 +375,7 @@ mod tests {
     fn equal_keys_are_found_whatever_their_type() {
         for others in [0, 100] {
             let mut pairs = vec![(Value::Int(1), 0), (Value::from("1"), 0), (Value::None, 0), (Value::Float(-0.0), 0)];
-            let mut index = KeyIndex::of(&pairs);
+            let mut index = KeyIndex::new(&pairs);
             (0..others).for_each(|number| index.set(&mut pairs, Value::Text(format!("k{number}")), number));
             for (key, position) in [
                 (Value::Bool(true), Some(0)),

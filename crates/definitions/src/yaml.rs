@@ -87,7 +87,7 @@ impl Node {
     /// Copies all entries of another mapping, replacing existing keys.
     pub(crate) fn set_all(&mut self, other: &Node) {
         let Tree::Map(pairs) = &mut self.tree else { return };
-        let mut index = KeyIndex::of(pairs);
+        let mut index = KeyIndex::new(pairs);
         for (key, node) in other.pairs() {
             index.set(pairs, key.clone(), node.clone());
         }

@@ -85,7 +85,7 @@ mod tests {
 
     /// Returns an offline hub, and the plan, request and lock for one pinned file.
     fn world(folder: &Path) -> (Hub, FetchPlan, RepoFiles, Lock) {
-        let settings = HubSettings::of(&|name| match name {
+        let settings = HubSettings::from_vars(&|name| match name {
             "HF_HUB_CACHE" => Some(folder.join("cache").into_os_string()),
             "HF_HUB_OFFLINE" => Some("1".into()),
             _ => None,

@@ -312,7 +312,7 @@ fn useless_part(what: &str, expected: u64, found: u64) -> Unfit {
 
 /// Merges the size and hashes of a file from the lock, the listing and the Hub. Fails if they disagree.
 fn expected(repo: &PlannedRepo, file: &PlannedFile, head: &FileHead) -> Result<Expected> {
-    let of_hub = Expected::of(&head.etag, head.bytes);
+    let of_hub = Expected::from_blob(&head.etag, head.bytes);
     let pinned = if repo.locked { "as pinned" } else { "as listed" };
     let differs = Error::damaged("the file on the hub differs from the expected one")
         .at(format!("{}, {} at {}", repo.source, file.name, repo.commit))

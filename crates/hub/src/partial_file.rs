@@ -33,7 +33,7 @@ pub(crate) struct Expected {
 
 impl Expected {
     /// Derives the hashes from the Hub's ETag, which is the SHA-256 of a large file or the Git hash of a small one.
-    pub(crate) fn of(blob: &BlobName, bytes: Option<u64>) -> Self {
+    pub(crate) fn from_blob(blob: &BlobName, bytes: Option<u64>) -> Self {
         Self { bytes, sha256: blob.sha256(), git: blob.git() }
     }
 }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn open_five_bytes(blob: &BlobName, blobs: &Path) -> PartialFile {
-        PartialFile::open(blobs, blob, Expected::of(blob, Some(5))).unwrap()
+        PartialFile::open(blobs, blob, Expected::from_blob(blob, Some(5))).unwrap()
     }
 
     #[cfg(target_os = "linux")]
@@ -294,7 +294,7 @@ mod tests {
     }
 
     fn five_bytes() -> Expected {
-        Expected::of(&name(SHA256), Some(5))
+        Expected::from_blob(&name(SHA256), Some(5))
     }
 
     #[cfg(unix)]
@@ -305,7 +305,8 @@ mod tests {
         let target = elsewhere.path().join("precious");
         fs::write(&target, "mine").unwrap();
         std::os::unix::fs::symlink(&target, blobs.path().join(format!("{SHA256}{ENDING}"))).unwrap();
-        let mut part = PartialFile::open(blobs.path(), &name(SHA256), Expected::of(&name(SHA256), Some(5))).unwrap();
+        let mut part =
+            PartialFile::open(blobs.path(), &name(SHA256), Expected::from_blob(&name(SHA256), Some(5))).unwrap();
         part.write(b"12345").unwrap();
         part.publish(&blobs.path().join(SHA256)).unwrap();
         assert_eq!(fs::read_to_string(target).unwrap(), "mine");

@@ -65,14 +65,14 @@ impl HubSettings {
     /// # Errors
     /// Fails if the endpoint, the token or a timeout is invalid, or the token file cannot be read.
     pub fn from_env() -> Result<Self> {
-        Self::of(&|name| std::env::var_os(name))
+        Self::from_vars(&|name| std::env::var_os(name))
     }
 
     /// Reads the settings from the given variables.
     ///
     /// # Errors
     /// Fails in the same cases as [`from_env`](Self::from_env).
-    pub fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
+    pub fn from_vars(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
         let home = path_variable(variable, "HF_HOME").unwrap_or_else(|| {
             (path_variable(variable, "XDG_CACHE_HOME").unwrap_or_else(|| expanded("~/.cache", variable)))
                 .join("huggingface")
@@ -198,8 +198,8 @@ fn expanded(text: &str, variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf 
 mod tests {
     use super::*;
 
-    fn of(variables: &[(&str, &str)]) -> Result<HubSettings> {
-        HubSettings::of(&|name| {
+    fn settings_from(variables: &[(&str, &str)]) -> Result<HubSettings> {
+        HubSettings::from_vars(&|name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| OsString::from(value))
         })
@@ -215,7 +215,7 @@ mod tests {
             (&[("HOME", "/u"), ("HF_HOME", "/h"), ("HF_HUB_CACHE", "$HOME/c/${HOME}$NONE")], "/u/c//u$NONE"),
             (&[("HOME", "/u"), ("HUGGINGFACE_HUB_CACHE", "/old")], "/old"),
         ] {
-            assert_eq!(of(variables).unwrap().cache, PathBuf::from(cache), "{variables:?}");
+            assert_eq!(settings_from(variables).unwrap().cache, PathBuf::from(cache), "{variables:?}");
         }
     }
 
@@ -223,17 +223,17 @@ mod tests {
     fn the_token_is_the_variables_or_the_files() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path().to_str().unwrap();
-        assert!(of(&[("HF_HOME", home)]).unwrap().token.is_none());
+        assert!(settings_from(&[("HF_HOME", home)]).unwrap().token.is_none());
         std::fs::write(folder.path().join("token"), "hf_of_file\n").unwrap();
-        assert_eq!(of(&[("HF_HOME", home)]).unwrap().token, read_token("hf_of_file"));
+        assert_eq!(settings_from(&[("HF_HOME", home)]).unwrap().token, read_token("hf_of_file"));
         assert_eq!(
-            of(&[("HF_HOME", home), ("HF_TOKEN", "hf_of_variable")]).unwrap().token,
+            settings_from(&[("HF_HOME", home), ("HF_TOKEN", "hf_of_variable")]).unwrap().token,
             read_token("hf_of_variable")
         );
-        assert!(of(&[("HF_HOME", home), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]).unwrap().token.is_none());
+        assert!(settings_from(&[("HF_HOME", home), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]).unwrap().token.is_none());
         std::fs::write(folder.path().join("elsewhere"), "hf_elsewhere").unwrap();
         let path = folder.path().join("elsewhere");
-        let settings = of(&[("HF_HOME", home), ("HF_TOKEN_PATH", path.to_str().unwrap())]).unwrap();
+        let settings = settings_from(&[("HF_HOME", home), ("HF_TOKEN_PATH", path.to_str().unwrap())]).unwrap();
         assert_eq!(settings.token, read_token("hf_elsewhere"));
         assert!(!format!("{settings:?}").contains("hf_elsewhere"));
     }
@@ -245,14 +245,20 @@ mod tests {
     #[test]
     fn hub_offline_endpoint_and_timeout_are_honoured() {
         for (value, offline) in [("1", true), ("yes", true), ("0", false), ("", false)] {
-            assert_eq!(of(&[("HF_HUB_OFFLINE", value)]).unwrap().offline, offline, "{value}");
+            assert_eq!(settings_from(&[("HF_HUB_OFFLINE", value)]).unwrap().offline, offline, "{value}");
         }
-        assert!(of(&[("TRANSFORMERS_OFFLINE", "1")]).unwrap().offline);
-        assert_eq!(of(&[("HF_ENDPOINT", "http://mirror:8080/")]).unwrap().endpoint.as_str(), "http://mirror:8080/");
-        assert_eq!(of(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).unwrap().retry_policy.stall, Duration::from_secs(7));
-        assert!(of(&[("HF_HUB_DOWNLOAD_TIMEOUT", "soon")]).is_err());
+        assert!(settings_from(&[("TRANSFORMERS_OFFLINE", "1")]).unwrap().offline);
+        assert_eq!(
+            settings_from(&[("HF_ENDPOINT", "http://mirror:8080/")]).unwrap().endpoint.as_str(),
+            "http://mirror:8080/"
+        );
+        assert_eq!(
+            settings_from(&[("HF_HUB_DOWNLOAD_TIMEOUT", "7")]).unwrap().retry_policy.stall,
+            Duration::from_secs(7)
+        );
+        assert!(settings_from(&[("HF_HUB_DOWNLOAD_TIMEOUT", "soon")]).is_err());
         for endpoint in ["huggingface.co", "ftp://host", "https://me:secret@host"] {
-            let error = of(&[("HF_ENDPOINT", endpoint)]).unwrap_err().to_string();
+            let error = settings_from(&[("HF_ENDPOINT", endpoint)]).unwrap_err().to_string();
             assert!(error.contains("HF_ENDPOINT") && !error.contains("secret"), "{error}");
         }
     }

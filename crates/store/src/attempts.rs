@@ -69,7 +69,7 @@ pub(super) fn note(disk: &dyn Disk, root: &Path, name: &str, attempt: &Attempt) 
 }
 
 /// Returns the attempts at a job, oldest first.
-pub(super) fn of(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
+pub(super) fn for_job(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
     let folder = folder(root, name);
     let finished = disk.list(&folder).into_iter().filter(|name| !name.starts_with('.'));
     let mut attempts: Vec<Attempt> =
@@ -82,7 +82,7 @@ pub(super) fn of(disk: &dyn Disk, root: &Path, name: &str) -> Vec<Attempt> {
 pub(super) fn all(disk: &dyn Disk, root: &Path) -> BTreeMap<String, Vec<Attempt>> {
     let names = disk.list(&root.join("attempts")).into_iter();
     names
-        .map(|name| (of(disk, root, &name), name))
+        .map(|name| (for_job(disk, root, &name), name))
         .filter(|(object, _)| !object.is_empty())
         .map(|(object, name)| (name, object))
         .collect()
@@ -144,7 +144,7 @@ impl Store {
 
     /// Returns the failed attempts at a job, oldest first.
     pub fn attempts(&self, name: &str) -> Vec<Attempt> {
-        let mut all = of(&*self.disk, &self.root, name);
+        let mut all = for_job(&*self.disk, &self.root, name);
         all.extend(self.unwritten_attempts().get(name).into_iter().flatten().cloned());
         all
     }

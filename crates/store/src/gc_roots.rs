@@ -122,7 +122,7 @@ pub(super) fn sweep(disk: &dyn Disk, root: &Path, known: &[KnownProcess]) {
 }
 
 /// Returns the hashes reserved by the given processes.
-pub(super) fn of(disk: &dyn Disk, root: &Path, processes: &[String]) -> BTreeSet<String> {
+pub(super) fn reserved_by(disk: &dyn Disk, root: &Path, processes: &[String]) -> BTreeSet<String> {
     let lists = processes.iter().filter_map(|process| disk.read(&file(root, process)).ok());
     lists.flat_map(|list| String::from_utf8_lossy(&list).lines().map(str::to_string).collect::<Vec<_>>()).collect()
 }

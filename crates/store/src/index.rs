@@ -107,7 +107,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// otherwise.
 pub(super) fn input(disk: &dyn Disk, folder: Option<&Path>, path: &Path, rehash: bool) -> Result<Input> {
     let file = regular::open(path)?;
-    let stamp = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| Error::io("read", path, &error))?;
+    let stamp =
+        file.metadata().map(|data| Stamp::from_metadata(&data)).map_err(|error| Error::io("read", path, &error))?;
     let entry_path = |stamp: &Stamp| folder.and_then(|folder| place(folder, path, stamp));
     if !rehash
         && let Some(stamp) = stamp.as_ref().filter(is_large)
@@ -137,7 +138,7 @@ fn hashed(mut file: File, path: &Path) -> Result<(String, Option<Stamp>)> {
     // Flush first so that later writes through a shared mapping change the modification time. If that fails, the file
     // is hashed anyway.
     file.sync_all().ok();
-    let before = file.metadata().map(|data| Stamp::of(&data)).map_err(|error| read_error(&error, path))?;
+    let before = file.metadata().map(|data| Stamp::from_metadata(&data)).map_err(|error| read_error(&error, path))?;
     let before = before.filter(|stamp| grain(&file).is_some_and(|grain| stamp.settled(grain)));
     let (sha256, _) = sha256::of_reader(&mut file).map_err(|error| read_error(&error, path))?;
     let stamp = before.filter(|before| Stamp::at(path).ok().flatten().as_ref() == Some(before));

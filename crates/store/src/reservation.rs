@@ -45,12 +45,12 @@ impl Store {
 
     /// Returns the hashes reserved by running processes ([`Self::reserve`]).
     pub fn reserved(&self) -> BTreeSet<String> {
-        gc_roots::of(&*self.disk, &self.root, &self.living())
+        gc_roots::reserved_by(&*self.disk, &self.root, &self.living())
     }
 
     /// Returns the hashes reserved by other running processes.
     pub fn reserved_by_others(&self) -> Result<BTreeSet<String>> {
-        Ok(gc_roots::of(&*self.disk, &self.root, &self.others()?))
+        Ok(gc_roots::reserved_by(&*self.disk, &self.root, &self.others()?))
     }
 
     /// Returns the ids of all other running processes.

@@ -23,7 +23,7 @@ pub(super) fn entry(artifact: &str, condition: &str, metric: &str, value: &str) 
 
 static AUDIT: LazyLock<Vec<Finding>> = LazyLock::new(|| run(&paper::all().unwrap()));
 
-fn of(check: Check) -> Vec<Finding> {
+fn findings_for(check: Check) -> Vec<Finding> {
     AUDIT.iter().filter(|finding| finding.check == check).cloned().collect()
 }
 
@@ -44,7 +44,7 @@ fn count(findings: &[Finding], severity: Severity) -> usize {
 
 #[test]
 fn printed_means_agree_with_their_columns_after_rounding() {
-    let findings = of(Check::Average);
+    let findings = findings_for(Check::Average);
     assert_eq!((findings.len(), count(&findings, Severity::Remark)), (10, 10));
     assert_eq!(about(&findings, "table2", "llama-3.1-8b, dense"), [("acc_average", "67.7645", "67.77")]);
 }
@@ -52,7 +52,7 @@ fn printed_means_agree_with_their_columns_after_rounding() {
 #[test]
 fn the_dense_perplexities_of_llama_3_8b_are_those_of_llama_2_7b() {
     assert_eq!(
-        about(&of(Check::Agreement), "table3, tableA5", "llama-3-8b, dense"),
+        about(&findings_for(Check::Agreement), "table3, tableA5", "llama-3-8b, dense"),
         [
             ("ppl_wikitext2", "5.47 (table3)", "6.14 (tableA5)"),
             ("ppl_c4", "6.71 (table3)", "8.61 (tableA5)"),
@@ -60,14 +60,14 @@ fn the_dense_perplexities_of_llama_3_8b_are_those_of_llama_2_7b() {
             ("ppl_average", "11.56 (table3)", "8.44 (tableA5)"),
         ]
     );
-    let copies = of(Check::Copy);
+    let copies = findings_for(Check::Copy);
     let copy = copies.iter().find(|finding| finding.row == "llama-2-7b, dense").unwrap();
     assert_eq!((copy.severity, copy.found.as_str()), (Severity::Contradiction, "that of llama-3-8b, dense (table3)"));
 }
 
 #[test]
 fn the_pruned_row_of_llama_2_7b_has_two_versions() {
-    let findings = of(Check::Agreement);
+    let findings = findings_for(Check::Agreement);
     let row = about(&findings, "tableA4, tableA6", "llama-2-7b, 7/32, llm-streamline, pruned, c4");
     // All columns except BoolQ, which is 62.17 in both tables.
     assert_eq!(row.len(), 9);
@@ -78,7 +78,7 @@ fn the_pruned_row_of_llama_2_7b_has_two_versions() {
 
 #[test]
 fn dense_rows_change_with_the_calibration_corpus() {
-    let findings = of(Check::Agreement);
+    let findings = findings_for(Check::Agreement);
     let dense = findings.iter().filter(|finding| finding.note.contains("does not depend on the calibration"));
     // 6 columns for LLaMA-3-8B, 7 for LLaMA-3.1-8B, and 6 for the distilled model.
     assert_eq!(dense.count(), 19);
@@ -87,7 +87,7 @@ fn dense_rows_change_with_the_calibration_corpus() {
 
 #[test]
 fn an_average_of_table_3_comes_from_another_calibration() {
-    let findings = of(Check::Agreement);
+    let findings = findings_for(Check::Agreement);
     let row = "llama-3-8b, 7/32, shortened-llama, pruned, c4";
     let finding = findings.iter().find(|finding| finding.row == row).unwrap();
     assert_eq!((finding.expected.as_str(), finding.found.as_str()), ("49.34 (table2)", "49.39 (table3)"));
@@ -97,14 +97,14 @@ fn an_average_of_table_3_comes_from_another_calibration() {
 #[test]
 fn operators_of_table_5_take_twice_the_memory_of_their_matrix() {
     // 82.0 vs. 81.6 and 71.5 vs. 71.1 differ by at least 0.3 points before rounding, but 4096² weights are only 0.21 %.
-    assert_eq!(of(Check::Memory).len(), 6);
+    assert_eq!(findings_for(Check::Memory).len(), 6);
 }
 
 #[test]
 fn repeated_latencies_agree_within_their_deviation() {
     // The two dense latencies of tables A8 and A9 that differ most (5368.3 ± 4.6, 5349.4 ± 4.3) are three standard
     // deviations apart.
-    let findings = of(Check::Agreement);
+    let findings = findings_for(Check::Agreement);
     let latencies: Vec<&Finding> = findings.iter().filter(|finding| finding.column.starts_with("prefill_ms")).collect();
     // Table 5 repeats tables A8 and A9 exactly, except for one latency.
     let [quoted] = latencies[..] else { panic!("{latencies:?}") };
@@ -117,7 +117,7 @@ fn repeated_latencies_agree_within_their_deviation() {
 
 #[test]
 fn the_main_rows_have_32_calibration_sequences() {
-    let findings = of(Check::Calibration);
+    let findings = findings_for(Check::Calibration);
     let row = "llama-3.1-8b, 7/32, llm-streamline, ghosted, c4";
     assert_eq!(
         about(&findings, "table5, table4", row),
@@ -129,7 +129,7 @@ fn the_main_rows_have_32_calibration_sequences() {
 
 #[test]
 fn eight_accuracies_fit_no_count_and_one_no_fifth() {
-    let findings = of(Check::Count);
+    let findings = findings_for(Check::Count);
     assert_eq!(findings.len(), 8);
     let row = "olmo-2-7b, 7/32, llm-streamline, ghosted, c4";
     let row = about(&findings, "tableA6", row);
@@ -138,14 +138,14 @@ fn eight_accuracies_fit_no_count_and_one_no_fifth() {
 
 #[test]
 fn two_rows_of_qwen_have_collapsed() {
-    let rows: Vec<String> = of(Check::Chance).into_iter().map(|finding| finding.row).collect();
+    let rows: Vec<String> = findings_for(Check::Chance).into_iter().map(|finding| finding.row).collect();
     let wanted = ["diag", "rotate"].map(|kind| format!("qwen-3-14b, 13/40, llm-streamline, linearpatch-{kind}, c4"));
     assert_eq!(rows, wanted);
 }
 
 #[test]
 fn rows_are_copied_between_criteria_recoveries_and_backbones() {
-    let findings = of(Check::Copy);
+    let findings = findings_for(Check::Copy);
     assert_eq!(findings.len(), 16);
     let selection = find(&findings, "table2", "llama-3-8b, 11/32, shortgpt, pruned, c4");
     assert_eq!(selection.found, "that of llama-3-8b, 11/32, llm-streamline, pruned, c4 (table2)");
@@ -163,8 +163,8 @@ fn find<'a>(findings: &'a [Finding], artifact: &str, row: &str) -> &'a Finding {
 
 #[test]
 fn nothing_is_given_twice_and_speedups_are_ratios() {
-    assert_eq!(of(Check::Duplicate), []);
-    assert_eq!(of(Check::Speedup), []);
+    assert_eq!(findings_for(Check::Duplicate), []);
+    assert_eq!(findings_for(Check::Speedup), []);
     // Insert a wrong speedup and a duplicated entry.
     let mut entries = paper::all().unwrap();
     let index = entries.iter().position(|entry| entry.record.metric == "speedup" && entry.printed == "1.26").unwrap();

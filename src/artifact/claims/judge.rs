@@ -73,7 +73,7 @@ impl Claim {
             metric: self.best_by?,
             method: recovery::papers_appearance()?.name,
             keeps: &|condition| (self.only)(condition),
-            setting: &|condition| self.over.iter().map(|axis| axis.of(condition)).collect(),
+            setting: &|condition| self.over.iter().map(|axis| axis.value(condition)).collect(),
         };
         BestCounts::new(run, seeds, question)
     }
@@ -86,7 +86,7 @@ impl Claim {
     /// Runs the check in every setting that all artifacts share.
     fn settings(&self, artifacts: &[(&str, &ArtifactNumbers)]) -> Vec<SettingVerdict> {
         let key =
-            |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.of(&record.condition)).collect() };
+            |record: &Record| -> Vec<String> { self.over.iter().map(|axis| axis.value(&record.condition)).collect() };
         let mut seen = BTreeSet::new();
         let known = artifacts.iter().flat_map(|(_, artifact)| artifact.known_numbers());
         let known = known.filter(|known| self.is_about(known.record)).filter(|KnownNumber { record, identity }| {

@@ -73,7 +73,7 @@ pub enum ClaimAxis {
 }
 
 impl ClaimAxis {
-    fn of(self, condition: &Condition) -> String {
+    fn value(self, condition: &Condition) -> String {
         match self {
             ClaimAxis::Backbone => condition.backbone.clone(),
             ClaimAxis::Criterion => condition.criterion.clone(),

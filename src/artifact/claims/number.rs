@@ -17,7 +17,7 @@ impl Quantity {
         if value.is_finite() { Self(Ok((value, shown))) } else { Self(Err(format!("{shown} is not a number"))) }
     }
 
-    pub(super) fn of(read: Result<(f64, String), String>) -> Self {
+    pub(super) fn new(read: Result<(f64, String), String>) -> Self {
         match read {
             Ok((value, shown)) => Self::of_value(value, shown),
             unknown => Self(unknown),
@@ -71,11 +71,11 @@ impl Quantity {
     }
 
     fn map(self, make: impl FnOnce(f64, String) -> (f64, String)) -> Self {
-        Self::of(self.0.map(|(value, shown)| make(value, shown)))
+        Self::new(self.0.map(|(value, shown)| make(value, shown)))
     }
 
     fn with(self, other: Self, make: impl FnOnce((f64, String), (f64, String)) -> (f64, String)) -> Self {
-        Self::of(self.0.and_then(|a| Ok(make(a, other.0?))))
+        Self::new(self.0.and_then(|a| Ok(make(a, other.0?))))
     }
 }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn missing() -> Quantity {
-        Quantity::of(Err("it is missing".to_owned()))
+        Quantity::new(Err("it is missing".to_owned()))
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!((0.5 * number(3.0)).above(2.0).shown, "1.50 (0.5 * 3) < 2");
         assert_eq!((number(1.0) - number(3.0)).abs().at_least(2.0).shown, "|-2.00 (1 - 3)| = 2");
         assert_eq!(number(1.0).or_larger(number(3.0)).is_below(4.0).shown, "3.00 (the larger of 1, 3) < 4");
-        assert_eq!(missing().above(Quantity::of(Err("also missing".to_owned()))).shown, "it is missing; also missing");
+        assert_eq!(missing().above(Quantity::new(Err("also missing".to_owned()))).shown, "it is missing; also missing");
     }
 
     #[test]

@@ -153,10 +153,6 @@ mod tests {
         ArtifactNumbers { records, identities, run, stored: None }
     }
 
-    fn of(value: &serde_json::Value) -> FlatSettings {
-        flatten(value)
-    }
-
     fn why(one: &ArtifactNumbers, other: &ArtifactNumbers) -> String {
         incompatibility(("table2", one), ("tableA7", other)).unwrap_or_default()
     }
@@ -174,7 +170,7 @@ mod tests {
     }
 
     fn options(path: &SettingPath, value: &str) -> ArtifactNumbers {
-        let flat = FlatSettings::from([(path.clone(), Canonical::of(&json!(value)))]);
+        let flat = FlatSettings::from([(path.clone(), Canonical::from_value(&json!(value)))]);
         numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![flat])
     }
 
@@ -195,13 +191,13 @@ mod tests {
         assert_eq!(why(cell_leaves(0, "another's")), "table2 and tableA7 differ in calibration.text.bytes of c4");
         // For the same backbone, different engine settings are a conflict even if the depths differ.
         let mut half = cell_leaves(0, "c4's");
-        half.insert(SettingPath::new("engine.dtype"), Canonical::of(&json!("bf16")));
+        half.insert(SettingPath::new("engine.dtype"), Canonical::from_value(&json!("bf16")));
         let half = known(6, "c4", half);
         assert_eq!(self::why(&one, &half), "table2 and tableA7 differ in engine.dtype of llama");
     }
 
     fn cell_leaves(seed: u64, text: &str) -> FlatSettings {
-        of(&json!({
+        flatten(&json!({
             "model": {"content": "1"}, "engine": {"dtype": "f32"}, "cut": {"depth": 4},
             "calibration": {"seed": seed, "text": {"bytes": text}},
         }))
@@ -229,7 +225,7 @@ mod tests {
     }
 
     fn one_record() -> ArtifactNumbers {
-        numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![of(&json!({"cut": {"depth": 4}}))])
+        numbers(vec![record("llama", 4, "ghosted", 50.0)], vec![flatten(&json!({"cut": {"depth": 4}}))])
     }
 
     fn one_record_of(run: ClaimRun) -> ArtifactNumbers {

@@ -31,7 +31,7 @@ impl fmt::Display for SentenceCount {
                 Judgement::Unknown | Judgement::NotApplicable => {
                     format!("{count} {} {}", if count == 1 { "is" } else { "are" }, verdict.word())
                 }
-                Judgement::Holds | Judgement::Fails => format!("{count} {}", verdict.of(count)),
+                Judgement::Holds | Judgement::Fails => format!("{count} {}", verdict.verb(count)),
             })
             .collect();
         let sentences = if self.sentences == 1 { "sentence" } else { "sentences" };

@@ -76,7 +76,7 @@ impl<'a> ClaimSetting<'a> {
     }
 
     pub(super) fn value(&self, metric: &str, recovery: &str) -> Quantity {
-        Quantity::of(
+        Quantity::new(
             self.read(metric, recovery).map(|value| (value, format!("{} ({recovery}{})", short(value), self.part))),
         )
     }
@@ -90,7 +90,7 @@ impl<'a> ClaimSetting<'a> {
         let record = self.dense.iter().find(|record| record.metric == metric && record.value.is_some()).copied();
         let read = record.ok_or_else(|| format!("{metric} has no value for the dense backbone"));
         let read = read.and_then(|record| usable(record, "dense"));
-        Quantity::of(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
+        Quantity::new(read.map(|value| (printed(metric, value), format!("{} (dense)", short(value)))))
     }
 
     /// Returns the metrics in a family that have a value for at least one of the recoveries.
@@ -106,7 +106,7 @@ impl<'a> ClaimSetting<'a> {
     /// Returns the combined standard deviation of two recoveries: the square root of the sum of their squares.
     pub(super) fn noise(&self, metric: &str, one: &str, other: &str) -> Quantity {
         let both = self.deviation(metric, one).and_then(|a| Ok(a.hypot(self.deviation(metric, other)?)));
-        Quantity::of(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
+        Quantity::new(both.map(|noise| (noise, format!("{} (noise of {one} and {other})", short(noise)))))
     }
 
     fn deviation(&self, metric: &str, name: &str) -> Result<f64, String> {
@@ -118,14 +118,14 @@ impl<'a> ClaimSetting<'a> {
     }
 
     pub(super) fn mean(&self, metric: &str, recoveries: &[&str]) -> Quantity {
-        Quantity::of(self.all(metric, recoveries).map(|values| {
+        Quantity::new(self.all(metric, recoveries).map(|values| {
             let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
             (mean, format!("{} (mean of {})", short(mean), values.len()))
         }))
     }
 
     pub(super) fn minimum(&self, metric: &str, recoveries: &[&str]) -> Quantity {
-        Quantity::of(self.all(metric, recoveries).map(|values| {
+        Quantity::new(self.all(metric, recoveries).map(|values| {
             let (name, least) = strongest(|a, b| order(b, a), &values).unwrap_or(("none", f64::NAN));
             (least, format!("{} ({name}, minimum of {})", short(least), values.len()))
         }))
@@ -154,7 +154,7 @@ impl<'a> ClaimSetting<'a> {
 
     /// Returns the lead of a recovery over its best rival.
     pub(super) fn lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
-        Quantity::of(self.measure_lead(metric, name, rivals))
+        Quantity::new(self.measure_lead(metric, name, rivals))
     }
 
     fn measure_lead(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {
@@ -169,7 +169,7 @@ impl<'a> ClaimSetting<'a> {
     }
 
     pub(super) fn rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Quantity {
-        Quantity::of(self.count_rank(metric, name, rivals))
+        Quantity::new(self.count_rank(metric, name, rivals))
     }
 
     fn count_rank(&self, metric: &str, name: &str, rivals: &[&str]) -> Result<(f64, String), String> {

@@ -25,7 +25,7 @@ fn perplexities() -> Vec<Record> {
     table().into_iter().map(|record| with_metric(record, PERPLEXITY)).collect()
 }
 
-fn of(records: &[Record]) -> ClaimSetting<'_> {
+fn claim_setting(records: &[Record]) -> ClaimSetting<'_> {
     ClaimSetting::new(records.iter().collect())
 }
 
@@ -33,17 +33,17 @@ fn of(records: &[Record]) -> ClaimSetting<'_> {
 fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
     let records = table();
     assert_eq!(
-        of(&records).best(ACCURACY, "ghosted", &ALL),
+        claim_setting(&records).best(ACCURACY, "ghosted", &ALL),
         ClaimCheck::of_verdict(true, "ghosted 60.10 > replaceme-ls 59.45".into())
     );
     assert_eq!(
-        of(&records).best(ACCURACY, "none", &ALL),
+        claim_setting(&records).best(ACCURACY, "none", &ALL),
         ClaimCheck::of_verdict(false, "ghosted 60.10 > none 40.70".into())
     );
     let records = perplexities();
-    assert_eq!((of(&records).best(PERPLEXITY, "none", &ALL)).outcome, Judgement::Holds);
+    assert_eq!((claim_setting(&records).best(PERPLEXITY, "none", &ALL)).outcome, Judgement::Holds);
     assert_eq!(
-        of(&records).best(PERPLEXITY, "ghosted", &ALL),
+        claim_setting(&records).best(PERPLEXITY, "ghosted", &ALL),
         ClaimCheck::of_verdict(false, "none 40.70 < ghosted 60.10".into())
     );
 }
@@ -52,7 +52,7 @@ fn the_best_of_a_metric_is_the_highest_or_the_lowest() {
 fn what_prints_alike_is_alike() {
     // With two decimals, 60.1 and 60.104 are both printed as 60.10.
     let tied = with("replaceme-ls", Some(60.104));
-    let setting = of(&tied);
+    let setting = claim_setting(&tied);
     assert_eq!(
         setting.best(ACCURACY, "ghosted", &ALL),
         ClaimCheck::of_verdict(true, "ghosted 60.10 = replaceme-ls 60.10".into())
@@ -73,20 +73,20 @@ fn a_lead_is_positive_where_the_first_one_is_better() {
     let records = table();
     assert_eq!(lead(&records, "ghosted", &ALL).equal(0.65).outcome, Judgement::Holds);
     assert_eq!(lead(&records, "replaceme-ls", &ALL).equal(-0.65).outcome, Judgement::Holds);
-    assert_eq!(of(&records).lead(ACCURACY, "none", &["ghosted"]).equal(-19.4).outcome, Judgement::Holds);
+    assert_eq!(claim_setting(&records).lead(ACCURACY, "none", &["ghosted"]).equal(-19.4).outcome, Judgement::Holds);
     let shown = lead(&records, "ghosted", &ALL).above(1.0).shown;
     assert_eq!(shown, "0.65 (ghosted 60.10 over replaceme-ls 59.45) < 1");
-    assert_eq!(of(&perplexities()).lead(PERPLEXITY, "none", &ALL).equal(18.75).outcome, Judgement::Holds);
+    assert_eq!(claim_setting(&perplexities()).lead(PERPLEXITY, "none", &ALL).equal(18.75).outcome, Judgement::Holds);
 }
 
 fn lead(records: &[Record], name: &str, rivals: &[&str]) -> Quantity {
-    of(records).lead(ACCURACY, name, rivals)
+    claim_setting(records).lead(ACCURACY, name, rivals)
 }
 
 #[test]
 fn of_a_share_neither_much_nor_little_is_best() {
     let shares: Vec<Record> = table().into_iter().map(|record| with_metric(record, "m_symmetric_share")).collect();
-    let setting = of(&shares);
+    let setting = claim_setting(&shares);
     let reason = "m_symmetric_share has no better direction";
     assert_eq!(setting.best("m_symmetric_share", "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
     assert_eq!(setting.lead("m_symmetric_share", "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
@@ -98,7 +98,7 @@ fn a_rival_that_is_missing_leaves_it_open() {
     let mut without = table();
     without.remove(1);
     for records in [with("replaceme-ls", None), with("replaceme-ls", Some(f64::NAN)), without] {
-        let setting = of(&records);
+        let setting = claim_setting(&records);
         let reason = "acc_average has no value for replaceme-ls";
         assert_eq!(setting.best(ACCURACY, "ghosted", &ALL), ClaimCheck::unknown(reason.into()));
         assert_eq!(setting.lead(ACCURACY, "ghosted", &ALL).above(0.0), ClaimCheck::unknown(reason.into()));
@@ -108,14 +108,14 @@ fn a_rival_that_is_missing_leaves_it_open() {
         // A single better rival makes the check fail, even if other numbers are missing.
         assert_eq!(setting.best(ACCURACY, "none", &ALL).outcome, Judgement::Fails);
     }
-    assert_eq!(of(&with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
-    assert_eq!(of(&table()).best(ACCURACY, "ghosted", &["ghosted"]).outcome, Judgement::Unknown);
+    assert_eq!(claim_setting(&with("ghosted", None)).best(ACCURACY, "ghosted", &ALL).outcome, Judgement::Unknown);
+    assert_eq!(claim_setting(&table()).best(ACCURACY, "ghosted", &["ghosted"]).outcome, Judgement::Unknown);
 }
 
 #[test]
 fn mean_and_least_are_over_those_that_are_named() {
     let records = table();
-    let setting = of(&records);
+    let setting = claim_setting(&records);
     assert_eq!(setting.mean(ACCURACY, &["replaceme-ls", "ghosted"]).equal(59.775).outcome, Judgement::Holds);
     let least = setting.minimum(ACCURACY, &ALL).above(50.0);
     assert_eq!(least, ClaimCheck::of_verdict(false, "40.70 (none, minimum of 3) < 50".into()));
@@ -125,7 +125,7 @@ fn mean_and_least_are_over_those_that_are_named() {
 fn several_values_where_one_is_asked_are_not_guessed_between() {
     let mut records = table();
     records.push(record("a", 11, "ghosted", 53.66));
-    let complete = of(&records);
+    let complete = claim_setting(&records);
     assert_eq!(
         complete.value(ACCURACY, "ghosted").above(0.0).shown,
         "acc_average has 2 values for ghosted; they differ in depth"
@@ -138,12 +138,12 @@ fn several_values_where_one_is_asked_are_not_guessed_between() {
 #[test]
 fn a_comparison_of_depths_needs_two_and_a_failed_cell_is_one() {
     let mut records = table();
-    let one = of(&records).between_depths(is_lower_if_deeper);
+    let one = claim_setting(&records).between_depths(is_lower_if_deeper);
     assert_eq!(one, ClaimCheck::unknown("no second depth to compare, depth 7".into()));
     records.push(record("a", 9, "ghosted", 55.0));
-    assert_eq!(of(&records).between_depths(is_lower_if_deeper).outcome, Judgement::Holds);
+    assert_eq!(claim_setting(&records).between_depths(is_lower_if_deeper).outcome, Judgement::Holds);
     records.push(Record { value: None, ..record("a", 11, "ghosted", 0.0) });
-    let failed = of(&records).between_depths(is_lower_if_deeper);
+    let failed = claim_setting(&records).between_depths(is_lower_if_deeper);
     assert_eq!(failed, ClaimCheck::unknown("acc_average has no value for ghosted, depth 11".into()));
 }
 
@@ -155,7 +155,7 @@ fn is_lower_if_deeper(deep: &ClaimSetting<'_>, shallow: &ClaimSetting<'_>) -> Cl
 fn the_parts_of_a_calibration_are_told_apart() {
     let mut records = table();
     records[1].condition = Condition { calibration: "c4:32".into(), ..records[2].condition.clone() };
-    let setting = of(&records);
+    let setting = claim_setting(&records);
     assert_eq!(setting.sequences(32).value(ACCURACY, "ghosted").equal(59.45).outcome, Judgement::Holds);
     assert_eq!(setting.corpus("wikitext2").value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Unknown);
     assert!(setting.corpus("c4").value(ACCURACY, "ghosted").above(0.0).shown.contains("differ in calibration"));
@@ -171,7 +171,7 @@ fn noisy_time_decides_nothing_and_shows_its_deviation() {
         time_record(7, "ghosted", 10.0, 5.0),
         time_record(7, "replaceme-ls", 10.0, 0.5),
     ];
-    let setting = of(&records);
+    let setting = claim_setting(&records);
     assert_eq!(
         (setting.value(metric, "ghosted") - setting.value(metric, "none"))
             .abs()
@@ -186,7 +186,7 @@ fn noisy_time_decides_nothing_and_shows_its_deviation() {
     assert!(of_dense.shown.contains("of dense, 20.00 ± 5.00, deviates by 25 %"), "{of_dense:?}");
     // The error of an accuracy does not count as noise, because significance tests account for it.
     let accuracy = Record { error: Some(30.0), ..record("a", 7, "ghosted", 60.0) };
-    assert_eq!(of(&[accuracy]).value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Holds);
+    assert_eq!(claim_setting(&[accuracy]).value(ACCURACY, "ghosted").above(0.0).outcome, Judgement::Holds);
 }
 
 fn time_record(depth: usize, recovery: &str, value: f64, error: f64) -> Record {

@@ -65,7 +65,7 @@ pub(super) struct Range {
 
 impl Range {
     /// Returns the range of the values that `scale` can show, or `None` if there are none.
-    pub(super) fn of(values: impl IntoIterator<Item = f64>, scale: Scale) -> Option<Self> {
+    pub(super) fn from_values(values: impl IntoIterator<Item = f64>, scale: Scale) -> Option<Self> {
         values.into_iter().filter(|v| scale == Scale::Linear || *v > 0.0).fold(None, |range, v| {
             let (low, high) = range.map_or((v, v), |range: Self| (range.low.min(v), range.high.max(v)));
             Some(Self { low, high, scale })
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     fn texts(values: [f64; 2], scale: Scale, most: usize) -> Vec<String> {
-        Range::of(values, scale).unwrap().ticks(most).into_iter().map(|tick| tick.text).collect()
+        Range::from_values(values, scale).unwrap().ticks(most).into_iter().map(|tick| tick.text).collect()
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn an_axis_ends_with_ticks() {
         for (low, high) in [(0.0, 1.69), (0.0, 0.98), (31.2, 67.5), (-0.3, 0.52), (0.0, 3e-7), (-1e150, 1e150)] {
-            let range = Range::of([low, high], Scale::Linear).unwrap().with_end_ticks(5);
+            let range = Range::from_values([low, high], Scale::Linear).unwrap().with_end_ticks(5);
             let ticks = range.ticks(5);
             let first = range.fraction(ticks[0].at);
             let last = range.fraction(ticks[ticks.len() - 1].at);
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_range_of_one_value_has_a_width() {
         for (value, scale) in [(0.0, Scale::Linear), (5.0, Scale::Linear), (-2.0, Scale::Linear), (3.0, Scale::Log)] {
-            let range = Range::of([value], scale).unwrap().with_room(true);
+            let range = Range::from_values([value], scale).unwrap().with_room(true);
             assert!((range.fraction(value) - 0.5).abs() < 0.5, "{value}");
             assert!(range.ticks(5).len() >= 2, "{value}");
         }
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn extreme_values_have_finite_places() {
         for (low, high) in [(-1e150, 1e150), (0.0, 1e-149), (1e15, 1e15 + 0.25)] {
-            let range = Range::of([low, high], Scale::Linear).unwrap().with_room(true);
+            let range = Range::from_values([low, high], Scale::Linear).unwrap().with_room(true);
             assert!(range.fraction(low).is_finite() && range.fraction(high).is_finite());
             assert!(range.ticks(5).len() < 45);
         }
@@ -348,8 +348,8 @@ mod tests {
 
     #[test]
     fn a_log_axis_shows_no_zero() {
-        assert_eq!(Range::of([0.0, -1.0], Scale::Log), None);
-        let range = Range::of([0.0, 0.5, 2.0], Scale::Log).unwrap().with_base();
+        assert_eq!(Range::from_values([0.0, -1.0], Scale::Log), None);
+        let range = Range::from_values([0.0, 0.5, 2.0], Scale::Log).unwrap().with_base();
         assert_eq!((range.low, range.fraction(0.0)), (0.1, 0.0));
     }
 }

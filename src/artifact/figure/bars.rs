@@ -31,7 +31,7 @@ impl From<Option<f64>> for BarValue {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series<T = BarValue> {
-    /// Method, which determines the color and the marker (see [`palette::of`]).
+    /// Method, which determines the color and the marker (see [`palette::look`]).
     pub method: String,
     /// Name of the method as displayed.
     pub label: String,
@@ -41,13 +41,13 @@ pub struct Series<T = BarValue> {
 
 impl Series<Vec<f64>> {
     fn marker_key(&self) -> (Key, String) {
-        (Key::Marker(palette::of(&self.method)), self.label.clone())
+        (Key::Marker(palette::look(&self.method)), self.label.clone())
     }
 }
 
 impl Series {
     fn bar_key(&self) -> (Key, String) {
-        (Key::Bar(palette::of(&self.method)), self.label.clone())
+        (Key::Bar(palette::look(&self.method)), self.label.clone())
     }
 }
 
@@ -92,7 +92,7 @@ impl BarChart {
             let error = size(value.error);
             Some([number - error, number, number + error])
         });
-        let range = Range::of(numbers.flatten(), self.axis.scale)
+        let range = Range::from_values(numbers.flatten(), self.axis.scale)
             .ok_or_else(|| Error::bad_input("the bar chart has no finite value").hint(self.axis.scale.hides()))?;
         Ok(self.draw_on(around, range.with_base().with_end_ticks(Frame::most_ticks(around.width)), scene))
     }
@@ -117,7 +117,7 @@ impl BarChart {
         let groups = Groups::new(&frame, (self.groups.len(), self.series.len()), GROUP_GAP, MAX_BAR_WIDTH);
         let pitch = groups.pitch;
         for (i, series) in self.series.iter().enumerate() {
-            let style = palette::of(&series.method);
+            let style = palette::look(&series.method);
             for (j, value) in series.values.iter().enumerate() {
                 let x = groups.column(j, i);
                 let label = self.label(*value, decimals);
@@ -241,15 +241,15 @@ impl Dots {
         }
         let numbers = self.methods.iter().flat_map(|method| method.values.iter().flatten());
         let numbers = numbers.filter_map(|&value| drawable(Some(value)));
-        let range =
-            Range::of(numbers, self.axis.scale).ok_or_else(|| Error::bad_input("the dot plot has no finite value"))?;
+        let range = Range::from_values(numbers, self.axis.scale)
+            .ok_or_else(|| Error::bad_input("the dot plot has no finite value"))?;
         let range = range.with_room(false);
         let keys: Vec<(Key, String)> = self.methods.iter().map(Series::marker_key).collect();
         let plan = FramePlan { around, axis: &self.axis, range, entries: &keys, head: DOT, foot: DOT, aside: 0.0 };
         let frame = Frame::draw(scene, plan);
         let groups = Groups::new(&frame, (self.groups.len(), self.methods.len()), BETWEEN_DOTS, MAX_DOTS_WIDTH);
         for (i, method) in self.methods.iter().enumerate() {
-            let look = palette::of(&method.method);
+            let look = palette::look(&method.method);
             for (j, values) in method.values.iter().enumerate() {
                 let middle = groups.column(j, i);
                 let step = (groups.pitch * SPREAD / values.len().max(1) as f64).min(2.0 * DOT);

@@ -21,7 +21,7 @@ pub struct Point {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Method, which determines the color and the marker (see [`palette::of`]).
+    /// Method, which determines the color and the marker (see [`palette::look`]).
     pub method: String,
     /// Name of the method as displayed.
     pub label: String,
@@ -70,10 +70,10 @@ impl Curves {
         }
         let points: Vec<_> =
             self.lines.iter().flat_map(|line| &line.points).filter_map(|point| self.visible_point(point)).collect();
-        let xs = Range::of(points.iter().map(|(x, _, _)| *x), self.x.scale);
+        let xs = Range::from_values(points.iter().map(|(x, _, _)| *x), self.x.scale);
         let levels = self.levels.iter().filter_map(|level| drawable(Some(level.value)));
         let errors = points.iter().flat_map(|&(_, y, error)| [y - error, y, y + error]);
-        let ys = Range::of(errors.chain(levels), self.y.scale);
+        let ys = Range::from_values(errors.chain(levels), self.y.scale);
         // Levels have no x values, so they cannot define the x range.
         let (Some(xs), Some(ys)) = (xs, ys) else {
             let scale = if self.x.scale == Scale::Log { Scale::Log } else { self.y.scale };
@@ -102,14 +102,14 @@ impl Curves {
         let apart = if marked { self.line_offset(&xs, frame.right - frame.left) } else { 0.0 };
         for level in &self.levels {
             if drawable(Some(level.value)).is_some_and(|value| self.y.shows(value)) {
-                let style = palette::of(&level.method);
+                let style = palette::look(&level.method);
                 let y = frame.y(level.value);
                 scene.line(&[(frame.left, y), (frame.right, y)], style.colour, 1.1, style.dash);
             }
         }
         for (number, line) in self.lines.iter().enumerate() {
             let aside = (number as f64 - (self.lines.len() - 1) as f64 / 2.0) * apart;
-            let plot = LinePlot { frame: &frame, xs: &xs, aside, style: palette::of(&line.method) };
+            let plot = LinePlot { frame: &frame, xs: &xs, aside, style: palette::look(&line.method) };
             let runs = self.point_runs(line);
             if marked { plot.draw_marked(&runs, scene) } else { plot.draw_thin(&runs, scene) }
         }
@@ -119,11 +119,11 @@ impl Curves {
     /// Returns the legend entries: the lines, then the levels.
     fn keys(&self, marked: bool) -> Vec<(Key, String)> {
         let line_keys = self.lines.iter().map(|line| {
-            let style = palette::of(&line.method);
+            let style = palette::look(&line.method);
             (Key::Line { style, dash: Dash::Solid, marked }, line.label.clone())
         });
         let level_keys = self.levels.iter().map(|level| {
-            let style = palette::of(&level.method);
+            let style = palette::look(&level.method);
             (Key::Line { style, dash: style.dash, marked: false }, level.label.clone())
         });
         line_keys.chain(level_keys).collect()

@@ -101,7 +101,7 @@ const DASHES: [Dash; 5] = [Dash::DashDotDot, Dash::Dotted, Dash::Long, Dash::Das
 ///
 /// A variant (such as `ghosted:svd`) has the color of its method, and a marker and dash of its own. These, and the
 /// style of any other name, are derived from a hash of the name.
-pub fn of(name: &str) -> Look {
+pub fn look(name: &str) -> Look {
     let dense = (name == criterion::DENSE.name).then_some(criterion::DENSE);
     let method = recovery::appearance(name).or(dense);
     let style = method.and_then(|method| method.style).or_else(|| metric::style(name));
@@ -215,7 +215,7 @@ mod tests {
         let others = ["dense", metric::SYMMETRIC.id, metric::ANTISYMMETRIC.id, "unheard-of", "another"];
         for method in methods().iter().map(String::as_str).chain(others) {
             for (theme, rgb) in THEMES.iter().enumerate() {
-                let ratio = contrast(rgb(of(method).colour), rgb(SURFACE));
+                let ratio = contrast(rgb(look(method).colour), rgb(SURFACE));
                 // WCAG 2.1, 1.4.11 (non-text contrast).
                 assert!(ratio >= 3.0, "{method} in {theme:?}: {ratio:.2}");
             }
@@ -237,7 +237,7 @@ mod tests {
         let of_parts = [metric::SYMMETRIC.id, metric::ANTISYMMETRIC.id];
         for row in [&of_bars[..], &of_lines, &of_parts] {
             for pair in row.windows(2) {
-                let [a, b] = [0, 1].map(|at| grey(of(pair[at]).colour.light));
+                let [a, b] = [0, 1].map(|at| grey(look(pair[at]).colour.light));
                 assert!(contrast(a, b) >= 1.35, "{pair:?}: {:.2}", contrast(a, b));
             }
         }
@@ -252,7 +252,8 @@ mod tests {
     fn text_is_legible_in_both_themes() {
         // WCAG 2.1, 1.4.3 (text contrast).
         for rgb in THEMES {
-            for (text, ground) in [(TEXT, SURFACE), (MUTED, SURFACE), (TEXT, KEPT), (ON_GHOST, of("ghosted").colour)] {
+            for (text, ground) in [(TEXT, SURFACE), (MUTED, SURFACE), (TEXT, KEPT), (ON_GHOST, look("ghosted").colour)]
+            {
                 let ratio = contrast(rgb(text), rgb(ground));
                 assert!(ratio >= 4.5, "{text:?} on {ground:?}: {ratio:.2}");
             }
@@ -278,7 +279,7 @@ mod tests {
             for (theme, rgb) in THEMES.iter().enumerate() {
                 for (i, a) in methods.iter().enumerate() {
                     for b in &methods[..i] {
-                        let apart = distance(rgb(of(a).colour), rgb(of(b).colour), matrix);
+                        let apart = distance(rgb(look(a).colour), rgb(look(b).colour), matrix);
                         // The threshold is far above 2.3, the just-noticeable difference in CIELAB.
                         assert!(apart >= 12.0, "{a} and {b}, {name}, {theme:?}: {apart:.1}");
                     }
@@ -292,7 +293,7 @@ mod tests {
         let methods = methods();
         for (i, a) in methods.iter().enumerate() {
             for b in &methods[..i] {
-                assert_ne!(of(a).marker, of(b).marker, "{a} and {b}");
+                assert_ne!(look(a).marker, look(b).marker, "{a} and {b}");
             }
         }
     }
@@ -304,7 +305,7 @@ mod tests {
             assert!(all[..i].iter().all(|b| a.light != b.light), "{a:?}");
         }
         for name in methods().iter().map(String::as_str).chain(["dense", metric::SYMMETRIC.id]) {
-            assert!(all.contains(&of(name).colour), "{name}");
+            assert!(all.contains(&look(name).colour), "{name}");
         }
         assert!(SPARE_HUES.iter().all(|hue| all.contains(&colour(*hue))));
     }
@@ -321,12 +322,12 @@ mod tests {
     fn an_unknown_method_keeps_its_style() {
         // Hash of "a" from the FNV reference tables.
         assert_eq!(fnv("a"), 0xaf63_dc4c_8601_ec8c);
-        assert_eq!(of("my-method"), of("my-method"));
-        assert!(SPARE_HUES.map(colour).contains(&of("my-method").colour));
+        assert_eq!(look("my-method"), look("my-method"));
+        assert!(SPARE_HUES.map(colour).contains(&look("my-method").colour));
     }
 
     #[test]
     fn a_variant_has_the_colour_of_its_method() {
-        assert_eq!(of("ghosted:svd").colour, of("ghosted").colour);
+        assert_eq!(look("ghosted:svd").colour, look("ghosted").colour);
     }
 }

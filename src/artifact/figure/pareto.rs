@@ -80,7 +80,7 @@ impl Pareto {
     /// Fails if a panel has no point that its axes can show.
     pub(super) fn draw(&self, around: &Surroundings, scene: &mut Scene) -> Result<f64> {
         let sizes = self.series.iter().flat_map(|series| &series.points).map(|point| point.x);
-        let xs = Range::of(sizes.filter_map(|x| drawable(Some(x))), self.x.scale).ok_or_else(nothing)?;
+        let xs = Range::from_values(sizes.filter_map(|x| drawable(Some(x))), self.x.scale).ok_or_else(nothing)?;
         let xs = xs.with_room(false);
         let mut below = frame::heading_lines(scene, &around.heading);
         below = frame::legend(scene, &self.keys(), (frame::MARGIN, scene.width - frame::MARGIN, below));
@@ -98,7 +98,7 @@ impl Pareto {
         let line = palette::Look { colour: MUTED, ..palette::nth(0) };
         keys.push((Key::Line { style: line, dash: Dash::Solid, marked: false }, "Pareto frontier".to_owned()));
         if self.panels.iter().any(|panel| panel.dense.is_some()) {
-            let dense = palette::of(crate::criterion::DENSE.name);
+            let dense = palette::look(crate::criterion::DENSE.name);
             let label = crate::criterion::DENSE.label.to_owned();
             keys.push((Key::Line { style: dense, dash: dense.dash, marked: false }, label));
         }
@@ -123,12 +123,12 @@ impl Pareto {
         let points = self.visible_points(number);
         let level = drawable(*dense).filter(|value| axis.shows(*value));
         let values = points.iter().map(|(.., value)| *value).chain(level);
-        let range = Range::of(values, axis.scale).filter(|_| !points.is_empty()).ok_or_else(nothing)?;
+        let range = Range::from_values(values, axis.scale).filter(|_| !points.is_empty()).ok_or_else(nothing)?;
         let range = range.with_room(false);
         let plan = FramePlan { around, axis, range, entries: &[], head: 0.0, foot: 0.0, aside: 0.0 };
         let frame = Frame::draw_below(scene, plan, top);
         if let Some(level) = level {
-            let look = palette::of(crate::criterion::DENSE.name);
+            let look = palette::look(crate::criterion::DENSE.name);
             let y = frame.y(level);
             scene.line(&[(frame.left, y), (frame.right, y)], look.colour, 0.8, look.dash);
         }

@@ -1,4 +1,4 @@
-use super::palette::of;
+use super::palette::look;
 use super::samples::{METHODS, all, bars, channels, depths, diagram, norms, of_plot};
 use super::scene::{Scene, ScenePoint, SceneShape};
 use super::*;
@@ -10,7 +10,7 @@ fn there_is_one_bar_for_each_value() {
     // One bar for each of 7 recoveries in each of 3 groups.
     assert_eq!(rects(&scene).len(), 21);
     for method in METHODS {
-        assert_eq!(rects(&scene).iter().filter(|colour| **colour == of(method).colour).count(), 3, "{method}");
+        assert_eq!(rects(&scene).iter().filter(|colour| **colour == look(method).colour).count(), 3, "{method}");
     }
 }
 
@@ -44,7 +44,7 @@ fn a_missing_value_is_written_in_place_of_its_bar() {
 fn a_method_has_the_same_colour_in_every_figure() {
     let bars = scene(&of_plot(bars(&["a"], Width::Column, Scale::Linear), Plot::Bars));
     let curves = scene(&of_plot(depths(), Plot::Curves));
-    let blue = of("ghosted").colour;
+    let blue = look("ghosted").colour;
     assert!(rects(&bars).contains(&blue));
     assert!(curves.shapes.iter().any(|shape| matches!(shape, SceneShape::Line { colour, .. } if *colour == blue)));
     assert!(rects(&scene(&of_plot(diagram(4, vec![1], vec![2]), Plot::Layers))).contains(&blue));
@@ -92,7 +92,7 @@ fn a_gap_breaks_the_line() {
 
 fn stroke_lengths(scene: &Scene) -> Vec<usize> {
     let places = scene.shapes.iter().filter_map(|shape| match shape {
-        SceneShape::Line { places, colour, width } if *colour == of("ghosted").colour && *width == 1.3 => {
+        SceneShape::Line { places, colour, width } if *colour == look("ghosted").colour && *width == 1.3 => {
             Some(places.len())
         }
         _ => None,
@@ -106,7 +106,7 @@ fn a_region_has_one_ghosted_layer() {
     let mut figure = diagram(16, vec![], vec![3, 7, 8, 12]);
     figure.1.selections.remove(0);
     let scene = scene(&of_plot(figure, Plot::Layers));
-    assert_eq!(rects(&scene).iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
+    assert_eq!(rects(&scene).iter().filter(|colour| **colour == look("ghosted").colour).count(), 4);
     // Layer 7 is removed, so it appears in the dense stack and, muted, in the pruned stack, but not in the ghosted one.
     assert_eq!(texts(&scene).iter().filter(|text| **text == "7").count(), 2);
     assert_eq!(texts(&scene).iter().filter(|text| **text == "6").count(), 3);
@@ -201,7 +201,7 @@ fn equal_data_gives_equal_bytes_and_300_dpi_png() {
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     reader.next_frame(&mut pixels).unwrap();
     assert_eq!(pixels[..3], [255; 3]);
-    assert!(pixels.chunks(3).any(|pixel| pixel == of("m_symmetric_share").colour.light));
+    assert!(pixels.chunks(3).any(|pixel| pixel == look("m_symmetric_share").colour.light));
 }
 
 #[test]
@@ -282,15 +282,15 @@ fn overlapping_lines_are_offset_and_only_dense_is_dashed() {
     };
     let firsts: Vec<f64> = ["linearpatch-rotate", "ghosted"]
         .iter()
-        .filter_map(|method| match strokes(of(method).colour, 1.3).next() {
+        .filter_map(|method| match strokes(look(method).colour, 1.3).next() {
             Some(SceneShape::Line { places, .. }) => Some(places[0].0),
             _ => None,
         })
         .collect();
     assert!(firsts[1] - firsts[0] > 2.0, "{firsts:?}");
     // The solid line is a single stroke. The dashed line of the dense model consists of many strokes.
-    assert_eq!(strokes(of("ghosted").colour, 1.3).count(), 1);
-    assert!(strokes(of("dense").colour, 1.1).count() > 5);
+    assert_eq!(strokes(look("ghosted").colour, 1.3).count(), 1);
+    assert!(strokes(look("dense").colour, 1.1).count() > 5);
     assert!(
         texts(&scene).iter().any(|text| text.contains("axis starts at")),
         "the axis does not start at 0, and its label states that"
@@ -306,7 +306,7 @@ fn layerwise_repair_has_one_operator_per_removed_layer() {
     figure.1.selections = vec![row];
     // One box for each of the three operators, and one in the legend.
     let ghosts = rects(&scene(&of_plot(figure, Plot::Layers)));
-    assert_eq!(ghosts.iter().filter(|colour| **colour == of("ghosted").colour).count(), 4);
+    assert_eq!(ghosts.iter().filter(|colour| **colour == look("ghosted").colour).count(), 4);
 }
 
 fn scene(figure: &Figure) -> Scene {

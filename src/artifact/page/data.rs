@@ -180,7 +180,7 @@ impl Judgement {
     }
 
     /// Returns the verb for `count` claims, in the singular or the plural.
-    pub fn of(self, count: usize) -> &'static str {
+    pub fn verb(self, count: usize) -> &'static str {
         match self {
             Self::Holds if count != 1 => "hold",
             Self::Fails if count != 1 => "fail",

@@ -120,7 +120,7 @@ fn in_order(page: &Page) -> Vec<&PageArtifact> {
             index,
             is_rest,
             !is_rest && is_main_table,
-            PaperPlace::of(&artifact.name),
+            PaperPlace::from_name(&artifact.name),
         )
     });
     shown

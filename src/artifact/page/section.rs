@@ -28,7 +28,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn of<'t>(tables: impl IntoIterator<Item = &'t SavedTable>) -> Self {
+    fn from_tables<'t>(tables: impl IntoIterator<Item = &'t SavedTable>) -> Self {
         let mut tally = Self::default();
         let cells = tables.into_iter().flat_map(|table| &table.rows).flat_map(|row| &row.cells);
         for comparison in cells.filter_map(|cell| cell.comparison.as_ref()) {
@@ -116,7 +116,7 @@ struct ArtifactLink<'a> {
 /// Fails in the same cases as [`table::table`] and [`figure::figure`].
 pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leading: bool) -> Result<Section<'a>> {
     let id = artifact_id(&artifact.profile, &artifact.name);
-    let place_in_paper = PaperPlace::of(&artifact.name);
+    let place_in_paper = PaperPlace::from_name(&artifact.name);
     let claims: Vec<(String, &ClaimRow)> = page
         .claims
         .iter()
@@ -135,7 +135,7 @@ pub(super) fn artifact<'a>(artifact: &'a PageArtifact, page: &'a Page, is_leadin
             && (!matches!(place_in_paper, PaperPlace::Main(_)) || is_in_first_profile_too(artifact, page)),
         is_in_paper: place_in_paper != PaperPlace::Beyond,
         extent: extent(artifact),
-        tally: Tally::of(&artifact.tables),
+        tally: Tally::from_tables(&artifact.tables),
         tables: artifact
             .tables
             .iter()
@@ -207,7 +207,7 @@ pub(super) fn profiles<'a>(sections: &'a [Section<'a>], page: &'a Page) -> Vec<P
     together
         .map(|sections| PageProfile {
             name: sections.first().map_or("", |section| own_profile(section.artifact, page)),
-            tally: Tally::of(sections.iter().flat_map(|section| &section.artifact.tables)),
+            tally: Tally::from_tables(sections.iter().flat_map(|section| &section.artifact.tables)),
             artifacts: sections.iter().filter(|section| section.is_in_paper).map(link).collect(),
             beyond: sections.iter().filter(|section| !section.is_in_paper).map(link).collect(),
         })

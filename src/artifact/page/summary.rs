@@ -135,7 +135,7 @@ pub(super) type Verdicts = (String, &'static str, usize, &'static str);
 pub(super) fn verdicts(all: &[Judgement]) -> Vec<Verdicts> {
     let counted = Judgement::ALL.into_iter().filter_map(|verdict| {
         let count = all.iter().filter(|other| **other == verdict).count();
-        (count > 0).then(|| (verdict.class(), verdict.sign(), count, verdict.of(count)))
+        (count > 0).then(|| (verdict.class(), verdict.sign(), count, verdict.verb(count)))
     });
     counted.collect()
 }

@@ -25,7 +25,7 @@ pub(crate) struct KindSum {
 }
 
 impl KindSum {
-    pub(crate) fn of(entries: &[InventoryItem]) -> Vec<Self> {
+    pub(crate) fn by_kind(entries: &[InventoryItem]) -> Vec<Self> {
         let mut stages: BTreeMap<&str, Self> = BTreeMap::new();
         for entry in entries {
             let sum = stages.entry(&entry.stage).or_insert_with(|| Self {
@@ -57,7 +57,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    pub(crate) fn of(entry: &InventoryItem) -> Self {
+    pub(crate) fn from_item(entry: &InventoryItem) -> Self {
         match &entry.found {
             Found::Damaged(_) => Self::Damaged,
             Found::Whole(_) if entry.is_newer_version() => Self::LaterVersion,
@@ -119,7 +119,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub(crate) fn of(sizes: impl Iterator<Item = u64>) -> Self {
+    pub(crate) fn from_sizes(sizes: impl Iterator<Item = u64>) -> Self {
         sizes.fold(Self::default(), |sum, bytes| Self { count: sum.count + 1, bytes: sum.bytes + bytes })
     }
 }
@@ -127,8 +127,8 @@ impl Files {
 impl Listing {
     pub(crate) fn new(store: &Store) -> Self {
         let entries = store.entries();
-        let stages = KindSum::of(&entries).into_iter().map(|sum| {
-            let states = entries.iter().filter(|entry| entry.stage == sum.stage).map(State::of);
+        let stages = KindSum::by_kind(&entries).into_iter().map(|sum| {
+            let states = entries.iter().filter(|entry| entry.stage == sum.stage).map(State::from_item);
             let states = states.collect::<std::collections::BTreeSet<State>>().into_iter().collect();
             ListedStage { states, sum }
         });
@@ -144,13 +144,13 @@ impl Listing {
                     stage: entry.stage.clone(),
                     bytes: entry.bytes(),
                     seconds: entry.seconds(),
-                    state: State::of(entry),
+                    state: State::from_item(entry),
                 })
                 .collect(),
-            journals: Files::of(store.journals().into_iter().map(|(_, bytes)| bytes)),
-            drafts: Files::of(living.iter().map(|draft| draft.bytes)),
-            dead_drafts: Files::of(dead.iter().map(|draft| draft.bytes)),
-            programs: Files::of(FrozenProgram::all(store).iter().map(|program| program.bytes)),
+            journals: Files::from_sizes(store.journals().into_iter().map(|(_, bytes)| bytes)),
+            drafts: Files::from_sizes(living.iter().map(|draft| draft.bytes)),
+            dead_drafts: Files::from_sizes(dead.iter().map(|draft| draft.bytes)),
+            programs: Files::from_sizes(FrozenProgram::all(store).iter().map(|program| program.bytes)),
         }
     }
 }

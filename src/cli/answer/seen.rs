@@ -118,7 +118,7 @@ impl StatusAnswer {
                     .into_iter()
                     .map(|(what, number)| SubmittedJob { what, number })
                     .collect(),
-                queued: queue.as_ref().map(|queue| queue.of(&submission.comment()).cloned().collect()),
+                queued: queue.as_ref().map(|queue| queue.jobs_with_comment(&submission.comment()).cloned().collect()),
             })
             .collect();
         let store_name = store.root().display().to_string();
@@ -277,7 +277,7 @@ fn deviations(cell: &Cell, layers: usize, removed: Option<&[usize]>) -> Vec<Stri
 }
 
 fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, store: &Store) -> ExplainedObject {
-    let stored = match state.of(key) {
+    let stored = match state.object(key) {
         ObjectState::Whole(artifact) => {
             let meta = artifact.meta();
             let [ghostlab, commit] = ["ghostlab", "commit"].map(|field| meta.made[field].as_str().map(str::to_owned));
@@ -293,7 +293,7 @@ fn explained(what: String, key: &Key, state: &StoreState, reasons: &Reasons, sto
         }
         _ => None,
     };
-    let reason = if stored.is_some() { None } else { Some(reasons.of(key, state)) };
+    let reason = if stored.is_some() { None } else { Some(reasons.reason(key, state)) };
     let identity = key.readable()["of"].take();
     ExplainedObject { what, key: key.hash().to_owned(), stored, reason, folder: store.object_path(key), identity }
 }

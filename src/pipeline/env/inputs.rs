@@ -89,7 +89,7 @@ impl Inputs {
         Ok(Self { documents: inputs.documents(grid)?, contents, tokenizers, ..inputs })
     }
 
-    pub(crate) fn of(&self, file: &Path) -> Result<&str> {
+    pub(crate) fn file_hash(&self, file: &Path) -> Result<&str> {
         self.by_path.get(file).map(Input::sha256).ok_or_else(|| appeared(file))
     }
 
@@ -103,7 +103,7 @@ impl Inputs {
     /// Returns the hash of a tokenizer file, combined with the tokens that files next to it add.
     fn tokenizer(&self, folder: &Path) -> Result<String> {
         let file = parts::tokenizer(folder);
-        let file_hash = self.of(&file)?.to_owned();
+        let file_hash = self.file_hash(&file)?.to_owned();
         let files_beside = corpus::files_beside(&file);
         let files: Vec<&Path> = [file.as_path()].into_iter().chain(files_beside.iter().map(PathBuf::as_path)).collect();
         let added = self.guarded(&files, || corpus::added_beside(&file))?;
@@ -195,7 +195,7 @@ impl Inputs {
     pub(crate) fn limit(&self, task: &EvalTask) -> Result<Option<f64>> {
         let documents = self.documents.get(&task.name).filter(|_| !task.defined);
         let (Some(limit), Some(&documents)) = (task.how.limit, documents) else { return Ok(task.how.limit) };
-        Ok((DocumentLimit::new(limit)?.of(documents) < documents).then_some(limit))
+        Ok((DocumentLimit::new(limit)?.apply(documents) < documents).then_some(limit))
     }
 
     /// Returns the hashes by path, for the record of a run.

@@ -69,7 +69,7 @@ fn on_disk(plan: &Plan<'_>, settings: &RunSettings, target: TargetMachine, store
         TargetMachine::Local => settings.memory_bytes(),
         TargetMachine::Remote => settings.memory.unwrap_or(u64::MAX),
     };
-    let estimate = Estimate::of(plan, &state, settings.spool_bytes, memory)?;
+    let estimate = Estimate::from_plan(plan, &state, settings.spool_bytes, memory)?;
     let coming = estimate.coming();
     // Space that will be freed when the size limit of the store is enforced.
     let goes = settings.store_limit.map(|limit| -> Result<u64> {

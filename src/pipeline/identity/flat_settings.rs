@@ -78,7 +78,7 @@ pub fn flatten(root: &Value) -> FlatSettings {
             }
             Value::Null => {}
             other => {
-                found.insert(path.clone(), Canonical::of(other));
+                found.insert(path.clone(), Canonical::from_value(other));
             }
         }
     }
@@ -126,7 +126,7 @@ fn walk(schema: &Value, path: &SettingPath, found: &mut BTreeSet<SettingPath>) {
 pub struct Canonical(String);
 
 impl Canonical {
-    pub fn of(value: &Value) -> Self {
+    pub fn from_value(value: &Value) -> Self {
         Self(canonical(value))
     }
 
@@ -163,7 +163,7 @@ impl Serialize for Canonical {
 
 impl<'de> Deserialize<'de> for Canonical {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Value::deserialize(deserializer).map(|value| Self::of(&value))
+        Value::deserialize(deserializer).map(|value| Self::from_value(&value))
     }
 }
 

@@ -55,7 +55,7 @@ fn read(store: &Store, path: &Path) -> KnownErrors {
 
 impl<'a> DrawnErrors<'a> {
     /// Opens the cache for the scores on the given tokens.
-    pub(super) fn of(store: &'a Store, tokens: &Key) -> Self {
+    pub(super) fn open(store: &'a Store, tokens: &Key) -> Self {
         let path = store.cache_dir().map(|folder| folder.join(format!("{}.errors.json", tokens.hash())));
         let known = path.as_deref().map(|path| read(store, path)).unwrap_or_default();
         Self { store, path, known: RefCell::new(known), drawn: Cell::new(false) }
@@ -109,7 +109,7 @@ mod tests {
         let sound = [items[0].clone(), items[1].clone(), items[3].clone()];
         let aggregation = Aggregation::Perplexity;
         let expected = aggregation.error(&sound, DRAWS).unwrap().unwrap();
-        let errors = DrawnErrors::of(&store, &key);
+        let errors = DrawnErrors::open(&store, &key);
         assert_eq!(errors.error(aggregation, &sound).unwrap(), Some(expected));
         errors.keep();
         // Replace the cached value with a wrong one, to show that the cache is used.
@@ -119,7 +119,7 @@ mod tests {
         known.values_mut().for_each(|bits| *bits = 7.5_f64.to_bits());
         let text = serde_json::to_string(&RememberedErrors::new(known)).unwrap();
         std::fs::write(&path, &text).unwrap();
-        let again = DrawnErrors::of(&store, &key);
+        let again = DrawnErrors::open(&store, &key);
         assert_eq!(again.error(aggregation, &sound).unwrap(), Some(7.5));
         // Different documents have a different hash, so their error is computed instead of being taken from the cache.
         // This also works for an error that is not finite.
@@ -129,8 +129,8 @@ mod tests {
         // A mean needs no draws and thus no cache. A damaged cache file is ignored.
         assert_eq!(again.error(Aggregation::Mean, &sound).unwrap(), Aggregation::Mean.error(&sound, DRAWS).unwrap());
         std::fs::write(&path, text.replace("errors", "error")).unwrap();
-        assert_eq!(DrawnErrors::of(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));
+        assert_eq!(DrawnErrors::open(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));
         std::fs::write(&path, text.replace(&7.5_f64.to_bits().to_string(), "1")).unwrap();
-        assert_eq!(DrawnErrors::of(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));
+        assert_eq!(DrawnErrors::open(&store, &key).error(aggregation, &sound).unwrap(), Some(expected));
     }
 }

@@ -98,7 +98,8 @@ impl<'a> BackboneReader<'a> {
             .iter()
             .map(|evaluation| TokensRead::read(grid, evaluation, store))
             .collect::<Result<_>>()?;
-        let errors = backbone.evaluations.iter().map(|evaluation| DrawnErrors::of(store, &evaluation.tokens)).collect();
+        let errors =
+            backbone.evaluations.iter().map(|evaluation| DrawnErrors::open(store, &evaluation.tokens)).collect();
         Ok(Self { grid, backbone, store, scored, errors, files })
     }
 

@@ -64,7 +64,7 @@ impl<'a> BackboneContents<'a> {
     }
 
     fn hashes(&self, files: &[PathBuf]) -> Result<Vec<String>> {
-        files.iter().map(|file| self.inputs.of(file).map(str::to_owned)).collect()
+        files.iter().map(|file| self.inputs.file_hash(file).map(str::to_owned)).collect()
     }
 
     /// Returns the identity of a text. For a streamed text, it includes the order of the shards, which depends on the
@@ -148,11 +148,11 @@ impl<'a> BackboneContents<'a> {
                 version: builtin.version,
                 rows,
                 formats,
-                limit: limit.map(|limit| Canonical::of(&json!(limit))),
+                limit: limit.map(|limit| Canonical::from_value(&json!(limit))),
                 draw: how.draw,
                 bos,
                 max_length,
-                prefix: prefix.as_ref().map(Canonical::of),
+                prefix: prefix.as_ref().map(Canonical::from_value),
                 batch: self.batch_tokens,
             };
             return Ok((measure, tokens::of_requests(&task.name, requests)));
@@ -168,11 +168,11 @@ impl<'a> BackboneContents<'a> {
             shots: self.shots(how, definition, files.examples(definition, how.shots))?,
             chat: self.chat(how)?,
             system: how.system.as_ref().map(sha256::of_bytes),
-            limit: limit.map(|limit| Canonical::of(&json!(limit))),
+            limit: limit.map(|limit| Canonical::from_value(&json!(limit))),
             bos,
             max_length,
-            prefix: prefix.as_ref().map(Canonical::of),
-            generation: generation.as_ref().map(Canonical::of),
+            prefix: prefix.as_ref().map(Canonical::from_value),
+            generation: generation.as_ref().map(Canonical::from_value),
             batch: self.batch_tokens,
         };
         let mut requests = json!(measure)["defined"].take();
@@ -217,7 +217,7 @@ pub(super) fn prefill(prompt: &Latency, machine: &Value, among: &str) -> Measure
         decode: prompt.decode,
         warmups,
         rounds: timed,
-        machine: Canonical::of(machine),
+        machine: Canonical::from_value(machine),
         among: among.to_owned(),
     }
 }
@@ -227,9 +227,9 @@ pub(super) fn cut(criterion: &Method<dyn Criterion>, spec: &PruneSpec<'_>, repai
     Ok(CutId {
         criterion: criterion.name.clone(),
         version: criterion::version(&criterion.name),
-        options: Canonical::of(&json!(criterion.resolved)),
+        options: Canonical::from_value(&json!(criterion.resolved)),
         depth: Depth { count: spec.depth, unit: spec.unit },
-        known: criterion.rule.prior_order(spec)?.map(|order| Canonical::of(&json!(order))),
+        known: criterion.rule.prior_order(spec)?.map(|order| Canonical::from_value(&json!(order))),
         repaired: repair.map(|repair| RepairId { training: None, ..repair.clone() }),
     })
 }
@@ -245,7 +245,7 @@ pub(super) fn repair(
     RepairId {
         recovery: recovery.name.clone(),
         version: recovery::version(&recovery.name),
-        options: Canonical::of(&json!(recovery::untrained(&recovery.resolved))),
+        options: Canonical::from_value(&json!(recovery::untrained(&recovery.resolved))),
         fitted: recovery.rule.fitted_on(criterion.rule.one_block(spec)).count(sequences, operator_sequences),
         training: recovery.training,
     }

@@ -46,7 +46,7 @@ pub fn place_holder(index: usize) -> Result<Arc<Operator>> {
 impl Estimate {
     /// Estimates the costs of a plan. `spool_bytes` limits the activations that a calibration pass stores temporarily.
     /// `memory` limits the memory of jobs and weights.
-    pub fn of(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
+    pub fn from_plan(plan: &Plan<'_>, state: &StoreState, spool_bytes: u64, memory: u64) -> Result<Self> {
         let mut total = Self::default();
         for backbone in &plan.backbones {
             let (one, _) = BackboneEstimator { plan, backbone, state }.estimate(spool_bytes, memory)?;
@@ -276,7 +276,7 @@ impl BackboneEstimator<'_> {
         // One directory per kind, and one for shared packs.
         let mut inodes = KINDS.len() as u64 + 1;
         for (kind, _) in &lacking {
-            inodes += (Stage::of(*kind)?.inodes)(small);
+            inodes += (Stage::for_kind(*kind)?.inodes)(small);
         }
         Ok(inodes)
     }
@@ -343,7 +343,7 @@ fn merged_bytes(plan: &Plan, backbone: &BackbonePlan, state: &StoreState) -> u64
 
 fn load(state: &StoreState, key: &Key) -> Option<Load> {
     debug_assert_eq!(key.kind(), tokens::KIND);
-    match state.of(key) {
+    match state.object(key) {
         ObjectState::Whole(artifact) => tokens::load(artifact).ok(),
         _ => None,
     }
@@ -403,7 +403,7 @@ fn solving(grid: &Grid, backbone: &BackbonePlan, variant: &Variant, load: &Load,
 /// spools because the layers are not selected yet.
 fn sites(grid: &Grid, backbone: &BackbonePlan, variants: &[&Variant], state: &StoreState) -> (usize, usize) {
     let [kept, now] = [true, false].map(|guess| {
-        Needs::of(variants.iter().filter_map(|variant| {
+        Needs::from_repairs(variants.iter().filter_map(|variant| {
             let cell = &grid.cells[variant.cell];
             let criterion = Some(&*cell.criterion.as_ref()?.rule).filter(|rule| !rule.is_iterative())?;
             let recovery = &*cell.recovery.as_ref()?.rule;

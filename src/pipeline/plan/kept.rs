@@ -46,7 +46,7 @@ impl KeepSet {
         self.unfinished.extend(
             plan.keys()
                 .filter(|key| {
-                    Stage::of(key.kind())
+                    Stage::for_kind(key.kind())
                         .is_ok_and(|stage| stage.members.iter().any(|member| matches!(member, Member::Toward(_))))
                         && !store.has(key)
                 })
@@ -63,7 +63,8 @@ impl KeepSet {
     /// Returns whether an object should be kept. If one member of a [`Family`](crate::pipeline::stage::Family) is used,
     /// all of its members are kept, because cells with other depths or recoveries may use them.
     pub fn has(&self, entry: &InventoryItem) -> bool {
-        let stage = KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::of(kind).ok());
+        let stage =
+            KINDS.into_iter().find(|kind| kind.folder() == entry.stage).and_then(|kind| Stage::for_kind(kind).ok());
         self.used.contains(&entry.hash)
             || stage.is_some_and(|stage| {
                 stage.members.iter().any(|member| match member {

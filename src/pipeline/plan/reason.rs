@@ -116,14 +116,14 @@ impl Reasons {
         Self { stored, nearly }
     }
 
-    pub fn of(&self, key: &Key, state: &StoreState) -> Reason {
-        if let ObjectState::Damaged(error) = state.of(key) {
+    pub fn reason(&self, key: &Key, state: &StoreState) -> Reason {
+        if let ObjectState::Damaged(error) = state.object(key) {
             return Reason::Damaged(error.one_line());
         }
-        self.of_missing(key)
+        self.missing_reason(key)
     }
 
-    fn of_missing(&self, key: &Key) -> Reason {
+    fn missing_reason(&self, key: &Key) -> Reason {
         let kind = key.kind().name();
         let Some(stored) = self.stored.get(kind) else { return Reason::First };
         let readable = key.readable();
@@ -168,7 +168,7 @@ fn flat_key(key: &Value) -> FlatSettings {
         match value {
             Value::Object(map) if map.contains_key("kind") && map.contains_key("of") => {
                 if seen.insert(value.to_string()) {
-                    found.insert(path.child("version"), Canonical::of(&map["version"]));
+                    found.insert(path.child("version"), Canonical::from_value(&map["version"]));
                     left.push_back((path, name, &map["of"]));
                 }
             }
@@ -176,7 +176,7 @@ fn flat_key(key: &Value) -> FlatSettings {
                 left.extend(map.iter().map(|(name, value)| (path.child(name), name.as_str(), value)));
             }
             other => {
-                let value = Canonical::of(other);
+                let value = Canonical::from_value(other);
                 if !value.is_hash() || seen.insert(format!("{name} {value}")) {
                     found.insert(path, value);
                 }
@@ -236,7 +236,7 @@ mod tests {
         for key in stored {
             store.put(key, 1.0, &[("x", b"x")]).unwrap();
         }
-        Reasons::of_stored(&store, &HashSet::new()).of_missing(wanted).to_string()
+        Reasons::of_stored(&store, &HashSet::new()).missing_reason(wanted).to_string()
     }
 
     #[test]

@@ -68,12 +68,12 @@ impl StoreState {
         Self { by_hash, selections, store: store.clone() }
     }
 
-    pub fn of(&self, key: &Key) -> &ObjectState {
+    pub fn object(&self, key: &Key) -> &ObjectState {
         self.by_hash.get(key.hash()).unwrap_or(&ObjectState::Absent)
     }
 
     pub fn has(&self, key: &Key) -> bool {
-        matches!(self.of(key), ObjectState::Whole(_))
+        matches!(self.object(key), ObjectState::Whole(_))
     }
 
     pub fn selection(&self, key: &Key) -> Option<&Selection> {
@@ -151,7 +151,7 @@ impl ObjectState {
             Lookup::Damaged(error) => return Self::Damaged(error),
             Lookup::Whole(artifact) => artifact,
         };
-        match Stage::of(key.kind()).and_then(|stage| stage.check(&artifact, loaded)) {
+        match Stage::for_kind(key.kind()).and_then(|stage| stage.check(&artifact, loaded)) {
             Ok(()) => Self::Whole(artifact),
             Err(error) => Self::Damaged(error),
         }

@@ -62,7 +62,7 @@ impl CriterionTrials {
         let uses = criterion_uses(grid, backbone, calibration, state).into_iter();
         uses.map(|used| {
             let rule = &*used.method.rule;
-            let follow = |depth| FollowedTrials::of(rule, &backbone.cut(depth), &stored);
+            let follow = |depth| FollowedTrials::follow(rule, &backbone.cut(depth), &stored);
             let [known, lacking] = &mut counted;
             let all = follow(used.deepest).into_cuts(|_| true, known);
             let missing = used.missing.map(follow);
@@ -126,7 +126,7 @@ struct FollowedTrials {
 impl FollowedTrials {
     /// Follows a greedy selection through its stored trials up to the first step with a missing trial. Iterative
     /// selections do not store trials.
-    fn of(rule: &dyn Criterion, cut: &PruneSpec<'_>, stored: &dyn Fn(TrialMetric, &Trial) -> Option<f64>) -> Self {
+    fn follow(rule: &dyn Criterion, cut: &PruneSpec<'_>, stored: &dyn Fn(TrialMetric, &Trial) -> Option<f64>) -> Self {
         let examples = rule.trials(cut);
         if rule.is_iterative() || examples.is_empty() {
             return Self { known: Vec::new(), later: examples };

@@ -259,7 +259,7 @@ fn store_trained(
     let boundary = Boundary { starts: &job.windows.starts, ..Boundary::new(&*job.engine, activations, span, fitted) };
     for result in &mut results {
         result.operator = Some(operator.key());
-        result.numbers = RepairMetrics::of(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;
+        result.numbers = RepairMetrics::compute(&boundary, &Repair::Stream(std::sync::Arc::clone(&operator)))?;
     }
     job.unchanged()?;
     self::store(job.run.store, &plan.key, seconds, &results, &operator, &state.losses)

@@ -103,7 +103,7 @@ impl BackbonePlan {
     /// the names of the object, and its key.
     pub fn inputs_of<'v>(&self, variant: &'v Variant) -> impl Iterator<Item = (Job, Words, &'v Arc<Key>)> {
         let made = self.jobs().flat_map(|job| job.produced_keys(variant).into_iter().map(move |key| (job, key)));
-        made.filter_map(|(job, key)| Some((job, Stage::of(key.kind()).ok()?.words?, key)))
+        made.filter_map(|(job, key)| Some((job, Stage::for_kind(key.kind()).ok()?.words?, key)))
     }
 }
 
@@ -160,7 +160,12 @@ impl Programs {
     ///
     /// # Errors
     /// Fails with kind `Job` or `Damaged` if an object of the variant is missing or damaged.
-    pub(crate) fn of(&self, run: &RunContext<'_>, backbone: &BackbonePlan, variant: &Variant) -> Result<Program> {
+    pub(crate) fn variant_program(
+        &self,
+        run: &RunContext<'_>,
+        backbone: &BackbonePlan,
+        variant: &Variant,
+    ) -> Result<Program> {
         let (Some(selection), Some(operator)) = (&variant.selection, variant.repair()) else {
             return self.folder_program(run, backbone);
         };
@@ -193,7 +198,7 @@ impl Programs {
         backbone: &BackbonePlan,
         variant: &Variant,
     ) -> Result<Option<Program>> {
-        match self.of(run, backbone, variant) {
+        match self.variant_program(run, backbone, variant) {
             Err(error) if matches!(error.kind(), ErrorKind::Job | ErrorKind::Damaged) => {
                 run.fail(variant.cell, error.one_line());
                 Ok(None)

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::grid::Latency;
 use crate::heap;
 use crate::latency::{
-    DecodeResult, LatencyResult, MAX_SESSIONS, Patience, Prompt, Rounds, Session, Timed, decode_work, decoded,
+    DecodeResult, ExtraRounds, LatencyResult, MAX_SESSIONS, Prompt, Rounds, Session, Timed, decode_work, decoded,
     has_diagonal, in_full, interleaved, passes, settled,
 };
 use crate::model::{Config, Engine, EngineChoice, Load, Program, Trie, deployed};
@@ -289,12 +289,12 @@ impl TimedComparison<'_> {
         let flops = cost(self.config, &Trie::new(&fit), &self.latency, true).separate;
         let job = self.run.start(self.label, self.label, tokens, candidates.len(), flops);
         let prefill = self.session(self.label, (job, self.prompt.tokens()), |after| {
-            interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, Patience::USUAL, after)
+            interleaved(self.engine, &fit, self.prompt, Rounds::PAPER, ExtraRounds::DEFAULT, after)
         })?;
         let decoded = decode.map(|new| {
             let label = format!("{}, decoding", self.label);
             self.session(&label, (job, behind), |after| {
-                decoded(self.engine, &fit, (self.prompt, new), Rounds::PAPER, Patience::USUAL, after)
+                decoded(self.engine, &fit, (self.prompt, new), Rounds::PAPER, ExtraRounds::DEFAULT, after)
             })
         });
         let mut prefill = SessionTimes::from(prefill);
@@ -364,7 +364,7 @@ impl TimedComparison<'_> {
             }
             // Additional rounds are not part of the progress that was announced.
             if !std::mem::replace(&mut goes_on, true) {
-                let (first, Patience { rounds, seconds }) = (Rounds::PAPER.timed, Patience::USUAL);
+                let (first, ExtraRounds { rounds, seconds }) = (Rounds::PAPER.timed, ExtraRounds::DEFAULT);
                 self.run.note(format!(
                     "{label}: the first {first} rounds are too noisy; running up to {rounds} more (time limit: {seconds:.0} \
                      s, or as long as the first rounds took)"

@@ -141,7 +141,7 @@ impl Stage {
     ///
     /// # Errors
     /// Fails with kind `Job` if no stage creates such objects.
-    pub fn of(kind: ObjectKind) -> Result<&'static Self> {
+    pub fn for_kind(kind: ObjectKind) -> Result<&'static Self> {
         STAGES.iter().find(|stage| stage.kind == kind).ok_or_else(|| {
             Error::job("no stage creates objects of this kind")
                 .expected(KINDS.map(ObjectKind::name).join(", "))
@@ -152,7 +152,7 @@ impl Stage {
 
     /// Returns whether an object is valid on one machine only.
     pub fn is_machine_specific(key: &Key) -> bool {
-        Self::of(key.kind()).is_ok_and(|stage| stage.machine_specific)
+        Self::for_kind(key.kind()).is_ok_and(|stage| stage.machine_specific)
     }
 
     /// Verifies the parts of an object that a run uses. `loaded` indicates whether an object derived from it is
@@ -288,7 +288,7 @@ mod tests {
                 Member::Of(fields) => entries[0].hash_without(fields).is_some_and(|hash| hash == family.hash()),
                 Member::Toward(_) => false,
             };
-            let ways = Stage::of(member.kind()).unwrap().members.iter().filter(|member| leads(member)).count();
+            let ways = Stage::for_kind(member.kind()).unwrap().members.iter().filter(|member| leads(member)).count();
             assert_eq!(ways, 1, "{}", member.readable());
         }
     }
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_kind_that_no_stage_makes_is_an_error_that_names_it() {
-        let error = Stage::of(ObjectKind::new("rumours", 1)).map(|stage| stage.kind).unwrap_err();
+        let error = Stage::for_kind(ObjectKind::new("rumours", 1)).map(|stage| stage.kind).unwrap_err();
         assert_eq!(error.exit_code(), 4);
         assert!(error.to_string().contains("rumours") && error.to_string().contains("STAGES"), "{error}");
     }

@@ -84,7 +84,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    pub fn of<'a>(group: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
+    pub fn from_repairs<'a>(group: impl IntoIterator<Item = WantedRepair<'a>>) -> Self {
         let mut needs = Self::default();
         for WantedRepair { criterion, recovery, cut, removed } in group {
             match removed {
@@ -340,7 +340,7 @@ pub(crate) fn solve(
         let seconds = began.elapsed().as_secs_f64();
         let degenerate =
             if solution.repair.operator().is_some() { recovery::degenerate(&boundary)? } else { Vec::new() };
-        let metrics = RepairMetrics::of(&boundary, &solution.repair)?;
+        let metrics = RepairMetrics::compute(&boundary, &solution.repair)?;
         earlier.push((span, solution.repair.clone()));
         results.add(span, solution, metrics, degenerate, seconds)?;
     }

@@ -171,7 +171,7 @@ impl<'a> Selections<'a> {
     /// Returns the inputs that some variants need from the dense pass, given the selections made so far. Nothing is
     /// needed for selections that failed or for variants whose layers are removed one by one.
     pub(crate) fn needs(&self, job: &CalibrationJob<'_>, variants: &[&Variant]) -> Needs {
-        Needs::of(variants.iter().filter_map(|variant| {
+        Needs::from_repairs(variants.iter().filter_map(|variant| {
             let slot = self.slot(variant).filter(|slot| !slot.criterion.is_iterative())?;
             let recovery = &job.run.grid.cells[variant.cell].recovery;
             let removed = match &slot.picked {

@@ -230,7 +230,7 @@ impl Text {
     /// Returns, for each item in a subset, the range of its values. A window has one value, and a choice has two.
     ///
     /// # Errors
-    /// Propagates errors from [`Draw::of`].
+    /// Propagates errors from [`Draw::indices`].
     pub(crate) fn drawn_values(&self, draw: Draw) -> Result<Vec<Range<usize>>> {
         let mut at = 0;
         let mut next = |count: usize| {
@@ -242,15 +242,15 @@ impl Text {
             Self::Task(tokens) => tokens.places.iter().map(|choices| next(2 * choices.len())).collect(),
             Self::Generation(_) => return Err(undrawn()),
         };
-        Ok(draw.of(all.len())?.into_iter().map(|item| all[item].clone()).collect())
+        Ok(draw.indices(all.len())?.into_iter().map(|item| all[item].clone()).collect())
     }
 
     /// Returns the items in a subset, in the order in which they were drawn.
     ///
     /// # Errors
-    /// Fails for prompts. Also propagates errors from [`Draw::of`].
+    /// Fails for prompts. Also propagates errors from [`Draw::indices`].
     pub fn subset(self, draw: Draw) -> Result<Self> {
-        let drawn = draw.of(self.items())?;
+        let drawn = draw.indices(self.items())?;
         Ok(match self {
             Self::Windows(all) => Self::Windows(Windows {
                 ids: drawn.iter().flat_map(|&at| all.window(at)).copied().collect(),

@@ -91,7 +91,7 @@ pub struct InMemory(BTreeMap<HookPoint, Vec<f32>>);
 
 impl InMemory {
     /// Creates a spool that keeps the rows captured at the given hook points.
-    pub fn of(sites: impl IntoIterator<Item = HookPoint>) -> Self {
+    pub fn new(sites: impl IntoIterator<Item = HookPoint>) -> Self {
         Self(sites.into_iter().map(|site| (site, Vec::new())).collect())
     }
 
@@ -214,7 +214,7 @@ mod tests {
         let shape = ActivationShape { channels: 10, sequences: 3, length: 64 };
         let kept = HookPoint::Stream(2);
         let left = HookPoint::Middle(1);
-        let mut spool = InMemory::of([kept]);
+        let mut spool = InMemory::new([kept]);
         for first in (0..shape.rows()).step_by(48) {
             let block: Vec<f32> = (first..first + 48).flat_map(|r| (0..10).map(move |c| sample_value(r, c))).collect();
             spool.push(kept, &block).unwrap();
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_site_with_too_few_rows_is_refused() {
         let shape = ActivationShape { channels: 2, sequences: 1, length: 4 };
-        let mut spool = InMemory::of([HookPoint::Stream(0)]);
+        let mut spool = InMemory::new([HookPoint::Stream(0)]);
         spool.push(HookPoint::Stream(0), &[0.0; 6]).unwrap();
         assert!(spool.finish(shape).is_err());
     }

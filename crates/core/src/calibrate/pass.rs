@@ -144,7 +144,7 @@ pub fn in_memory(
     let request = PassRequest { sites: sites.into_iter().collect(), ..PassRequest::default() };
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.count(), length: windows.length };
-    let mut kept = InMemory::of(request.sites.iter().copied());
+    let mut kept = InMemory::new(request.sites.iter().copied());
     let mut all = [Piece { windows: windows.iter().collect(), first_sequence: 0, spool: &mut kept }];
     run(engine, &mut all, 8 * shape.length, &request, |_| Ok(()))?;
     kept.finish(shape)

@@ -156,12 +156,12 @@ mod tests {
     use crate::model::{Config, Operator, Program, deployed};
 
     /// Builds the config of a variant that removes layers 1 and 2 from a four-layer fixture.
-    fn of(fixture: &str, operator: bool, more: &Value) -> Map<String, Value> {
+    fn pruned_config(fixture: &str, operator: bool, more: &Value) -> Map<String, Value> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch").join(fixture);
         let config = Config::read(&folder).unwrap();
         let program =
             Program::pruned(4, &[1, 2], |_| operator.then(|| Operator::diagonal(vec![2.0; config.hidden]).unwrap()));
-        let layout = Layout::of(&config, &folder, &deployed(&program, &config), None).unwrap();
+        let layout = Layout::plan(&config, &folder, &deployed(&program, &config), None).unwrap();
         let text = std::fs::read(folder.join("config.json")).unwrap();
         let mut entries: Map<String, Value> = serde_json::from_slice(&text).unwrap();
         entries.extend(more.as_object().unwrap().clone());
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn what_speaks_of_layers_speaks_of_those_that_stayed() {
         let types = json!({"layer_types": ["a", "b", "c", "d"], "max_window_layers": 2, "_name_or_path": "/home/me"});
-        let config = of("qwen3", false, &types);
+        let config = pruned_config("qwen3", false, &types);
         assert_eq!((&config["num_hidden_layers"], &config["max_window_layers"]), (&json!(2), &json!(1)));
         assert_eq!(config["layer_types"], json!(["a", "d"]));
         assert_eq!((&config["torch_dtype"], &config["dtype"]), (&json!("bfloat16"), &json!("bfloat16")));
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn operator_next_to_weights_is_declared_to_loaders() {
-        let config = of("olmo2", true, &json!({}));
+        let config = pruned_config("olmo2", true, &json!({}));
         assert_eq!(
             (&config["model_type"], &config["architectures"]),
             (&json!("olmo2"), &json!(["GhostedOlmo2ForCausalLM"]))

@@ -198,7 +198,7 @@ fn operator_tensors<'a>(layout: &'a Layout, index: usize, block: &Block<'a>, ten
 /// first layer, and ones for a norm without weights.
 fn zero_tensors(index: usize, block: &Block<'_>, hidden: usize, numbers: GgufType, tensors: &mut Vec<GgufTensor<'_>>) {
     let mut add = |part: &str, shape: &[usize], content: GgufContent<'static>| {
-        let info = gguf_info(index, part, numbers.of(shape), shape);
+        let info = gguf_info(index, part, numbers.ggml_dtype(shape), shape);
         tensors.push(GgufTensor { info, content });
     };
     let ones = || GgufContent::Numbers(vec![1.0; hidden]);

@@ -34,7 +34,7 @@ impl GgufType {
 
     /// Returns the type of a tensor in the file. With `q8_0`, a matrix whose rows cannot be divided into blocks is
     /// written in f16.
-    pub(super) fn of(self, shape: &[usize]) -> GgmlDType {
+    pub(super) fn ggml_dtype(self, shape: &[usize]) -> GgmlDType {
         match self {
             _ if shape.len() < 2 => GgmlDType::F32,
             Self::F32 => GgmlDType::F32,
@@ -85,7 +85,7 @@ pub(super) fn checkpoint_tensor<'a>(
 ) -> Result<GgufTensor<'a>> {
     let name = name_in_gguf(config.architecture, name)
         .ok_or_else(|| Error::job("no GGUF name for the tensor").at(format!("tensor {name}")))?;
-    let info = GgufInfo { name, dtype: numbers.of(&tensor.shape), shape: tensor.shape.clone() };
+    let info = GgufInfo { name, dtype: numbers.ggml_dtype(&tensor.shape), shape: tensor.shape.clone() };
     Ok(GgufTensor { info, content: GgufContent::Checkpoint(tensor) })
 }
 
@@ -106,7 +106,7 @@ mod tests {
             (GgufType::Bf16, &[64], GgmlDType::F32),
             (GgufType::Bf16, &[1, 3], GgmlDType::BF16),
         ] {
-            assert_eq!(dtype.of(shape), expected, "{dtype:?} {shape:?}");
+            assert_eq!(dtype.ggml_dtype(shape), expected, "{dtype:?} {shape:?}");
         }
     }
 }

@@ -86,7 +86,7 @@ impl Layout {
     ///
     /// # Errors
     /// Fails if the weights do not fit the config, or the program has no layers left.
-    pub fn of(config: &Config, folder: &Path, deployed: &Deployed, dtype: Option<FloatType>) -> Result<Self> {
+    pub fn plan(config: &Config, folder: &Path, deployed: &Deployed, dtype: Option<FloatType>) -> Result<Self> {
         let weights = checked(config, folder)?;
         let LayerPlan { kept, dropped, attached } = plan_layers(config, deployed)?;
         let c = config.hidden;

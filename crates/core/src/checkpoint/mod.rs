@@ -17,7 +17,7 @@
 //! let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tiny/llama"));
 //! let config = Decoder::load(folder)?.config().clone();
 //! let pruned = deployed(&Program::pruned(config.layers, &[3, 4], |_| None), &config);
-//! let layout = Layout::of(&config, folder, &pruned, None)?;
+//! let layout = Layout::plan(&config, folder, &pruned, None)?;
 //! assert_eq!(layout.kept.len(), config.layers - 2);
 //! # Ok(())
 //! # }

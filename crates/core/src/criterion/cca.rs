@@ -196,7 +196,7 @@ mod tests {
     }
 
     fn select(options: &serde_json::Value, depth: usize) -> Selection {
-        let mut kept = InMemory::of((0..5).map(HookPoint::Stream));
+        let mut kept = InMemory::new((0..5).map(HookPoint::Stream));
         for (layer, channels) in streams().iter().enumerate() {
             let rows: Vec<f32> = (0..4).flat_map(|t| channels.map(|channel| channel(t))).collect();
             kept.push(HookPoint::Stream(layer), &rows).unwrap();

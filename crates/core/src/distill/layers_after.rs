@@ -40,7 +40,7 @@ impl LayersAfter {
     pub fn logits(&self, stream: &Tensor) -> Result<Tensor> {
         let positions = stream.dim(0)?;
         let tables = self.weights.rotary(positions)?;
-        let scores = ops::Scores::of(&self.config);
+        let scores = ops::Scores::from_config(&self.config);
         let mut masks = BTreeMap::new();
         let mut x = stream.clone();
         for layer in &self.weights.layers {

@@ -34,7 +34,7 @@ impl Damage {
     /// propagated through the square root and the exponential to first order. Returns `None` if there are no windows or
     /// a value is not finite.
     pub fn estimate(self, windows: &[f64]) -> Option<Measure> {
-        let mean = Measure::of(windows)?;
+        let mean = Measure::from_values(windows)?;
         // Value, and its derivative with respect to the mean.
         let (value, slope) = match self {
             // The square root has no derivative at zero. If the mean is zero, all squares are zero, so the error is

@@ -23,7 +23,7 @@ pub struct Stamp {
 impl Stamp {
     /// Returns the stamp of the file at a path, or `None` if the system has no change time that programs cannot set.
     pub fn at(path: &Path) -> std::io::Result<Option<Self>> {
-        fs::metadata(path).map(|data| Self::of(&data))
+        fs::metadata(path).map(|data| Self::from_metadata(&data))
     }
 
     /// Returns the stamp without the device number, which differs between machines that mount the same file system.
@@ -34,7 +34,7 @@ impl Stamp {
 
     /// Returns the stamp from file metadata, or `None` in the same cases as [`Self::at`].
     #[cfg(unix)]
-    pub fn of(data: &Metadata) -> Option<Self> {
+    pub fn from_metadata(data: &Metadata) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
         Some(Self {
             bytes: data.len(),
@@ -45,7 +45,7 @@ impl Stamp {
     }
 
     #[cfg(not(unix))]
-    pub fn of(_: &Metadata) -> Option<Self> {
+    pub fn from_metadata(_: &Metadata) -> Option<Self> {
         None
     }
 

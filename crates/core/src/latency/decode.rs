@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use super::rounds::{Patience, Prompt, Rounds, Session, counted_rounds, in_rounds, rests_on_noise, separate_tries};
+use super::rounds::{ExtraRounds, Prompt, Rounds, Session, counted_rounds, in_rounds, rests_on_noise, separate_tries};
 use super::spread::{Speedup, TimeSpread};
 use crate::error::Result;
 use crate::model::{Config, Engine, Load, Program, Run, Trie};
@@ -31,12 +31,12 @@ pub struct DecodeResult {
 
 impl DecodeResult {
     pub fn spread(&self) -> Option<TimeSpread> {
-        TimeSpread::of(counted_rounds(self.first, self.times.as_deref()?))
+        TimeSpread::from_times(counted_rounds(self.first, self.times.as_deref()?))
     }
 
     /// Returns the spread of the times with diagonal operators applied as one multiplication per channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
-        TimeSpread::of(counted_rounds(self.first, self.by_channel.as_deref()?))
+        TimeSpread::from_times(counted_rounds(self.first, self.by_channel.as_deref()?))
     }
 
     /// Returns the throughput in tokens per second, computed from the mean time. Its relative deviation equals that of
@@ -53,7 +53,7 @@ impl DecodeResult {
     }
 
     pub fn speedup(&self) -> Option<Speedup> {
-        Speedup::of(
+        Speedup::from_times(
             counted_rounds(self.first, self.dense.as_deref()?),
             counted_rounds(self.first, self.times.as_deref()?),
         )
@@ -76,14 +76,14 @@ pub fn decoded(
     programs: &[Program],
     (prompt, tokens): (Prompt, usize),
     rounds: Rounds,
-    patience: Patience,
+    extra: ExtraRounds,
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
     let tries = separate_tries(programs);
     in_rounds(
         tries.len(),
         rounds,
-        patience,
+        extra,
         &mut |index| steps(engine, &tries[index], prompt, tokens).map(|(took, _)| took),
         after,
     )
@@ -187,15 +187,15 @@ mod tests {
         let engine = Decoder::load(&folder()).unwrap();
         let layers = engine.config().layers;
         let programs = [Program::dense(layers), Program::pruned(layers, &[1], |_| None)];
-        let (rounds, patience) = (Rounds { warmups: 1, timed: 2 }, Patience { rounds: 0, seconds: 0.0 });
+        let (rounds, extra) = (Rounds { warmups: 1, timed: 2 }, ExtraRounds { rounds: 0, seconds: 0.0 });
         let mut passes = 0;
-        let session = decoded(&engine, &programs, (PROMPT, 2), rounds, patience, &mut |_| {
+        let session = decoded(&engine, &programs, (PROMPT, 2), rounds, extra, &mut |_| {
             passes += 1;
             Ok(())
         });
         let session = session.unwrap();
         assert_eq!((session.timed.len(), passes), (2, 6));
-        let error = decoded(&Adding::new(), &programs, (PROMPT, 2), rounds, patience, &mut |_| Ok(())).unwrap_err();
+        let error = decoded(&Adding::new(), &programs, (PROMPT, 2), rounds, extra, &mut |_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("does not support decoding"), "{error}");
     }
 

@@ -27,7 +27,7 @@ pub fn machine_spread() -> TimeSpread {
             times.push(started.elapsed().as_secs_f64() * 1e3);
         }
     }
-    TimeSpread::of(&times).unwrap_or(TimeSpread { mean: 0.0, deviation: 0.0 })
+    TimeSpread::from_times(&times).unwrap_or(TimeSpread { mean: 0.0, deviation: 0.0 })
 }
 
 #[cfg(test)]

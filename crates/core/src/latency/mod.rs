@@ -17,9 +17,9 @@
 //! // Times in milliseconds for ten passes each of a dense and a pruned backbone.
 //! let dense = [20.1, 20.0, 19.9, 20.0, 20.1, 19.9, 20.0, 20.0, 20.1, 19.9];
 //! let pruned = [10.1, 10.0, 9.9, 10.0, 10.1, 9.9, 10.0, 10.0, 10.1, 9.9];
-//! let speedup = Speedup::of(&dense, &pruned).unwrap();
+//! let speedup = Speedup::from_times(&dense, &pruned).unwrap();
 //! assert!((speedup.ratio - 2.0).abs() < 1e-3);
-//! assert!(!TimeSpread::of(&dense).unwrap().is_noise());
+//! assert!(!TimeSpread::from_times(&dense).unwrap().is_noise());
 //! ```
 
 mod decode;
@@ -34,6 +34,6 @@ pub use decode::{DecodeResult, decode_work, decoded};
 pub use idle::machine_spread;
 pub use in_full::{has_diagonal, in_full};
 pub use result::LatencyResult;
-pub use rounds::{Patience, Prompt, Rounds, Session, Timed, interleaved, passes};
+pub use rounds::{ExtraRounds, Prompt, Rounds, Session, Timed, interleaved, passes};
 pub use settle::{MAX_SESSIONS, settled};
 pub use spread::{NOISE, Speedup, TimeSpread};

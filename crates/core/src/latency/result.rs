@@ -55,12 +55,12 @@ impl LatencyResult {
     }
 
     pub fn spread(&self) -> Option<TimeSpread> {
-        TimeSpread::of(self.counted_times(self.times.as_deref()?))
+        TimeSpread::from_times(self.counted_times(self.times.as_deref()?))
     }
 
     /// Returns the spread of the times with diagonal operators applied as one multiplication per channel.
     pub fn spread_by_channel(&self) -> Option<TimeSpread> {
-        TimeSpread::of(self.counted_times(self.by_channel.as_deref()?))
+        TimeSpread::from_times(self.counted_times(self.by_channel.as_deref()?))
     }
 
     /// Returns whether the speedup is based on unstable times.
@@ -69,7 +69,7 @@ impl LatencyResult {
     }
 
     pub fn speedup(&self) -> Option<Speedup> {
-        Speedup::of(self.counted_times(self.dense.as_deref()?), self.counted_times(self.times.as_deref()?))
+        Speedup::from_times(self.counted_times(self.dense.as_deref()?), self.counted_times(self.times.as_deref()?))
     }
 
     /// Returns the peak memory in bytes: weights and intermediates.

@@ -22,15 +22,15 @@ impl Rounds {
 
 /// Limit on additional rounds while times are unstable.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Patience {
+pub struct ExtraRounds {
     /// Maximum number of additional rounds.
     pub rounds: usize,
     /// Maximum duration of additional rounds in seconds, or the duration of the requested rounds if that is longer.
     pub seconds: f64,
 }
 
-impl Patience {
-    pub const USUAL: Self = Self { rounds: 30, seconds: 30.0 };
+impl ExtraRounds {
+    pub const DEFAULT: Self = Self { rounds: 30, seconds: 30.0 };
 }
 
 /// Timing outcome of one variant.
@@ -58,7 +58,8 @@ pub(super) fn counted_rounds(first: usize, times: &[f64]) -> &[f64] {
 
 /// Returns whether the counted rounds of any of these times are unstable.
 pub(super) fn rests_on_noise(first: usize, times: [Option<&[f64]>; 2]) -> bool {
-    let mut known = times.into_iter().flatten().filter_map(|times| TimeSpread::of(counted_rounds(first, times)));
+    let mut known =
+        times.into_iter().flatten().filter_map(|times| TimeSpread::from_times(counted_rounds(first, times)));
     known.any(|spread| spread.is_noise())
 }
 
@@ -78,12 +79,12 @@ pub fn interleaved(
     programs: &[Program],
     prompt: Prompt,
     rounds: Rounds,
-    patience: Patience,
+    extra: ExtraRounds,
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
     let batch = prompt.as_batch(engine.config().vocab);
     let tries = separate_tries(programs);
-    in_rounds(tries.len(), rounds, patience, &mut |index| pass(engine, &tries[index], &batch), after)
+    in_rounds(tries.len(), rounds, extra, &mut |index| pass(engine, &tries[index], &batch), after)
 }
 
 /// Builds a separate trie for each program, so that programs share no steps.
@@ -96,13 +97,13 @@ pub(super) fn separate_tries(programs: &[Program]) -> Vec<Trie> {
 /// rounds.
 ///
 /// While the last rounds of any program are unstable ([`TimeSpread::is_noise`]), additional rounds follow, up to the
-/// limits of `patience`. Only the last rounds are counted. If the times never stabilize, the consecutive rounds with
+/// limits of `extra`. Only the last rounds are counted. If the times never stabilize, the consecutive rounds with
 /// the fewest unstable programs are counted instead. The counted rounds are the same for all programs. Source: Georges,
 /// Buytaert and Eeckhout, "Statistically rigorous Java performance evaluation", OOPSLA 2007, section 4.2.
 pub(super) fn in_rounds(
     programs: usize,
     rounds: Rounds,
-    patience: Patience,
+    extra: ExtraRounds,
     pass: &mut dyn FnMut(usize) -> Result<f64>,
     after: &mut dyn FnMut(bool) -> Result<()>,
 ) -> Result<Session> {
@@ -110,14 +111,14 @@ pub(super) fn in_rounds(
     let asked = rounds.warmups + rounds.timed;
     let mut counted = Instant::now();
     let mut needed = Duration::ZERO;
-    for round in 0..asked + patience.rounds {
+    for round in 0..asked + extra.rounds {
         if round == rounds.warmups {
             counted = Instant::now();
         }
         if round == asked {
             needed = counted.elapsed();
         }
-        let long = needed.max(Duration::from_secs_f64(patience.seconds));
+        let long = needed.max(Duration::from_secs_f64(extra.seconds));
         if round >= asked
             && (instability(&timed, round - asked, rounds.timed).0 == 0
                 || (round > asked && counted.elapsed() - needed >= long))
@@ -147,7 +148,7 @@ fn instability(timed: &[Timed], first: usize, count: usize) -> (usize, f64) {
     let spreads: Vec<TimeSpread> = timed
         .iter()
         .filter_map(|measured| match measured {
-            Timed::Milliseconds(all) => TimeSpread::of(all.get(first..first + count)?),
+            Timed::Milliseconds(all) => TimeSpread::from_times(all.get(first..first + count)?),
             Timed::OutOfMemory => None,
         })
         .collect();
@@ -263,7 +264,7 @@ mod tests {
     }
 
     /// Limit that allows no additional rounds.
-    const NONE: Patience = Patience { rounds: 0, seconds: 0.0 };
+    const NONE: ExtraRounds = ExtraRounds { rounds: 0, seconds: 0.0 };
 
     fn measured(most: usize) -> (Vec<Timed>, Vec<usize>, usize) {
         let engine = Noting { inner: Adding::new(), ran: Mutex::default(), most };
@@ -345,13 +346,13 @@ mod tests {
 
     /// Runs one program with the given pass times and requests three rounds after a warm-up. Returns the number of
     /// rounds, the first counted round, and the number of additional passes.
-    fn adapted(milliseconds: &[u64], patience: Patience) -> (usize, usize, usize) {
+    fn adapted(milliseconds: &[u64], extra: ExtraRounds) -> (usize, usize, usize) {
         let inner = Noting { inner: Adding::new(), ran: Mutex::default(), most: usize::MAX };
         let engine = Slow { inner, milliseconds: Mutex::new(milliseconds.to_vec()) };
         let rounds = Rounds { warmups: 1, timed: 3 };
         let mut beyond = 0;
         let prompt = Prompt { length: 3, batch: 2 };
-        let session = interleaved(&engine, &[Program::dense(4)], prompt, rounds, patience, &mut |asked| {
+        let session = interleaved(&engine, &[Program::dense(4)], prompt, rounds, extra, &mut |asked| {
             beyond += usize::from(!asked);
             Ok(())
         });
@@ -362,10 +363,10 @@ mod tests {
 
     #[test]
     fn rounds_go_on_while_they_are_noise_and_the_quiet_ones_count() {
-        let patience = Patience { rounds: 60, seconds: 60.0 };
+        let extra = ExtraRounds { rounds: 60, seconds: 60.0 };
         // The standard deviation of 40, 200 and 40 ms is about as large as their mean, so these times count as
         // unstable.
-        let (made, first, beyond) = adapted(&[40, 200, 40, 200, 40], patience);
+        let (made, first, beyond) = adapted(&[40, 200, 40, 200, 40], extra);
         assert!(made >= 6 && first == made - 3, "{made} rounds, from {first}");
         assert_eq!(beyond, made - 3);
     }
@@ -373,11 +374,11 @@ mod tests {
     #[test]
     fn rounds_that_never_get_quiet_end_at_their_bound() {
         let noise: Vec<u64> = [1, 30].into_iter().cycle().take(400).collect();
-        let (made, first, beyond) = adapted(&noise, Patience { rounds: 4, seconds: 60.0 });
+        let (made, first, beyond) = adapted(&noise, ExtraRounds { rounds: 4, seconds: 60.0 });
         assert_eq!((made, beyond), (7, 4));
         assert!(first <= 4);
         // With a limit of 0 seconds, the additional rounds may still take as long as the requested ones.
-        assert!(adapted(&noise, Patience { rounds: 300, seconds: 0.0 }).0 < 303);
+        assert!(adapted(&noise, ExtraRounds { rounds: 300, seconds: 0.0 }).0 < 303);
         assert_eq!(adapted(&noise, NONE).0, 3);
     }
 

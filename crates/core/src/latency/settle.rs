@@ -72,9 +72,9 @@ mod tests {
         // not be used.
         let sessions = [[[10.0, 20.0], [5.0, 5.0]], [[11.0, 22.0], [6.0, 9.0]], [[12.0, 12.0], [7.0, 7.0]]];
         let (results, repeated) = run(8, &sessions);
-        assert_eq!(results.iter().map(|of| of.times.clone().unwrap()[0]).collect::<Vec<_>>(), [12.0, 7.0]);
+        assert_eq!(results.iter().map(|result| result.times.clone().unwrap()[0]).collect::<Vec<_>>(), [12.0, 7.0]);
         assert_eq!(repeated, [(1, 1), (2, 2)]);
-        assert!(results.iter().all(|of| of.sessions == 3));
+        assert!(results.iter().all(|result| result.sessions == 3));
         assert_eq!(run(8, &sessions[2..]).1, []);
     }
 
@@ -84,7 +84,7 @@ mod tests {
         let (results, repeated) = run(2, &sessions);
         // The last session is used although it is less stable than the first.
         assert_eq!(results[1].times, Some(vec![5.0, 9.0]));
-        assert!(results.iter().all(|of| of.is_unstable() && of.sessions == 2));
+        assert!(results.iter().all(|result| result.is_unstable() && result.sessions == 2));
         assert_eq!(repeated, [(1, 1)]);
         assert_eq!(run(1, &sessions).1, []);
     }

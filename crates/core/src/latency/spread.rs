@@ -15,7 +15,7 @@ pub struct TimeSpread {
 
 impl TimeSpread {
     /// Computes the mean and the deviation. Returns `None` for an empty slice.
-    pub fn of(times: &[f64]) -> Option<Self> {
+    pub fn from_times(times: &[f64]) -> Option<Self> {
         let count = times.len() as f64;
         let mean = times.iter().sum::<f64>() / count;
         let squares: f64 = times.iter().map(|time| (time - mean).powi(2)).sum();
@@ -44,13 +44,13 @@ pub struct Speedup {
 
 impl Speedup {
     /// Computes the speedup of `times` over `base`, paired by round. Returns `None` if the numbers of rounds differ.
-    pub fn of(base: &[f64], times: &[f64]) -> Option<Self> {
+    pub fn from_times(base: &[f64], times: &[f64]) -> Option<Self> {
         if base.len() != times.len() {
             return None;
         }
-        let ratio = TimeSpread::of(base)?.mean / TimeSpread::of(times)?.mean;
+        let ratio = TimeSpread::from_times(base)?.mean / TimeSpread::from_times(times)?.mean;
         let ratios: Vec<f64> = base.iter().zip(times).map(|(base, time)| base / time).collect();
-        let deviation = TimeSpread::of(&ratios)?.deviation;
+        let deviation = TimeSpread::from_times(&ratios)?.deviation;
         let count = ratios.len();
         let half_width = (count > 1).then(|| student(count - 1) * deviation / (count as f64).sqrt());
         Some(Self { ratio, half_width })
@@ -70,32 +70,32 @@ mod tests {
 
     #[test]
     fn a_spread_is_that_of_a_sample() {
-        let spread = TimeSpread::of(&[1.0, 2.0, 3.0, 4.0]).unwrap();
+        let spread = TimeSpread::from_times(&[1.0, 2.0, 3.0, 4.0]).unwrap();
         assert_eq!(spread.mean, 2.5);
         // Computed by hand: √(5/3).
         assert!((spread.deviation - (5.0f64 / 3.0).sqrt()).abs() < 1e-12);
-        assert_eq!(TimeSpread::of(&[7.0]).unwrap().deviation, 0.0);
-        assert_eq!(TimeSpread::of(&[]), None);
+        assert_eq!(TimeSpread::from_times(&[7.0]).unwrap().deviation, 0.0);
+        assert_eq!(TimeSpread::from_times(&[]), None);
     }
 
     #[test]
     fn a_time_is_noise_from_a_twentieth_of_its_mean_on() {
         assert!(!TimeSpread { mean: 100.0, deviation: 5.0 }.is_noise());
         assert!(TimeSpread { mean: 100.0, deviation: 5.1 }.is_noise());
-        assert!(!TimeSpread::of(&[7.0]).unwrap().is_noise());
+        assert!(!TimeSpread::from_times(&[7.0]).unwrap().is_noise());
     }
 
     #[test]
     fn speedup_is_paired_by_round_so_drift_cancels() {
         let drifting = [100.0, 110.0, 130.0, 90.0];
         let half: Vec<f64> = drifting.iter().map(|time| time / 2.0).collect();
-        let speedup = Speedup::of(&drifting, &half).unwrap();
+        let speedup = Speedup::from_times(&drifting, &half).unwrap();
         assert!((speedup.ratio - 2.0).abs() < 1e-12 && speedup.half_width.unwrap() < 1e-12, "{speedup:?}");
         // The ratios 1 and 3 have mean 2 and deviation √2. The half width is 12.706 · √2/√2, where 12.706 is the
         // quantile for one degree of freedom.
-        let speedup = Speedup::of(&[1.0, 3.0], &[1.0, 1.0]).unwrap();
+        let speedup = Speedup::from_times(&[1.0, 3.0], &[1.0, 1.0]).unwrap();
         assert!((speedup.half_width.unwrap() - 12.706).abs() < 1e-9, "{speedup:?}");
-        assert_eq!(Speedup::of(&[1.0], &[1.0, 2.0]), None);
+        assert_eq!(Speedup::from_times(&[1.0], &[1.0, 2.0]), None);
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl TaskSample<'_> {
             Of::Flips(_) => {
                 let values: Vec<f64> =
                     self.by_document(metric)?.into_iter().map(|holds| f64::from(u8::from(holds))).collect();
-                Measure::of(&values).map(Measure::in_percent)
+                Measure::from_values(&values).map(Measure::in_percent)
             }
             _ => None,
         }

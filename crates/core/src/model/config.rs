@@ -206,11 +206,11 @@ impl Config {
         let hidden = entries.count("hidden_size", MAX_CHANNELS)?;
         let AttentionShape { heads, kv_heads, head_dim } = AttentionShape::read(entries, hidden)?;
         let biases = Biases::read(entries, architecture)?;
-        let ropes = rope_config::of(entries, architecture, layers, head_dim, &mut notes)?;
-        let windows = window::of(entries, architecture, layers, &ropes.rotated, &mut notes)?;
+        let ropes = rope_config::parse(entries, architecture, layers, head_dim, &mut notes)?;
+        let windows = window::parse(entries, architecture, layers, &ropes.rotated, &mut notes)?;
         let scale = architecture.scale.map_or(Ok(None), |key| entries.optional_number(key, 1e-6..=1e9))?;
         let [score_cap, logit_cap] = architecture.caps.map(|key| read_cap(entries, key));
-        let (experts, mut sparse) = experts::of(entries, architecture, layers)?;
+        let (experts, mut sparse) = experts::parse(entries, architecture, layers)?;
         let ExportEntries { attachments, dropped } = if ours {
             side_operators::export_entries(entries, architecture, layers)?
         } else {

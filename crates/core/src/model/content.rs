@@ -255,7 +255,7 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/arch/llama-gqa")
     }
 
-    fn of(folder: &Path) -> String {
+    fn content_hash(folder: &Path) -> String {
         content(&Config::read(folder).unwrap(), folder, tensor_hashes).unwrap()
     }
 
@@ -267,8 +267,8 @@ mod tests {
         let config: Value = serde_json::from_slice(&fs::read(fixture().join("config.json")).unwrap()).unwrap();
         write_config(&config, folder);
         fs::write(folder.join("model.safetensors"), &bytes).unwrap();
-        let first = of(folder);
-        assert_eq!(first, of(&fixture()), "the order of config entries must not matter");
+        let first = content_hash(folder);
+        assert_eq!(first, content_hash(&fixture()), "the order of config entries must not matter");
         // Entries that do not affect the forward pass.
         let mut other = config.clone();
         for (name, value) in
@@ -277,7 +277,7 @@ mod tests {
             other[name] = value;
         }
         write_config(&other, folder);
-        assert_eq!(of(folder), first);
+        assert_eq!(content_hash(folder), first);
         // Entries with an effect on the forward pass.
         for (name, value) in
             [("rms_norm_eps", json!(1e-6)), ("rope_parameters", json!({"rope_type": "default", "rope_theta": 10000.0}))]
@@ -285,7 +285,7 @@ mod tests {
             let mut other = config.clone();
             other[name] = value;
             write_config(&other, folder);
-            assert_ne!(of(folder), first, "{name}");
+            assert_ne!(content_hash(folder), first, "{name}");
         }
         write_config(&config, folder);
         // The same tensors, split into two files.
@@ -300,12 +300,12 @@ mod tests {
         }
         fs::write(folder.join("model.safetensors.index.json"), json!({"weight_map": map}).to_string()).unwrap();
         fs::remove_file(folder.join("model.safetensors")).unwrap();
-        assert_eq!(of(folder), first, "sharded");
+        assert_eq!(content_hash(folder), first, "sharded");
         // Flip one bit of a weight.
         let mut two = fs::read(folder.join("two.safetensors")).unwrap();
         *two.last_mut().unwrap() ^= 1;
         fs::write(folder.join("two.safetensors"), two).unwrap();
-        assert_ne!(of(folder), first, "a weight");
+        assert_ne!(content_hash(folder), first, "a weight");
     }
 
     fn write_config(config: &Value, folder: &Path) {

@@ -145,21 +145,21 @@ impl Decoder {
     /// # Errors
     /// Fails if the operator has a bias or norm, or is dense while the branch ends in a norm, because no weight can
     /// absorb it. Also fails if the weights are loaded on demand or in bf16.
-    pub fn folded(&self, half: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
+    pub fn folded(&self, sublayer: Sublayer, layer: usize, operator: &Operator) -> Result<Self> {
         let mut weights = self.parts.layer(&self.config, layer)?.layer()?.clone();
         if !operator.is_linear() {
             return Err(Error::job("a map with a bias or a norm cannot be folded into a projection")
-                .at(format!("layer {layer}, {half:?}"))
+                .at(format!("layer {layer}, {sublayer:?}"))
                 .hint("apply it as a separate step"));
         }
-        if !operator.is_diagonal() && weights.norm_after(half).is_some() {
+        if !operator.is_diagonal() && weights.norm_after(sublayer).is_some() {
             return Err(Error::job("a dense map cannot be folded into a branch that ends in a norm")
-                .at(format!("layer {layer}, {half:?}"))
+                .at(format!("layer {layer}, {sublayer:?}"))
                 .hint("apply it as a step after the norm"));
         }
         let fold = |matrix: &mut LayerMatrix, bias: &mut Option<Tensor>| -> Result<()> {
             let LayerMatrix::F32(matrix) = matrix else {
-                return Err(Error::job("bf16 weights are read-only").at(format!("layer {layer}, {half:?}")));
+                return Err(Error::job("bf16 weights are read-only").at(format!("layer {layer}, {sublayer:?}")));
             };
             let columns = matrix.outer();
             let product = operator.apply(&matrix.to_rows())?;
@@ -171,7 +171,7 @@ impl Decoder {
             Ok(())
         };
         let mut folded = Self { merged: Arc::default(), ..self.clone() };
-        match (half, &mut weights.mlp) {
+        match (sublayer, &mut weights.mlp) {
             (Sublayer::Attention, _) => fold(&mut weights.output, &mut weights.output_bias)?,
             (Sublayer::Mlp, Mlp::Dense(mlp)) => fold(&mut mlp.down, &mut mlp.down_bias)?,
             (Sublayer::Mlp, Mlp::Experts(_)) => {
@@ -200,10 +200,10 @@ impl Decoder {
     }
 
     /// Computes a sublayer up to `end`.
-    fn half(&self, half: Sublayer, layer: usize, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
+    fn run_sublayer(&self, sublayer: Sublayer, layer: usize, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
-        match half {
-            Sublayer::Attention => self.attention(part.layer()?, self.rotaries.of(layer), seen, x, end),
+        match sublayer {
+            Sublayer::Attention => self.attention(part.layer()?, self.rotaries.get(layer), seen, x, end),
             Sublayer::Mlp => self.mlp(part.layer()?, layer, x, end),
         }
     }
@@ -312,12 +312,19 @@ impl Decoder {
 
     /// Computes `x + branch(x)·T`. If the branch ends in a norm, a diagonal operator is applied before the norm and a
     /// dense one after it.
-    fn edited(&self, half: Sublayer, layer: usize, operator: &Operator, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
+    fn edited(
+        &self,
+        sublayer: Sublayer,
+        layer: usize,
+        operator: &Operator,
+        seen: &dyn Seen,
+        x: &Tensor,
+    ) -> Result<Tensor> {
         let part = self.parts.layer(&self.config, layer)?;
-        let last = slices(part.layer()?.norm_after(half))?;
+        let last = slices(part.layer()?.norm_after(sublayer))?;
         let before = self.norm(last.as_deref()).filter(|_| operator.is_diagonal());
         let end = if before.is_some() { End::Projection } else { End::Branch };
-        let branch = self.half(half, layer, seen, x, end)?; // [tokens, C]
+        let branch = self.run_sublayer(sublayer, layer, seen, x, end)?; // [tokens, C]
         let mut out = operator.apply(&elements(&branch)?)?;
         if let Some(norm) = before {
             kernels::norm(&mut out, norm);
@@ -327,21 +334,27 @@ impl Decoder {
     }
 
     /// Computes a sublayer that belongs to a merged layer.
-    fn merged_half(&self, half: Sublayer, merged: &Arc<MergedLayer>, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
+    fn run_merged_sublayer(
+        &self,
+        sublayer: Sublayer,
+        merged: &Arc<MergedLayer>,
+        seen: &dyn Seen,
+        x: &Tensor,
+    ) -> Result<Tensor> {
         let part = self.merged.get(merged, || self.parts.merged(&self.config, merged))?;
         let layer = merged.layer();
-        match half {
-            Sublayer::Attention => self.attention(part.layer()?, self.rotaries.of(layer), seen, x, End::Stream),
+        match sublayer {
+            Sublayer::Attention => self.attention(part.layer()?, self.rotaries.get(layer), seen, x, End::Stream),
             Sublayer::Mlp => self.mlp(part.layer()?, layer, x, End::Stream),
         }
     }
 
     fn step_of(&self, step: &Step, seen: &dyn Seen, x: &Tensor) -> Result<Tensor> {
         match step {
-            Step::Attention(layer) => self.half(Sublayer::Attention, *layer, seen, x, End::Stream),
-            Step::Mlp(layer) => self.half(Sublayer::Mlp, *layer, seen, x, End::Stream),
-            Step::Edited(half, layer, operator) => self.edited(*half, *layer, operator, seen, x),
-            Step::Merged(half, merged) => self.merged_half(*half, merged, seen, x),
+            Step::Attention(layer) => self.run_sublayer(Sublayer::Attention, *layer, seen, x, End::Stream),
+            Step::Mlp(layer) => self.run_sublayer(Sublayer::Mlp, *layer, seen, x, End::Stream),
+            Step::Edited(sublayer, layer, operator) => self.edited(*sublayer, *layer, operator, seen, x),
+            Step::Merged(sublayer, merged) => self.run_merged_sublayer(*sublayer, merged, seen, x),
             Step::Apply(operator) => tensor(operator.apply(&elements(x)?)?, x.dims()),
             Step::Embed | Step::Head => Err(Error::job("embedding or head step in the middle of a program")),
         }

@@ -59,7 +59,7 @@ pub struct Tolerance {
 
 impl Tolerance {
     /// Returns the tolerance for a float type.
-    pub fn of(dtype: &str) -> Self {
+    pub fn for_dtype(dtype: &str) -> Self {
         match dtype {
             "f32" | "bf16x6" => Self { perplexity: 0.001, answers: 0.005, activations: 2e-6 },
             "bf16x3" => Self { perplexity: 0.001, answers: 0.005, activations: 1.5e-4 },
@@ -70,7 +70,7 @@ impl Tolerance {
 
     /// Returns the tolerance for comparing results in two float types, which is that of the less precise type.
     pub fn between(first: &str, second: &str) -> Self {
-        let [first, second] = [first, second].map(Self::of);
+        let [first, second] = [first, second].map(Self::for_dtype);
         Self {
             perplexity: first.perplexity.max(second.perplexity),
             answers: first.answers.max(second.answers),

@@ -38,7 +38,7 @@ pub struct Experts {
 ///
 /// # Errors
 /// Fails if an entry is missing or invalid, or a token uses more experts than exist.
-pub(super) fn of(
+pub(super) fn parse(
     entries: &Entries<'_>,
     architecture: &Architecture,
     layers: usize,

@@ -84,7 +84,7 @@ impl Rotaries {
         }
     }
 
-    pub(super) fn of(&self, layer: usize) -> &Rotary {
+    pub(super) fn get(&self, layer: usize) -> &Rotary {
         &self.all[self.of_layer[layer]]
     }
 

@@ -100,7 +100,7 @@ pub(super) struct Ropes {
 ///
 /// # Errors
 /// Fails if the rope type is unknown, or an entry is missing, mistyped, out of range or unsupported.
-pub(super) fn of(
+pub(super) fn parse(
     entries: &Entries<'_>,
     architecture: &Architecture,
     layers: usize,

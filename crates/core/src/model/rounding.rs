@@ -36,7 +36,7 @@ impl WeightType {
 
     /// Returns the quantized type for a matrix whose rows have `row` elements. If the row length is not a multiple of
     /// the block size, a type with smaller blocks is used.
-    pub fn of(self, row: usize, is_head: bool) -> GgmlDType {
+    pub fn ggml_dtype(self, row: usize, is_head: bool) -> GgmlDType {
         let wanted = match self.blocks() {
             dtype if is_head && !is_whole_blocks(dtype, row) => GgmlDType::Q8_0,
             dtype if is_head && dtype != GgmlDType::Q8_0 => GgmlDType::Q6K,
@@ -86,7 +86,11 @@ mod tests {
             (WeightType::Q4K, 128, Q5_0, Q8_0),
             (WeightType::Q4K, 40, F16, F16),
         ] {
-            assert_eq!((to.of(row, false), to.of(row, true)), (expected, head), "{to:?}, rows of {row}");
+            assert_eq!(
+                (to.ggml_dtype(row, false), to.ggml_dtype(row, true)),
+                (expected, head),
+                "{to:?}, rows of {row}"
+            );
         }
     }
 }

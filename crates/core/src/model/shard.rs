@@ -127,7 +127,7 @@ fn damaged_file(found: String, path: &Path) -> Error {
 }
 
 fn file_stamp(metadata: &FileMetadata) -> Seen {
-    (metadata.len(), metadata.modified().ok(), Stamp::of(metadata))
+    (metadata.len(), metadata.modified().ok(), Stamp::from_metadata(metadata))
 }
 
 #[cfg(unix)]

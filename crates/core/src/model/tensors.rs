@@ -65,7 +65,9 @@ pub(crate) fn checked(config: &Config, folder: &Path) -> Result<Weights> {
         for layer in 0..config.layers {
             let matrices = stored_tensors(config, layer).into_iter().filter(|part| part.shape.len() == 2);
             let matrices = matrices.filter(|part| part.holds.iter().all(|(stored_name, _)| stored_name != ROUTER));
-            weights.round(matrices.map(|part| (name(layer, &part.name), rounded.of(part.shape[1], false))).collect());
+            weights.round(
+                matrices.map(|part| (name(layer, &part.name), rounded.ggml_dtype(part.shape[1], false))).collect(),
+            );
         }
     }
     Ok(weights)
@@ -151,11 +153,11 @@ fn push_part(part: String, shape: [usize; 2], biased: bool, parts: &mut Vec<Part
 /// Returns the requested names of the matrices to quantize, each with its quantized type. Routers are never quantized,
 /// as in llama.cpp.
 fn rounded_matrices(config: &Config, to: WeightType) -> Vec<(String, GgmlDType)> {
-    let mut all = vec![(EMBEDDING.to_owned(), to.of(config.hidden, config.tied_embeddings))];
-    all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.of(config.hidden, true))));
+    let mut all = vec![(EMBEDDING.to_owned(), to.ggml_dtype(config.hidden, config.tied_embeddings))];
+    all.extend((!config.tied_embeddings).then(|| (HEAD.to_owned(), to.ggml_dtype(config.hidden, true))));
     for layer in 0..config.layers {
         let parts = layer_parts(config, layer).into_iter().filter(|(part, shape)| shape.len() == 2 && part != ROUTER);
-        all.extend(parts.map(|(part, shape)| (name(layer, &part), to.of(shape[1], false))));
+        all.extend(parts.map(|(part, shape)| (name(layer, &part), to.ggml_dtype(shape[1], false))));
     }
     all
 }

@@ -25,7 +25,7 @@ const SLIDING: &str = "sliding_attention";
 ///
 /// # Errors
 /// Fails if transformers does not support such a window for the architecture, or an entry is invalid.
-pub(super) fn of(
+pub(super) fn parse(
     entries: &Entries<'_>,
     architecture: &Architecture,
     layers: usize,
@@ -193,7 +193,7 @@ mod tests {
         let architecture = ARCHITECTURES.iter().find(|candidate| candidate.model_type == model_type).unwrap();
         let map: &Map<String, Value> = entries.as_object().unwrap();
         let mut notes = Vec::new();
-        of(&Entries { map, prefix: "" }, architecture, 3, &[true, false, true], &mut notes)
+        parse(&Entries { map, prefix: "" }, architecture, 3, &[true, false, true], &mut notes)
             .map(|windows| (windows, notes))
     }
 

@@ -335,7 +335,7 @@ pub struct System {
 
 impl Solution {
     /// Returns a solution without diagnostics.
-    pub fn of(repair: Repair) -> Self {
+    pub fn new(repair: Repair) -> Self {
         Self { repair, notes: Vec::new(), system: None, losses: Vec::new() }
     }
 
@@ -370,7 +370,7 @@ pub(super) mod tests {
 
         /// Creates activations from the streams at the given hook points.
         pub(in crate::recovery) fn at(channels: usize, sequences: usize, streams: &[(HookPoint, &[f32])]) -> Self {
-            let mut kept = InMemory::of(streams.iter().map(|(site, _)| *site));
+            let mut kept = InMemory::new(streams.iter().map(|(site, _)| *site));
             streams.iter().for_each(|(site, rows)| kept.push(*site, rows).unwrap());
             let length = streams[0].1.len() / channels / sequences;
             let activations = kept.finish(ActivationShape { channels, sequences, length }).unwrap();

@@ -113,7 +113,7 @@ impl Recovery for LinearPatch {
         let (scale, notes) = self.scale(boundary)?;
         let operator =
             if self.rotate { Operator::dense(channels, rotated(&scale))? } else { Operator::diagonal(scale)? };
-        Ok(Solution { notes, ..Solution::of(Repair::Stream(operator)) })
+        Ok(Solution { notes, ..Solution::new(Repair::Stream(operator)) })
     }
 }
 

@@ -56,7 +56,7 @@ impl Recovery for Mean {
         }
         let count = (boundary.fitted * boundary.length()) as f64;
         let bias = sums.into_iter().map(|sum| (sum / count) as f32).collect();
-        Ok(Solution::of(Repair::Stream(Operator::bias_only(bias)?)))
+        Ok(Solution::new(Repair::Stream(Operator::bias_only(bias)?)))
     }
 }
 

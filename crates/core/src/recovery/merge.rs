@@ -69,7 +69,7 @@ impl Recovery for Merge {
         let merged = self.form.apply(merges).into_iter().find(|merged| merged.layer() == layer);
         let merged = merged
             .ok_or_else(|| Error::job("the selection merges nothing into a layer").at(format!("layer {layer}")))?;
-        Ok(Solution::of(Repair::Merged(Arc::new(merged))))
+        Ok(Solution::new(Repair::Merged(Arc::new(merged))))
     }
 }
 

@@ -34,7 +34,7 @@ impl Recovery for None {
     }
 
     fn solve(&self, _: &Boundary<'_>) -> Result<Solution> {
-        Ok(Solution::of(Repair::Cut))
+        Ok(Solution::new(Repair::Cut))
     }
 }
 

@@ -137,7 +137,7 @@ impl Recovery for PruneAndComp {
                     return Err(Error::job("the residual stream before the region is zero").at(NAME));
                 }
                 let operator = Operator::diagonal(vec![(post / pre) as f32; channels])?;
-                let solution = Solution::of(Repair::Stream(operator));
+                let solution = Solution::new(Repair::Stream(operator));
                 Ok(if ends_in_norm {
                     solution.note(
                         "branches end in norms: the factor is a separate step instead of being folded into weights",
@@ -156,10 +156,10 @@ impl Recovery for PruneAndComp {
                         .collect(),
                 )?;
                 let solution = if boundary.span.start == 0 {
-                    Solution::of(Repair::Stream(operator))
+                    Solution::new(Repair::Stream(operator))
                         .note("no remaining layer before the region: the embedding is scaled")
                 } else {
-                    let solution = Solution::of(Repair::Branches { operator, attention: true });
+                    let solution = Solution::new(Repair::Branches { operator, attention: true });
                     let note = "branches end in norms: of the factors before these, only the proportions count";
                     if ends_in_norm { solution.note(note) } else { solution }
                 };

@@ -42,7 +42,7 @@ impl RepairMetrics {
     ///
     /// # Errors
     /// Fails if the activations cannot be read, or the layer before the span cannot be run.
-    pub fn of(boundary: &Boundary<'_>, repair: &Repair) -> Result<Self> {
+    pub fn compute(boundary: &Boundary<'_>, repair: &Repair) -> Result<Self> {
         let channels = boundary.channels();
         let m = repair.operator().map_or_else(|| Ok(vec![0.0; channels * channels]), |operator| operator.change())?;
         let mut absolute = vec![0.0f64; channels];

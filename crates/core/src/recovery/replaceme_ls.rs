@@ -50,7 +50,7 @@ pub(super) fn sites(span: Span) -> Vec<HookPoint> {
 /// Returns a solution that maps the MLP output. Adds a note if the map cannot be folded into `down_proj`.
 pub(super) fn on_branch(map: Vec<f32>, boundary: &Boundary<'_>) -> Result<Solution> {
     let operator = Operator::dense(boundary.channels(), map)?;
-    let solution = Solution::of(Repair::Branches { operator, attention: false });
+    let solution = Solution::new(Repair::Branches { operator, attention: false });
     Ok(if ends_in_norm(boundary.backbone.config()) {
         solution.note("the MLP ends in a norm: its map is a linear step after that norm, not folded")
     } else {

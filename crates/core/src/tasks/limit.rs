@@ -30,7 +30,7 @@ impl DocumentLimit {
 
     /// Returns how many of `documents` documents are scored. Fractions are rounded up.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    pub fn of(self, documents: usize) -> usize {
+    pub fn apply(self, documents: usize) -> usize {
         let wanted = if self.0 < 1.0 { (documents as f64 * self.0).ceil() } else { self.0 };
         (wanted as usize).min(documents)
     }
@@ -55,10 +55,10 @@ mod tests {
         for (value, documents, wanted) in
             [(3.0, 10, 3), (1.0, 10, 1), (99.0, 10, 10), (0.5, 7, 4), (0.01, 7, 1), (0.999, 1000, 999), (1e9, 5, 5)]
         {
-            assert_eq!(DocumentLimit::new(value).unwrap().of(documents), wanted, "{value} of {documents}");
+            assert_eq!(DocumentLimit::new(value).unwrap().apply(documents), wanted, "{value} of {documents}");
         }
         // In floating-point arithmetic, 0.07 · 100 is 7.000000000000001, as in Python.
-        assert_eq!(DocumentLimit::new(0.07).unwrap().of(100), 8);
+        assert_eq!(DocumentLimit::new(0.07).unwrap().apply(100), 8);
     }
 
     #[test]

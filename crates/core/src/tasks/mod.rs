@@ -3,7 +3,7 @@
 //! Splits, tokens and metrics follow lm-evaluation-harness 0.4.13, so that numbers are comparable. Documents and their
 //! texts come from definitions (the crate `ghostlab-definitions`). [`continuation`], [`rolling`] and [`prompt`] convert
 //! texts to token ids. A model returns a [`Score`] for each of the resulting requests. [`Solutions`] and
-//! [`TaskResult::of`] convert scores to accuracies.
+//! [`TaskResult::from_documents`] convert scores to accuracies.
 //!
 //! ```
 //! use ghostlab_core::tasks::{ChoiceResult, DocumentResult, Task, TaskResult};
@@ -19,7 +19,7 @@
 //!     greedy: false,
 //! };
 //! let document = DocumentResult::new(0, 1, vec![choice(-2.0), choice(-1.0)]);
-//! let result = TaskResult::of(Task::find("copa")?, 1, &[document])?;
+//! let result = TaskResult::from_documents(Task::find("copa")?, 1, &[document])?;
 //! assert_eq!(result.acc.value, 1.0);
 //! # Ok(())
 //! # }

@@ -132,11 +132,11 @@ impl TaskResult {
     ///
     /// # Errors
     /// Fails if there are no documents.
-    pub fn of(task: &'static Task, original: usize, documents: &[DocumentResult]) -> Result<Self> {
+    pub fn from_documents(task: &'static Task, original: usize, documents: &[DocumentResult]) -> Result<Self> {
         let measure = |metric| {
             let values: Vec<f64> =
                 documents.iter().map(|document| f64::from(u8::from(document.right(metric)))).collect();
-            Measure::of(&values).ok_or_else(|| {
+            Measure::from_values(&values).ok_or_else(|| {
                 Error::job("a task has no scored documents")
                     .at(format!("task {}", task.name))
                     .expected("at least one document")
@@ -179,7 +179,7 @@ fn count_documents(holds: &dyn Fn(&DocumentResult) -> bool, documents: &[Documen
 pub fn average<'a>(results: impl IntoIterator<Item = &'a TaskResult>) -> Option<Measure> {
     let columns: Vec<Measure> = results.into_iter().map(TaskResult::column).collect();
     let values: Vec<f64> = columns.iter().map(|column| column.value).collect();
-    let value = Measure::of(&values)?.value;
+    let value = Measure::from_values(&values)?.value;
     let squares: Option<f64> = columns.iter().map(|column| column.stderr.map(|stderr| stderr * stderr)).sum();
     Some(Measure { value, stderr: squares.map(|squares| squares.sqrt() / columns.len() as f64) })
 }
@@ -196,7 +196,7 @@ impl Measure {
     /// Computes the mean and its standard error, sqrt(Σ(x − mean)² / (n − 1)) / sqrt(n). Returns `None` if there are no
     /// values.
     #[allow(clippy::cast_precision_loss, reason = "no task has 2⁵³ documents")]
-    pub(crate) fn of(values: &[f64]) -> Option<Self> {
+    pub(crate) fn from_values(values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
         if values.is_empty() {
             return None;
@@ -260,10 +260,10 @@ mod tests {
             DocumentResult::new(2, -1, choices(&[(-1.0, 1), (-2.0, 1)])),
             DocumentResult::new(3, 2, choices(&[(-1.0, 1), (-2.0, 1)])),
         ];
-        let result = TaskResult::of(&TASKS[0], 9, &documents).unwrap();
+        let result = TaskResult::from_documents(&TASKS[0], 9, &documents).unwrap();
         assert_eq!((result.acc.value, result.effective, result.original), (0.25, 4, 9));
         assert_eq!((result.non_finite, result.unanswered), (1, 2));
-        assert!(TaskResult::of(&TASKS[0], 9, &[]).is_err());
+        assert!(TaskResult::from_documents(&TASKS[0], 9, &[]).is_err());
     }
 
     #[test]
@@ -283,9 +283,13 @@ mod tests {
     fn the_average_weighs_each_task_alike() {
         // The column for arc_easy shows acc_norm, which selects choice 0 in these documents. The column for rte shows
         // acc, which selects choice 1.
-        let easy = TaskResult::of(Task::find("arc_easy").unwrap(), 2, &[document_with_gold(0), document_with_gold(1)])
-            .unwrap();
-        let rte = TaskResult::of(
+        let easy = TaskResult::from_documents(
+            Task::find("arc_easy").unwrap(),
+            2,
+            &[document_with_gold(0), document_with_gold(1)],
+        )
+        .unwrap();
+        let rte = TaskResult::from_documents(
             Task::find("rte").unwrap(),
             3,
             &[document_with_gold(1), document_with_gold(1), document_with_gold(1)],
@@ -295,7 +299,7 @@ mod tests {
         let both = average(&[easy.clone(), rte]).unwrap();
         assert_eq!((both.value, both.stderr), (0.75, Some(0.25)));
         assert_eq!(average([]), None);
-        let single = TaskResult::of(Task::find("rte").unwrap(), 1, &[document_with_gold(1)]).unwrap();
+        let single = TaskResult::from_documents(Task::find("rte").unwrap(), 1, &[document_with_gold(1)]).unwrap();
         assert_eq!(average(&[easy, single]).unwrap().stderr, None);
     }
 
@@ -305,11 +309,11 @@ mod tests {
 
     #[test]
     fn the_standard_error_has_its_closed_form() {
-        let measure = Measure::of(&[1.0, 0.0, 0.0, 1.0]).unwrap();
+        let measure = Measure::from_values(&[1.0, 0.0, 0.0, 1.0]).unwrap();
         assert_eq!(measure.value, 0.5);
         // For zeros and ones, the standard error is sqrt(p (1 − p) / (n − 1)).
         assert!((measure.stderr.unwrap() - (0.25_f64 / 3.0).sqrt()).abs() < 1e-15);
-        assert_eq!(Measure::of(&[1.0]), Some(Measure { value: 1.0, stderr: None }));
-        assert_eq!(Measure::of(&[]), None);
+        assert_eq!(Measure::from_values(&[1.0]), Some(Measure { value: 1.0, stderr: None }));
+        assert_eq!(Measure::from_values(&[]), None);
     }
 }

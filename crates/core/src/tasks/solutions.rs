@@ -92,7 +92,7 @@ impl Solutions {
     /// # Errors
     /// Fails if there are no documents.
     pub fn result(&self, documents: &[DocumentResult]) -> Result<TaskResult> {
-        TaskResult::of(self.task()?, self.original, documents)
+        TaskResult::from_documents(self.task()?, self.original, documents)
     }
 }
 

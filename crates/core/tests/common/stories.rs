@@ -94,7 +94,7 @@ pub fn calibrated(engine: &dyn Engine, windows: &Windows) -> Calibrated {
     let windows: Vec<&[u32]> = windows.iter().collect();
     let shape =
         ActivationShape { channels: engine.config().hidden, sequences: windows.len(), length: windows[0].len() };
-    let mut kept = InMemory::of(request.sites.iter().copied());
+    let mut kept = InMemory::new(request.sites.iter().copied());
     // The batch size of 300 tokens is not a multiple of the window length, so each batch holds 2 windows.
     let mut all = [Piece { windows, first_sequence: 0, spool: &mut kept }];
     let mut similarities = calibrate::run(engine, &mut all, 300, &request, |_| Ok(())).unwrap();

@@ -78,7 +78,7 @@ pub(crate) struct Calibrated {
 pub(crate) fn calibrate(engine: &dyn Engine, windows: &Windows, request: &PassRequest) -> Calibrated {
     let rows: Vec<&[u32]> = windows.iter().collect();
     let shape = ActivationShape { channels: engine.config().hidden, sequences: rows.len(), length: windows.length };
-    let mut kept = InMemory::of(request.sites.iter().copied());
+    let mut kept = InMemory::new(request.sites.iter().copied());
     let mut pieces = [Piece { windows: rows, first_sequence: 0, spool: &mut kept }];
     let mut similarities = calibrate::run(engine, &mut pieces, 2048, request, |_| Ok(())).unwrap();
     Calibrated { similarities: similarities.remove(0), activations: kept.finish(shape).unwrap() }

@@ -39,7 +39,7 @@ fn operators_and_their_numbers_equal_the_reference() {
                 let error = relative_error(&matrix(operator), &flat(&matrices[reference]));
                 assert!(error <= 1e-4, "{name} {options}: {error:e}");
             }
-            let numbers = RepairMetrics::of(&boundary, &solution.repair).unwrap();
+            let numbers = RepairMetrics::compute(&boundary, &solution.repair).unwrap();
             assert_close(mae, numbers.boundary_mae, oracle.number(&format!("/boundary_mae/{mae}")), 1e-4);
             let by_channel = numbers.boundary_mae_by_channel.iter().sum::<f64>() / 64.0;
             assert_close("mean over channels", by_channel, numbers.boundary_mae, 1e-12);

@@ -45,7 +45,7 @@ pub fn settings(endpoint: &str, cache: &Path) -> HubSettings {
     };
     HubSettings {
         retry_policy,
-        ..HubSettings::of(&|name: &str| match name {
+        ..HubSettings::from_vars(&|name: &str| match name {
             "HF_ENDPOINT" => Some(endpoint.into()),
             "HF_HUB_CACHE" => Some(cache.into()),
             "HF_TOKEN" => Some(TOKEN.into()),

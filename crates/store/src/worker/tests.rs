@@ -160,9 +160,9 @@ fn who_wakes_takes_back_that_it_is_said_to_have_died() {
     fs::write(&one.record, far.record()).unwrap();
     two.seen.lock().unwrap().insert(far.id.clone(), (0, two.disk.now() - STALE_AFTER * 2));
     let LeaseResult::Mine(_theirs) = two.lease(name) else { panic!("waits forever") };
-    assert_eq!(attempts::of(&SystemDisk::default(), folder.path(), name).len(), 1);
+    assert_eq!(attempts::for_job(&SystemDisk::default(), folder.path(), name).len(), 1);
     drop(lease);
-    assert_eq!(attempts::of(&SystemDisk::default(), folder.path(), name).len(), 0);
+    assert_eq!(attempts::for_job(&SystemDisk::default(), folder.path(), name).len(), 0);
 }
 
 #[test]

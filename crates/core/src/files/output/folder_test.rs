@@ -9,7 +9,7 @@ fn files(folder: &Path) -> BTreeMap<String, String> {
     names.into_iter().map(|name| (name.clone(), fs::read_to_string(folder.join(name)).unwrap())).collect()
 }
 
-fn of(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+fn expected_files(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
 }
 
@@ -41,7 +41,7 @@ fn old_files_are_removed_and_user_files_stay_anywhere() {
     // A file that was modified after this program wrote it belongs to the user.
     fs::write(path_in("one", output.path()), "changed").unwrap();
     publish(&output, &[("both", "2"), ("lm_eval/both", "2"), ("two", "2")]).unwrap();
-    let mut expected = of(&[
+    let mut expected = expected_files(&[
         ("both", "2"),
         ("two", "2"),
         ("lm_eval/both", "2"),
@@ -99,7 +99,7 @@ fn taken_name_is_refused_and_nothing_is_touched() {
     let error = theirs.check(&owned_names(&["table"])).unwrap_err().to_string();
     assert!(error.contains("earlier version"), "{error}");
     publish(&theirs, &[("other", "1")]).unwrap();
-    assert_eq!(files(theirs.path()), of(&[("other", "1"), ("table", "mine")]));
+    assert_eq!(files(theirs.path()), expected_files(&[("other", "1"), ("table", "mine")]));
 }
 
 fn owned_names(names: &[&str]) -> Vec<String> {
@@ -113,7 +113,7 @@ fn single_files_are_put_beside_whatever_lies_there() {
     put(&output, "1").unwrap();
     fs::write(output.path().join("mine"), "mine").unwrap();
     put(&output, "2").unwrap();
-    assert_eq!(files(output.path()), of(&[("index.html", "2"), ("mine", "mine")]));
+    assert_eq!(files(output.path()), expected_files(&[("index.html", "2"), ("mine", "mine")]));
     // If the process is killed between writing the manifest and writing the file, either content is valid.
     let mut manifest = Manifest::read(output.path());
     manifest.add("index.html", sha256::of_bytes("3"));
@@ -132,7 +132,7 @@ fn a_draft_that_is_given_up_leaves_the_folder_as_it_was() {
     let draft = output.stage().unwrap();
     fs::write(draft.path().join("two"), "half").unwrap();
     drop(draft);
-    assert_eq!(files(output.path()), of(&[("one", "1")]));
+    assert_eq!(files(output.path()), expected_files(&[("one", "1")]));
     assert_eq!(beside(&output), ["out"]);
 }
 
@@ -169,7 +169,10 @@ fn crash_leftovers_are_removed_and_user_files_stay() {
     let mut left = beside(&output);
     left.sort();
     assert_eq!(left, [".out.5.part", "out"]);
-    assert_eq!(files(output.path()), of(&[("one", "1"), ("mine", "mine"), ("notes/mine", "mine"), ("late", "mine")]));
+    assert_eq!(
+        files(output.path()),
+        expected_files(&[("one", "1"), ("mine", "mine"), ("notes/mine", "mine"), ("late", "mine")])
+    );
     // Simulate a kill between the two renames, when the output folder does not exist.
     fs::rename(output.path(), leftover(2, swap::OLD)).unwrap();
     drop(output.stage().unwrap());

@@ -150,7 +150,7 @@ impl Standing {
 
 impl HashCache {
     fn hash(&self, path: &Path, data: &Metadata) -> Option<String> {
-        let stamp = Stamp::of(data);
+        let stamp = Stamp::from_metadata(data);
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stamp) = &stamp
             && let Some((known, hash)) = seen.get(&stamp.file)
@@ -159,9 +159,9 @@ impl HashCache {
             return Some(hash.clone());
         }
         let (hash, _) = sha256::of_file(path).ok()?;
-        if let Some(stamp) =
-            stamp.filter(|stamp| fs::symlink_metadata(path).is_ok_and(|now| Stamp::of(&now).as_ref() == Some(stamp)))
-        {
+        if let Some(stamp) = stamp.filter(|stamp| {
+            fs::symlink_metadata(path).is_ok_and(|now| Stamp::from_metadata(&now).as_ref() == Some(stamp))
+        }) {
             seen.insert(stamp.file, (stamp, hash.clone()));
         }
         Some(hash)

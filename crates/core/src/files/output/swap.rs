@@ -26,7 +26,11 @@ pub(super) fn sibling_path(output: &Path, id: &str, ending: &str) -> PathBuf {
 
 fn prefix(output: &Path) -> String {
     let file_name = output.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    if file_name.len() > MAX_NAME_BYTES { format!(".{}.", name::of(&file_name)) } else { format!(".{file_name}.") }
+    if file_name.len() > MAX_NAME_BYTES {
+        format!(".{}.", name::from_text(&file_name))
+    } else {
+        format!(".{file_name}.")
+    }
 }
 
 /// Hard-links the user's files from an old folder into the draft, so that they exist throughout the swap. Folders

@@ -236,7 +236,7 @@ impl CandleEngine {
 
     /// Computes a sublayer for the rows of a piece, up to the point `end`.
     fn branch(&self, half: Sublayer, layer: &LayerTensors, seen: &dyn Seen, x: &Tensor, end: End) -> Result<Tensor> {
-        let scores = ops::Scores::of(&self.config);
+        let scores = ops::Scores::from_config(&self.config);
         let turned = seen.turned(self.rotaries.number(layer.index));
         layer.branch(&self.config, half, x, end, turned, |queries, keys, values| {
             seen.attention([queries, keys, values], layer.window, scores)

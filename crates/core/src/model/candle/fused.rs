@@ -20,7 +20,7 @@ pub struct Scores {
 
 impl Scores {
     /// Returns the score settings of a backbone.
-    pub fn of(config: &Config) -> Self {
+    pub fn from_config(config: &Config) -> Self {
         let plain = config.scale == 1.0 / (config.head_dim as f32).sqrt();
         let scale = if plain { 1.0 / (config.head_dim as f64).sqrt() } else { f64::from(config.scale) };
         Self { scale, cap: config.score_cap }

@@ -78,7 +78,7 @@ pub(super) struct Rows {
 }
 
 /// Batch rows that a query attends to: its prefix, and its segment up to the query itself.
-type Sight = (Range<usize>, Range<usize>);
+type AttendedRows = (Range<usize>, Range<usize>);
 
 /// Key that identifies a group: number of keys, and the visible ranges of each query, relative to the first key.
 type Shape = (usize, Vec<(usize, usize, usize, usize)>);
@@ -135,7 +135,7 @@ impl Layout {
 }
 
 impl Piece {
-    fn new(batch: &Batch, trees: &[Range<usize>], seen: &[Sight], placing: Placing<'_>) -> Result<Self> {
+    fn new(batch: &Batch, trees: &[Range<usize>], seen: &[AttendedRows], placing: Placing<'_>) -> Result<Self> {
         let rows = trees[0].start..trees[trees.len() - 1].end;
         let turned = placing.rotaries.turned(|rotary| {
             let (table, of_rows) = rotary.rows(batch)?;
@@ -157,7 +157,7 @@ impl Piece {
 }
 
 /// Groups blocks by shape and mask.
-fn grouped(blocks: &[Block], seen: &[Sight], rows: &Range<usize>, placing: Placing<'_>) -> Result<Blocks> {
+fn grouped(blocks: &[Block], seen: &[AttendedRows], rows: &Range<usize>, placing: Placing<'_>) -> Result<Blocks> {
     let mut by_shape: BTreeMap<Shape, Vec<Vec<usize>>> = BTreeMap::new();
     for (index, block) in blocks.iter().enumerate() {
         let shape = (
@@ -219,7 +219,7 @@ impl Rows {
     ///
     /// # Shapes
     /// `x [rows of the piece, heads, D]`; result `[blocks, rows of a block, heads, D]`.
-    pub(super) fn of(&self, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn gather(&self, x: &Tensor) -> Result<Tensor> {
         let (_, heads, head_dim) = x.dims3()?;
         let rows = match &self.index {
             Some(index) => x.index_select(index, 0)?,
@@ -242,7 +242,7 @@ fn trees(batch: &Batch) -> Vec<Range<usize>> {
 }
 
 /// Returns the rows that each row of the batch attends to.
-fn attended_rows(batch: &Batch) -> Vec<Sight> {
+fn attended_rows(batch: &Batch) -> Vec<AttendedRows> {
     (0..batch.segments.len())
         .flat_map(|index| {
             let prefix = batch.prefix(index);
@@ -323,8 +323,8 @@ impl Seen for Piece {
             return cuda::prefill([queries, keys, values], sight, window, scores);
         }
         let of_groups = self.blocks.groups.iter().map(|group| {
-            let [keys, values] = [keys, values].map(|x| group.keys.of(x));
-            ops::attention(&group.queries.of(queries)?, &keys?, &values?, group.mask(window)?, scores)
+            let [keys, values] = [keys, values].map(|x| group.keys.gather(x));
+            ops::attention(&group.queries.gather(queries)?, &keys?, &values?, group.mask(window)?, scores)
         });
         let of_groups = of_groups.collect::<Result<Vec<_>>>()?;
         let blocks = self.blocks.order.iter().map(|&(group, index)| Ok(of_groups[group].get(index)?));

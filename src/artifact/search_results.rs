@@ -9,7 +9,7 @@ use super::Artifact;
 use super::catalogue::printed;
 use super::files::FinishedRun;
 use super::folder::{Published, ResultsFolder};
-use super::page_part::{PagePart, raced_sheet};
+use super::page_part::{PagePart, search_sheet};
 use super::paper::backbone_label;
 use super::pipeline::provenance_lines;
 use crate::error::{Error, Result};
@@ -23,14 +23,15 @@ use crate::{criterion, recovery};
 /// Race, with its best candidate according to the artifact that scores all cells.
 type Compared<'a> = (&'a Found, Option<(&'a ResultRow, &'a Candidate)>);
 
-pub struct Raced<'a> {
+/// Results of an artifact's searches, compared with the table in which every cell was scored on all items.
+pub struct SearchResults<'a> {
     grid: &'a Grid,
     races: &'a RacesEntry,
     found: &'a [Found],
     compared: Vec<Compared<'a>>,
 }
 
-impl<'a> Raced<'a> {
+impl<'a> SearchResults<'a> {
     /// Creates the search report. `results` contains the results of the artifact that scores all cells on all items.
     pub fn new(grid: &'a Grid, races: &'a RacesEntry, found: &'a [Found], results: Option<&'a StoredResults>) -> Self {
         let metric = races.metrics.last().map_or("", String::as_str);
@@ -185,7 +186,7 @@ impl<'a> Raced<'a> {
         if target.as_described() {
             let profile = self.grid.profile.as_deref().unwrap_or_default();
             let provenance = provenance_lines(&record, self.grid.cells.len());
-            raced_sheet(artifact, profile, &table, self.notes(), dense, provenance).write(staging.path())?;
+            search_sheet(artifact, profile, &table, self.notes(), dense, provenance).write(staging.path())?;
         }
         target.publish(staging, &files)
     }
