@@ -16,7 +16,7 @@ reproduce *arguments:
 report *arguments:
     cargo run --release -- report {{arguments}}
 
-# Record the profile `tiny` again (by default all artifacts) into results/ and reports/index.html (docs/paper.md).
+# Record the profile `tiny` again (by default all artifacts) into results/ and reports/index.html (CONTRIBUTING.md).
 record *artifacts:
     cargo run --release --locked -- reproduce {{ if artifacts == "" { "all" } else { artifacts } }} --record
 
