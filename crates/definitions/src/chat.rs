@@ -8,7 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use chrono::DateTime;
 use chrono::format::StrftimeItems;
 use ghostlab_core::error::{Error, Result};
-use ghostlab_core::files::regular;
+use ghostlab_core::files::gguf::{Gguf, is_gguf};
+use ghostlab_core::files::{parts, regular};
 use ghostlab_core::tasks::python::is_space;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
@@ -25,7 +26,18 @@ use crate::value::{JsonStyle, Value};
 /// Marker that transformers appends to the last message, so that it can find the end of the message in the rendered
 /// text.
 const MARK: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+const TEMPLATE_FILE: &str = "chat_template.jinja";
 const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+/// Keys of the same tokens in GGUF files, below `tokenizer.ggml`. The format spells "seperator" like this.
+const GGUF_TOKENS: [&str; 7] = [
+    "bos_token_id",
+    "eos_token_id",
+    "unknown_token_id",
+    "seperator_token_id",
+    "padding_token_id",
+    "cls_token_id",
+    "mask_token_id",
+];
 
 /// Chat template, with its special tokens.
 #[derive(Clone)]
@@ -43,21 +55,22 @@ impl fmt::Debug for ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads the template from a model's folder: `chat_template.jinja`, or else the template in
-    /// `tokenizer_config.json`.
+    /// Reads the template of a model. In a folder, it is in `chat_template.jinja` or else in `tokenizer_config.json`. A
+    /// GGUF file contains its template, and a file `chat_template.jinja` beside it replaces that.
     ///
     /// # Errors
-    /// Fails if the folder has no chat template or the template is invalid.
+    /// Fails if the model has no chat template or the template is invalid.
     pub fn of_folder(folder: &Path) -> Result<Self> {
+        if is_gguf(folder) {
+            return Self::of_gguf(folder);
+        }
         let path = folder.join("tokenizer_config.json");
         let config = if path.exists() { regular::read(&path)? } else { b"{}".to_vec() };
         let config: Value =
             serde_json::from_slice(&config).map_err(|error| bad_file("invalid JSON", &path).found(error))?;
-        let template_file = folder.join("chat_template.jinja");
+        let template_file = folder.join(TEMPLATE_FILE);
         let (source, location) = if template_file.exists() {
-            let text = String::from_utf8(regular::read(&template_file)?)
-                .map_err(|_| Error::bad_input("a chat template is not UTF-8").at(template_file.display()))?;
-            (text, template_file.display().to_string())
+            (read_template(&template_file)?, template_file.display().to_string())
         } else {
             let text = match config.get("chat_template") {
                 Some(Value::Text(text)) => Some(text.clone()),
@@ -71,7 +84,7 @@ impl ChatTemplate {
             (
                 text.ok_or_else(|| {
                     bad_file("the model has no chat template", &path)
-                        .expected("`chat_template` in this file, or a file chat_template.jinja")
+                        .expected(format!("`chat_template` in this file, or a file {TEMPLATE_FILE}"))
                 })?,
                 path.display().to_string(),
             )
@@ -90,6 +103,28 @@ impl ChatTemplate {
                 .collect(),
             &location,
         )
+    }
+
+    fn of_gguf(path: &Path) -> Result<Self> {
+        const KEY: &str = "tokenizer.chat_template";
+        let file = Gguf::open(path)?;
+        let beside = parts::sibling_file(path, TEMPLATE_FILE);
+        let (source, location) = match file.text(KEY)? {
+            _ if beside.exists() => (read_template(&beside)?, beside.display().to_string()),
+            Some(text) => (text.to_owned(), file.place(KEY)),
+            None => {
+                return Err(bad_file("the model has no chat template", path)
+                    .expected(format!("`{KEY}` in this file, or a file {TEMPLATE_FILE} beside it")));
+            }
+        };
+        let vocabulary = file.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
+        let mut tokens = Vec::new();
+        for (name, key) in TOKENS.into_iter().zip(GGUF_TOKENS) {
+            let id = file.count(&format!("tokenizer.ggml.{key}"))?;
+            let text = id.and_then(|id| vocabulary.get(usize::try_from(id).ok()?));
+            tokens.extend(text.map(|text| (Value::from(name), Value::from(*text))));
+        }
+        Self::new(&source, tokens, &location)
     }
 
     /// Compiles a template. `tokens` maps the names of special tokens to their texts. `location` identifies the
@@ -179,6 +214,11 @@ impl ChatTemplate {
     }
 }
 
+fn read_template(path: &Path) -> Result<String> {
+    String::from_utf8(regular::read(path)?)
+        .map_err(|_| Error::bad_input("a chat template is not UTF-8").at(path.display()))
+}
+
 fn bad_file(what: &str, path: &Path) -> Error {
     Error::bad_input(what).at(path.display())
 }
@@ -253,6 +293,9 @@ fn unknown_directive(unknown: &str) -> JinjaError {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::quantized::gguf_file::Value as Entry;
+    use ghostlab_core::files::gguf_writer;
+
     use super::*;
 
     fn said(role: Role, content: &str) -> Message {
@@ -274,6 +317,32 @@ mod tests {
             "t",
         );
         assert!(looping.unwrap().render(&messages, false).unwrap_err().to_string().contains("exceeds the step limit"));
+    }
+
+    #[test]
+    fn a_gguf_file_has_its_template_and_one_beside_it_replaces_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("m.gguf");
+        let write = |entries: &[(&str, Entry)]| {
+            let entries: Vec<(String, Entry)> =
+                entries.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+            std::fs::write(&file, gguf_writer::header(&entries, &[]).unwrap()).unwrap();
+        };
+        let vocabulary = ["a", "</s>"].map(|token| Entry::String(token.to_owned()));
+        let tokens = [
+            ("tokenizer.ggml.tokens", Entry::Array(vocabulary.to_vec())),
+            ("tokenizer.ggml.eos_token_id", Entry::U32(1)),
+        ];
+        write(&tokens);
+        let error = ChatTemplate::of_folder(&file).unwrap_err().to_string();
+        assert!(error.contains("no chat template") && error.contains("m.gguf"), "{error}");
+        let source = Entry::String("{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}".to_owned());
+        write(&[&tokens[..], &[("tokenizer.chat_template", source)]].concat());
+        let said = [said(Role::User, "u")];
+        let render = || ChatTemplate::of_folder(&file).unwrap().render(&said, false).unwrap();
+        assert_eq!(render(), "u</s>");
+        std::fs::write(folder.path().join(TEMPLATE_FILE), "beside {{ eos_token }}").unwrap();
+        assert_eq!(render(), "beside </s>");
     }
 
     #[test]

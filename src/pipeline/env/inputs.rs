@@ -64,7 +64,8 @@ impl Inputs {
                 files.extend(Some(parts::sibling_file(&backbone.path, GENERATION_CONFIG)).filter(|file| file.exists()));
             }
             if grid.evaluate.tasks.iter().any(|task| task.how.chat.is_some()) {
-                files.extend(Some(backbone.path.join("chat_template.jinja")).filter(|file| file.exists()));
+                let template = parts::sibling_file(&backbone.path, "chat_template.jinja");
+                files.extend(Some(template).filter(|file| file.exists()));
             }
         }
         files.extend(grid.corpora.values().flat_map(Corpus::files));
@@ -148,7 +149,7 @@ impl Inputs {
     /// Fails if the backbone has no chat template.
     pub(crate) fn chat(&self, folder: &Path) -> Result<ChatTemplate> {
         let files = [TOKENIZER_CONFIG, "chat_template.jinja"].map(|name| parts::sibling_file(folder, name));
-        self.guarded(&[&files[0], &files[1]], || {
+        self.guarded(&[&parts::config(folder), &files[0], &files[1]], || {
             sandbox::check(Probe::Chat { folder: folder.to_owned() })?;
             ChatTemplate::of_folder(folder)
         })
