@@ -45,31 +45,34 @@ impl fmt::Display for GroupUse {
 /// Result column for a metric of a task or group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DefinedColumn {
-    /// Label of the task or group in the grid.
-    pub label: String,
+    /// Name of the task or group.
+    pub name: String,
+    /// Settings of the task or group.
+    pub how: Asking,
     pub metric: &'static str,
     pub filter: String,
 }
 
 impl DefinedColumn {
-    /// Returns the metric, labeled with the task or group.
+    /// Returns the metric. Its id omits the number of documents, as the ids of built-in tasks do, and its label has it.
     pub fn metric(&self) -> Metric {
-        Metric::defined(&self.label, self.metric, &self.filter)
+        let Self { name, how, metric, filter } = self;
+        let mut shown = Metric::defined(&format!("{name}{}", how.without_extent()), metric, filter);
+        shown.label = Metric::defined(&format!("{name}{how}"), metric, filter).label;
+        shown
     }
 }
 
-/// Returns a column for each filter and metric of a definition. `label` names the task or group in the grid.
-pub fn columns(label: &str, definition: &Definition) -> Vec<DefinedColumn> {
-    let pipelines = definition.filters.iter();
-    pipelines
-        .flat_map(|filter| {
-            definition.metrics.iter().map(move |metric| defined_column(label, &filter.name, metric.kind))
-        })
-        .collect()
-}
-
-fn defined_column(label: &str, filter: &str, kind: Kind) -> DefinedColumn {
-    DefinedColumn { label: label.to_owned(), metric: kind.name(), filter: filter.to_owned() }
+/// Returns a column for each filter and metric of a definition. `name` is that of the task or group.
+pub fn columns(name: &str, how: &Asking, definition: &Definition) -> Vec<DefinedColumn> {
+    let column = |filter: &str, kind: Kind| DefinedColumn {
+        name: name.to_owned(),
+        how: how.clone(),
+        metric: kind.name(),
+        filter: filter.to_owned(),
+    };
+    let filters = definition.filters.iter();
+    filters.flat_map(|filter| definition.metrics.iter().map(|metric| column(&filter.name, metric.kind))).collect()
 }
 
 /// Location of the rows of a definition.

@@ -47,6 +47,14 @@ impl Default for Asking {
     }
 }
 
+impl Asking {
+    /// Returns the settings without the number of documents, which does not distinguish metrics.
+    #[must_use]
+    pub fn without_extent(&self) -> Self {
+        Self { limit: None, draw: None, ..self.clone() }
+    }
+}
+
 /// Formats the settings that differ from the defaults, such as `(shots=5,chat)`.
 impl fmt::Display for Asking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

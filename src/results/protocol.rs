@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 
 use super::MetricKey;
 use crate::corpus::ShardOrder;
-use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, Latency, Perplexity, defined_columns};
+use crate::grid::{Asking, DefinedColumn, EvalTask, Grid, GroupUse, Latency, Perplexity, defined_columns};
 use crate::latency::Rounds;
 use crate::metric::{self, ENTRIES, Metric, MetricEntry, Of};
 use crate::pipeline::env::backbone::EvalTarget;
@@ -176,18 +176,19 @@ impl Protocol {
             Some((outcome.task(task)?, data.definition().ok()?, data.generated))
         };
         // A group's label omits options that the definitions of its tasks set themselves.
-        let protocol = |column: DefinedColumn, name: &str, how: &Asking, members: &[Member<'_>], is_group: bool| {
+        let protocol = |column: DefinedColumn, members: &[Member<'_>], is_group: bool| {
             let task = members.first().filter(|_| !is_group).map(|(_, definition, _)| definition);
+            let DefinedColumn { name, how, metric, filter } = column;
             Self::Defined {
-                label: column.label,
-                name: name.to_owned(),
+                label: format!("{name}{how}"),
+                name,
                 output: task.map(|task| task.output.name()),
                 version: task.map(|task| task.version.clone()),
                 tasks: is_group.then_some(members.len()),
-                metric: column.metric,
-                filter: column.filter,
+                metric,
+                filter,
                 shots: task.map(|task| task.shots(how.shots)),
-                how: how.clone(),
+                how,
                 documents: members.iter().map(|(extent, ..)| extent.documents).sum(),
                 original: members.iter().map(|(extent, ..)| extent.original).sum(),
                 generated: members.iter().any(|(.., generated)| *generated),
@@ -199,22 +200,21 @@ impl Protocol {
                 group_use.group.tasks.iter().map(|task| known(&group_use.task(task))).collect();
             let Some(members) = members else { continue };
             for metric in &group_use.group.metrics {
+                let GroupUse { group, how } = group_use;
                 let tasks =
-                    members.iter().flat_map(|(_, definition, _)| defined_columns(&group_use.to_string(), definition));
+                    members.iter().flat_map(|(_, definition, _)| defined_columns(&group.name, how, definition));
                 let mut columns: Vec<DefinedColumn> = tasks.filter(|column| column.metric == metric.metric).collect();
                 columns.retain(|column| metric.filters.as_ref().is_none_or(|filters| filters.contains(&column.filter)));
                 columns.sort_by(|a, b| a.filter.cmp(&b.filter));
                 columns.dedup();
                 let columns = columns.into_iter();
-                all.extend(
-                    columns.map(|column| protocol(column, &group_use.group.name, &group_use.how, &members, true)),
-                );
+                all.extend(columns.map(|column| protocol(column, &members, true)));
             }
         }
         for used in grid.evaluate.defined() {
             let Some(entry) = known(used) else { continue };
-            let columns = defined_columns(&used.to_string(), entry.1).into_iter();
-            all.extend(columns.map(|column| protocol(column, &used.name, &used.how, &[entry], false)));
+            let columns = defined_columns(&used.name, &used.how, entry.1).into_iter();
+            all.extend(columns.map(|column| protocol(column, &[entry], false)));
         }
         all
     }
@@ -300,8 +300,8 @@ impl Protocol {
             }
             Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => MetricKey::Text(metric, text.clone()),
             Self::Derived { metric, scored_on: EvalTarget::Task(used) } => MetricKey::Task(metric, used.clone()),
-            Self::Defined { label, metric, filter, .. } => {
-                MetricKey::Defined(DefinedColumn { label: label.clone(), metric, filter: filter.clone() })
+            Self::Defined { name, how, metric, filter, .. } => {
+                MetricKey::Defined(defined_column(name, how, metric, filter))
             }
             Self::Average { .. } => MetricKey::Tasks(&metric::ACCURACY),
             Self::Size { metric } => MetricKey::Size(metric),
@@ -318,7 +318,7 @@ impl Protocol {
             Self::MultipleChoice { name, .. } => Metric::task(name),
             Self::Derived { metric, scored_on: EvalTarget::Windows(text) } => metric.on(stem(&text.corpus)),
             Self::Derived { metric, scored_on: EvalTarget::Task(used) } => metric.on(&used.name),
-            Self::Defined { label, metric, filter, .. } => Metric::defined(label, metric, filter),
+            Self::Defined { name, how, metric, filter, .. } => defined_column(name, how, metric, filter).metric(),
             Self::Average { .. } => metric::ACCURACY.metric(),
             Self::Size { metric } => metric.metric(),
             Self::Latency { metric, length, batch, decode, several, .. } => match several {
@@ -332,6 +332,10 @@ impl Protocol {
     pub fn column(&self) -> String {
         self.key().to_string()
     }
+}
+
+fn defined_column(name: &str, how: &Asking, metric: &'static str, filter: &str) -> DefinedColumn {
+    DefinedColumn { name: name.to_owned(), how: how.clone(), metric, filter: filter.to_owned() }
 }
 
 /// Strips the split from a corpus name such as `c4-train`, because the paper names texts without splits.

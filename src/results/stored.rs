@@ -198,7 +198,7 @@ fn protocols(grid: &Grid, outcome: &GridOutcome) -> BTreeMap<String, Value> {
         let asks = sha256::of_bytes(definition.request_keys());
         let judges = sha256::of_bytes(definition.scoring_keys());
         let protocol = json!({"data": files, "asks": asks, "judges": judges, "how": used.how});
-        for column in defined_columns(&used.to_string(), definition) {
+        for column in defined_columns(&used.name, &used.how, definition) {
             all.insert(column.metric().id, protocol.clone());
         }
     }
